@@ -1,0 +1,86 @@
+# Every target that needs Python makes .venv and installs by itself. Run `make` for the list.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?=
+CANDIDATES = $(if $(PYTHON),$(PYTHON),python3 python3.11 python3.12 python3.13 python3.14 python)
+# pytest's workers: one a core, or a number.
+JOBS ?= auto
+ARGS ?=
+
+# Without it `python -c` and `python -m` put the root on sys.path, and our avro/ and streams/ become importable.
+export PYTHONSAFEPATH := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test bench soak lint format clean
+
+help: ## this list
+	@echo 'refold: start with `make demo`; before you push, `make test`.'
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'The first run makes .venv with Python 3.11 or newer and installs into it; later runs start at once.'
+	@echo 'Add PYTHON=/path/to/python3 to choose the interpreter, and ARGS="..." for the command behind a target:'
+	@echo '  make test ARGS="-k cut -x"'
+
+demo: $(VENV)/.installed ## see it work: the main job, end to end, on the embedded log
+	@$(BIN)/refold demo $(ARGS)
+
+test: lint ## what CI runs: lint, then every test, the fault tests in their short form
+	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests with many more examples: hours
+	@REFOLD_SOAK=1 REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-300} \
+	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m 'faults or hypothesis' $(ARGS)
+
+bench: $(VENV)/.installed ## measure on this machine
+	@$(BIN)/python -P bench/run.py $(ARGS)
+
+lint: $(VENV)/.installed-dev ## ruff and mypy --strict, changing nothing
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy
+	@$(BIN)/mypy --explicit-package-bases tests
+
+format: $(VENV)/.installed-dev ## let ruff fix and format
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+clean: ## remove .venv, caches and builds; your logs (.refold) stay
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps: an install is repeated when pyproject.toml or the interpreter behind .venv changes, else never.
+# An interpreter that was removed leaves a dangling link, and stamps newer than whatever it will point to next.
+$(shell test -x $(BIN)/python || rm -f $(VENV)/.installed $(VENV)/.installed-dev)
+
+$(VENV)/.installed: pyproject.toml $(BIN)/python
+	@echo 'Installing refold into $(VENV) (once)...'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(BIN)/python
+	@echo 'Installing refold and its development tools into $(VENV) (once)...'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(VENV)/.installed $@
+
+$(BIN)/python:
+	@found=; \
+	for candidate in $(CANDIDATES); do \
+	    "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	    found=$$candidate; \
+	    "$$candidate" -c 'import ensurepip, venv' 2>/dev/null || continue; \
+	    "$$candidate" -m venv --clear $(VENV) && exit 0; \
+	    rm -rf $(VENV); \
+	    exit 1; \
+	done; \
+	if [ -n "$$found" ]; then \
+	    echo "error: $$found cannot make a virtual environment: its venv or ensurepip module is missing." >&2; \
+	    echo "       On Debian and Ubuntu: apt install python3-venv (or python3.NN-venv, for its version)." >&2; \
+	else \
+	    echo "error: refold needs Python 3.11 or newer, and none of these is: $(CANDIDATES)" >&2; \
+	    echo "       Install one, or name it: make demo PYTHON=/path/to/python3" >&2; \
+	fi; \
+	exit 1

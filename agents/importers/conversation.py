@@ -1,0 +1,272 @@
+"""A recorded conversation as observations: the mapping that all importers share.
+
+    run/<run>                how it began and how it ended
+    agent_session/<run>      each message, of any role, is one observation that appends to `messages`
+    step/<run>#<n>           one for each assistant message, n from 1; pending until its calls are answered
+    action/<run>#<n>.<k>     one for each tool call, k from 1: first the call, then the verbatim result
+    document/<kind>-<id>     what a result says of a thing
+    evaluation/<run>         the score, where the source has one
+
+Links: run `in` session, step `of` run, action `of` step, evaluation `of` run, and action `read`, `wrote` or
+`returned` document. Causes lead back: from a document to its action's result, from there to the message that
+carried it and to the call, from the call to its step, from the step to its message and the messages before
+that.
+
+Nothing is lost. A result that answers no call (see matching) stands in the session's messages and errors, and
+makes no action. A call without a result ends as `unknown`, and its step stays pending.
+
+Everything here is a function of the conversation, so importing it again, wholly or in part, makes the same
+ids: seq counts the observations from 0, and each observation has the time of the message it comes from. Where
+a message had no time of its own, one was made up, and the run says so in `synthetic_time`. Clocks may
+disagree: what ends something is never observed before what began it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from refold.agents.importers.matching import answers
+from refold.agents.importers.messages import Call, Message
+from refold.agents.importers.model import Conversation, Judgement, Observe
+from refold.agents.importers.reading import parse_json
+from refold.agents.importers.times import message_times
+from refold.avro.errors import InputError
+from refold.avro.observation import Kind, Link, Source, Value
+
+Patch: TypeAlias = dict[str, object]
+RELATIONS = {"read": "read", "write": "wrote", None: "returned"}
+LABEL_CHARACTERS_MAX = 200
+FAILED = "Error"
+
+
+def import_conversation(conversation: Conversation, observe: Observe) -> None:
+    """Observe one conversation, message by message."""
+    _Import(conversation, observe).all()
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step on its way in. `asked` and `heard`: observations of its calls and results, by the call's
+    position.
+
+    at: the time of the newest thing that happened in it, microseconds.
+    """
+
+    number: int
+    id: str
+    at: int
+    observation: str
+    calls: Sequence[Call]
+    asked: dict[int, str] = field(default_factory=dict)
+    heard: dict[int, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    failure: Patch = field(default_factory=dict)
+
+
+class _Import:
+    """One conversation on its way into a log."""
+
+    def __init__(self, conversation: Conversation, observe: Observe) -> None:
+        self._given = conversation
+        self._observe = observe
+        own = [message.at for message in conversation.messages]
+        self._times = message_times(own, conversation.start, conversation.default_start)
+        self._end_at = max(self._times)
+        self._synthetic = None in own
+        self._answers = answers(conversation.messages)
+        self._total = sum(message.role == "assistant" for message in conversation.messages)
+        self._run, self._session = f"run/{conversation.run}", f"agent_session/{conversation.run}"
+        self._agent = _label(conversation.agent)
+        self._seq = 0
+        self._steps: list[_Step] = []
+        self._replies: list[str] = []
+        self._unread: list[str] = []  # messages since the last reply: what the next one answers
+        self._writes: list[tuple[str, Call]] = []  # those that succeeded, each with its result's observation
+
+    def all(self) -> None:
+        """The whole conversation, in its order."""
+        begun = self._begin()
+        for index, message in enumerate(self._given.messages):
+            if message.role == "assistant":
+                self._reply(index, message)
+            elif index in self._answers:
+                self._result(index, message)
+            elif message.is_result:
+                self._orphan(index, message)
+            else:
+                self._unread.append(self._message(index, message, self._replies[-1:]))
+        last = self._unread[-1:] or self._replies[-1:]
+        self._leave_open()
+        self._end(last or [begun])
+        if self._given.judgement is not None:
+            self._judge(self._given.judgement, last)
+
+    def _say(
+        self, entity: str, patch: Patch, at: int, causes: Iterable[str], step: str = "", tool: str = ""
+    ) -> str:
+        return self._put(entity, patch, at, causes, step, tool, None)
+
+    def _tie(self, entity: str, relation: str, target: str, at: int, cause: str, step: str = "") -> None:
+        self._put(entity, None, at, [cause], step, "", Link(relation, target))
+
+    def _put(self, entity: str, patch: Patch | None, at: int, causes: Iterable[str], step: str, tool: str,
+             link: Link | None) -> str:  # fmt: skip
+        source = Source(self._agent, self._given.run, step, _label(tool), self._seq)
+        self._seq += 1
+        kind: Kind = "assert" if link is None else "link"
+        return self._observe(
+            entity, patch, source=source, observed_at=at, causes=tuple(causes), link=link, kind=kind
+        )
+
+    def _begin(self) -> str:
+        given, at = self._given, self._times[0]
+        patch: Patch = {"agent": given.agent, "session": given.run, "status": "running", "started_at": at}
+        patch |= {"imported_from": given.imported_from, "synthetic_time": self._synthetic}
+        patch |= _present(model=given.model or None, metadata=given.metadata or None, input=given.input)
+        begun = self._say(self._run, patch, at, [])
+        session: Patch = {"agent": given.agent, "status": "active", "runs": [given.run], "started_at": at}
+        self._say(self._session, session, at, [begun])
+        self._tie(self._run, "in", self._session, at, begun)
+        return begun
+
+    def _message(
+        self, index: int, message: Message, causes: Iterable[str], more: Patch | None = None, step: str = ""
+    ) -> str:
+        at = self._times[index]
+        patch: Patch = {"messages": [message.element(index)], "message_count": 1, "last_active_at": at}
+        tool = message.name if message.is_result else ""
+        return self._say(self._session, patch | (more or {}), at, causes, step, tool)
+
+    def _reply(self, index: int, message: Message) -> None:
+        at, number = self._times[index], len(self._steps) + 1
+        answered = self._replies[-1:] + self._unread
+        said = self._message(index, message, answered, {"position": number}, str(number))
+        self._replies.append(said)
+        self._unread.clear()
+        step_id = f"{self._given.run}#{number}"
+        calls = [
+            {"position": k, "action": f"{step_id}.{k}", "tool": call.tool}
+            | _present(inputs=call.inputs, call_id=call.call_id or None)
+            for k, call in enumerate(message.calls, start=1)
+        ]
+        patch: Patch = {"run": self._given.run, "session": self._given.run, "agent": self._given.agent}
+        patch |= {"position": number, "position_total": self._total, "message_index": index, "started_at": at}
+        patch |= _present(message=message.content, rationale=message.rationale or None, calls=calls or None)
+        if calls:
+            tools = ", ".join(call.tool for call in message.calls)
+            patch |= {"status": "pending", "decision": f"call {tools}"}
+        else:
+            patch |= {"status": "committed", "decision": "reply", "outcome": "succeeded", "ended_at": at}
+        observation = self._say(f"step/{step_id}", patch, at, [said], str(number))
+        step = _Step(number, step_id, at, observation, message.calls)
+        self._steps.append(step)
+        self._tie(f"step/{step_id}", "of", self._run, at, observation, str(number))
+        for k, call in enumerate(message.calls, start=1):
+            self._call(step, k, call, at)
+
+    def _call(self, step: _Step, k: int, call: Call, at: int) -> None:
+        entity, number = f"action/{step.id}.{k}", str(step.number)
+        effect = self._given.effect_of(call.tool)
+        patch: Patch = {"tool": call.tool, "agent": self._given.agent, "run": self._given.run}
+        patch |= {"step": step.id, "position": k, "status": "pending", "started_at": at}
+        patch |= _present(call_id=call.call_id or None, inputs=call.inputs, effect=effect)
+        step.asked[k] = self._say(entity, patch, at, [step.observation], number, call.tool)
+        self._tie(entity, "of", f"step/{step.id}", at, step.asked[k], number)
+
+    def _result(self, index: int, message: Message) -> None:
+        number, k = self._answers[index]
+        step = self._steps[number - 1]
+        step.at = at = max(step.at, self._times[index])
+        call, entity, output = step.calls[k - 1], f"action/{step.id}.{k}", message.result
+        said = self._message(index, message, [step.asked[k]], step=str(number))
+        self._unread.append(said)
+        failed = output is not None and output.startswith(FAILED)
+        patch: Patch = {"status": "failed" if failed else "succeeded", "ended_at": at}
+        content: Value = None
+        if output is not None:
+            media_type, content = _content(output)
+            patch |= {"output": output, "output_type": media_type, "output_bytes": len(output.encode())}
+            step.outputs[str(k)] = output
+        if failed:
+            patch["error"] = {"at": at, "message": output}
+            step.failure = {"at": at, "step": step.id, "tool": call.tool, "output": output}
+            step.failure |= _present(input=call.inputs)
+        step.heard[k] = self._say(entity, patch, at, [said, step.asked[k]], str(number), call.tool)
+        effect = self._given.effect_of(call.tool)
+        if effect == "write" and not failed:
+            self._writes.append((step.heard[k], call))
+        self._documents(step, k, content, at, RELATIONS[effect])
+        if len(step.heard) == len(step.calls):
+            done: Patch = {"status": "committed", "outcome": "failed" if step.failure else "succeeded"}
+            self._close(step, done | {"ended_at": at}, at)
+
+    def _documents(self, step: _Step, k: int, content: Value, at: int, relation: str) -> None:
+        call, number = step.calls[k - 1], str(step.number)
+        tied: set[str] = set()
+        for document in self._given.documents_of(call, content):
+            patch: Patch = {"kind": document.kind, "fields": document.fields}
+            self._say(document.entity, patch, at, [step.heard[k]], number, call.tool)
+            if document.entity not in tied:
+                tied.add(document.entity)
+                self._tie(f"action/{step.id}.{k}", relation, document.entity, at, step.heard[k], number)
+
+    def _close(self, step: _Step, patch: Patch, at: int) -> None:
+        patch |= _present(tool_outputs=step.outputs or None, failure=step.failure or None)
+        self._say(f"step/{step.id}", patch, at, step.heard.values() or [step.observation], str(step.number))
+
+    def _orphan(self, index: int, message: Message) -> None:
+        named = message.tool_call_id or message.name or "without id or name"
+        error = {"at": self._times[index], "message": f"tool result that answers no open call: {named}"}
+        self._unread.append(self._message(index, message, self._replies[-1:], {"errors": [error]}))
+
+    def _leave_open(self) -> None:
+        """Calls that no result answered: sent, and nothing is known of them."""
+        at = self._end_at
+        for step in self._steps:
+            lost = [k for k in step.asked if k not in step.heard]
+            for k in lost:
+                entity, tool = f"action/{step.id}.{k}", step.calls[k - 1].tool
+                self._say(entity, {"status": "unknown"}, at, [step.asked[k]], str(step.number), tool)
+            if lost:
+                self._close(step, {"outcome": "unknown"}, at)
+
+    def _end(self, last: Sequence[str]) -> None:
+        at, judgement = self._end_at, self._given.judgement
+        outcome = "unknown" if judgement is None else "succeeded" if judgement.passed else "failed"
+        replies = [message.content for message in self._given.messages if message.role == "assistant"]
+        output = next((each for each in reversed(replies) if each), None)
+        patch: Patch = {"status": "ended", "outcome": outcome, "ended_at": at} | _present(output=output)
+        patch |= {"step_count": self._total, "position": self._total}
+        ended = self._say(self._run, patch, at, last)
+        self._say(self._session, {"status": "completed", "ended_at": at}, at, [ended])
+
+    def _judge(self, judgement: Judgement, last: Sequence[str]) -> None:
+        """The causes are what was judged: what the successful writes did, the last message, any words."""
+        at, entity = self._end_at, f"evaluation/{self._given.run}"
+        writes = [{"name": call.tool, "kwargs": call.inputs} for _, call in self._writes]
+        patch: Patch = {"subject": self._run, "run": self._given.run, "output": writes, "evaluated_at": at}
+        patch |= {"score": judgement.score, "passed": judgement.passed} | dict(judgement.fields)
+        causes = [*(observation for observation, _ in self._writes), *last]
+        judged = self._say(entity, patch, at, causes + (self._replies if judgement.of_replies else []))
+        self._tie(entity, "of", self._run, at, judged)
+
+
+def _present(**fields: object) -> Patch:
+    """The fields that have a value at all."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _content(output: str) -> tuple[str, Value]:
+    try:
+        return "application/json", parse_json(output, "result")
+    except InputError:
+        return "text/plain", None
+
+
+def _label(text: str) -> str:
+    """A text as a source may carry it: short, and without control characters."""
+    short = text[:LABEL_CHARACTERS_MAX]
+    return "".join("?" if unicodedata.category(each) == "Cc" else each for each in short)

@@ -1,0 +1,116 @@
+"""tau-bench trajectories, one a line: {task_id, reward, info, traj, trial}.
+
+Documents: get_user_details speaks of document/user-<user_id>; a result with a reservation_id, from whichever
+tool, of document/reservation-<id>; each flight a search finds, of document/flight-<number>-<date>, the date
+being its own or the one that was searched for. Other results follow the general rule (see documents).
+
+tau-bench resets its world for each run, and these entities are shared by all runs of a file: their history
+tells what each run was told, not the course of one world.
+
+Tools that get, find, list, search, calculate or think only read; all others write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from refold.agents.importers.documents import Document, document, documents
+from refold.agents.importers.messages import Call, parse_messages
+from refold.agents.importers.model import Conversation, Effect, Judgement, run_of
+from refold.agents.importers.reading import Line, Progress, json_lines
+from refold.avro.errors import InputError
+from refold.avro.observation import Value
+
+FORMAT = "tau-bench"
+DEFAULT_START = 1_715_803_200_000_000  # 2024-05-15T20:00:00Z, which the agent's policy calls 15:00 EST, now
+PASSING = 1 - 1e-6  # as tau-bench itself counts successes
+READERS = ("calculate", "find_", "get_", "list_", "search_", "think")
+
+
+def conversations(path: str | Path, progress: Progress | None = None) -> Iterator[Conversation]:
+    """Each line's conversation. InputError names file and line; the lines before it have been given."""
+    for line in json_lines(path, progress):
+        yield conversation_of(line)
+
+
+def conversation_of(line: Line) -> Conversation:
+    """The conversation in one line; raises InputError where it has another shape."""
+    given, place = line.value, line.place
+    if not isinstance(given, Mapping) or not {"task_id", "reward", "traj"} <= given.keys():
+        raise InputError(f"{place}: a tau-bench line is an object with task_id, reward and traj")
+    reward, trial, info = given["reward"], given.get("trial"), given.get("info")
+    if isinstance(reward, bool) or not isinstance(reward, (int, float)):
+        raise InputError(f"{place}: reward is not a number")
+    if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int)):
+        raise InputError(f"{place}: trial is not a whole number")
+    if isinstance(given["task_id"], bool) or not isinstance(given["task_id"], (int, str)):
+        raise InputError(f"{place}: task_id is neither a number nor a text")
+    info = info if isinstance(info, Mapping) else {}
+    found = info.get("task")
+    task: Mapping[str, Value] = found if isinstance(found, Mapping) else {}
+    fields: dict[str, Value] = {
+        "name": "reward",
+        "evaluator": FORMAT,
+        "dataset": FORMAT,
+        "case": str(given["task_id"]),
+        "expected": task.get("actions"),
+        "details": {key: value for key, value in info.items() if key != "task"} | _some(task, "outputs"),
+        "trial": trial,
+    }
+    return Conversation(
+        run=run_of(given["traj"]) if isinstance(given["traj"], list) else "",
+        messages=parse_messages(given["traj"], place),
+        agent=FORMAT,
+        imported_from=FORMAT,
+        default_start=DEFAULT_START,
+        input=_some(task, "instruction", "user_id") or None,
+        metadata={key: value for key, value in given.items() if key not in ("reward", "info", "traj")},
+        judgement=Judgement(
+            score=float(reward),
+            passed=reward >= PASSING,
+            fields={key: value for key, value in fields.items() if value is not None},
+            of_replies=bool(task.get("outputs")),
+        ),
+        effect_of=effect_of,
+        documents_of=documents_of,
+    )
+
+
+def effect_of(tool: str) -> Effect:
+    """Whether a tool reads or writes."""
+    return "read" if tool.startswith(READERS) else "write"
+
+
+def documents_of(call: Call, result: Value) -> Iterator[Document]:
+    """The documents a result speaks of, by the rules above."""
+    inputs = call.inputs if isinstance(call.inputs, Mapping) else {}
+    if call.tool.startswith("search_"):
+        yield from _flights(result, inputs.get("date"))
+    elif isinstance(result, Mapping) and call.tool == "get_user_details":
+        yield from _one("user", inputs.get("user_id"), result)
+    elif isinstance(result, Mapping) and "reservation_id" in result:
+        yield from _one("reservation", result["reservation_id"], result)
+    else:
+        yield from documents(call, result)
+
+
+def _flights(result: Value, searched: Value) -> Iterator[Document]:
+    """A direct search gives flights, one with a stop lists of flights."""
+    for each in result if isinstance(result, list) else ():
+        if isinstance(each, list):
+            yield from _flights(each, searched)
+        elif isinstance(each, Mapping):
+            number, date = each.get("flight_number"), each.get("date", searched)
+            if isinstance(number, str) and isinstance(date, str):
+                yield from _one("flight", f"{number}-{date}", each)
+
+
+def _one(kind: str, identifier: Value, fields: Mapping[str, Value]) -> Iterator[Document]:
+    found = document(kind, identifier, fields)
+    if found is not None:
+        yield found
+
+
+def _some(given: Mapping[str, Value], *keys: str) -> dict[str, Value]:
+    return {key: given[key] for key in keys if key in given}

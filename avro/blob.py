@@ -1,0 +1,70 @@
+"""Claim checks and sealed values: what stands in a field instead of a value too large, or too private, to stand there.
+
+Ids cover the stored form, so whether a value becomes a Blob is decided here by the definition alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from refold.avro.canonical import encode, text
+from refold.avro.errors import ValidationError
+from refold.avro.observation import ID_BYTES, Value
+
+Blobs: TypeAlias = MutableMapping[bytes, bytes]
+"""Contents by SHA-256, collected for the store before the observation is sent."""
+
+TEXT, JSON_TEXT, BYTES, CBOR = "text/plain", "application/json", "application/octet-stream", "application/cbor"
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A content-addressed reference: SHA-256 of the content (32 bytes), size in bytes, media type."""
+
+    hash: bytes
+    size: int
+    media_type: str
+
+    def tree(self, path: str) -> dict[str, Value]:
+        """The canonical form; raises ValidationError where it is not a possible reference."""
+        if len(self.hash) != ID_BYTES or self.size < 0:
+            raise ValidationError(path, "a Blob has a 32-byte hash and a size", self)
+        return {"hash": self.hash, "size": self.size, "media_type": text(self.media_type, path)}
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """An encrypted value: the id of its key, and the ciphertext. The fold never looks inside."""
+
+    key_id: str
+    ciphertext: bytes
+
+    def tree(self, path: str) -> dict[str, Value]:
+        """The canonical form."""
+        return {"key_id": text(self.key_id, path), "ciphertext": bytes(self.ciphertext)}
+
+
+def option_of(tree: Any) -> Blob | Sealed | None:
+    """The Blob or Sealed behind a canonical record, or None: it is told by its exact set of fields."""
+    if isinstance(tree, Mapping):
+        if tree.keys() == {"hash", "size", "media_type"}:
+            return Blob(**tree)
+        if tree.keys() == {"key_id", "ciphertext"}:
+            return Sealed(**tree)
+    return None
+
+
+def claim(canonical: Value, is_json: bool, blobs: Blobs) -> Blob:
+    """Put a canonical value's content into `blobs` and give its reference."""
+    if isinstance(canonical, str):
+        content, media_type = canonical.encode(), JSON_TEXT if is_json else TEXT
+    elif isinstance(canonical, bytes):
+        content, media_type = canonical, BYTES
+    else:
+        content, media_type = encode(canonical), CBOR
+    digest = hashlib.sha256(content).digest()
+    blobs[digest] = content
+    return Blob(digest, len(content), media_type)

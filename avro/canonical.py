@@ -1,0 +1,119 @@
+"""Canonical bytes: deterministic CBOR (RFC 8949 4.2.1) and canonical JSON, under one set of number rules.
+
+Number rules: a number with an integral value in [-2^63, 2^64) is an integer, -0.0 is 0, every other number is
+the shortest float that keeps its value; NaN and infinity are refused. Map keys are text, or non-negative integers
+in a cut, so that cbor2's length-first order and the RFC's bytewise order agree.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+import cbor2
+
+from refold.avro.errors import ValidationError
+from refold.avro.observation import Value
+
+INTEGER_MIN = -(2**63)
+INTEGER_END = 2**64
+MAX_DEPTH = 64
+
+
+def encode(tree: object) -> bytes:
+    """Deterministic CBOR of a tree whose numbers are already normalised."""
+    return cbor2.dumps(tree, canonical=True)
+
+
+def decode(data: bytes) -> object:
+    """The tree behind deterministic CBOR, as lists, dicts and scalars."""
+    return cbor2.loads(data)
+
+
+def number(value: int | float, path: str = "number") -> int | float:
+    """`value` under the number rules; refuses NaN, infinity and an integer no double holds exactly."""
+    if isinstance(value, int):
+        if INTEGER_MIN <= value < INTEGER_END:
+            return value
+        try:
+            rounded = float(value)
+        except OverflowError:
+            rounded = math.inf
+        if rounded != value:
+            raise ValidationError(path, "an integer outside [-2^63, 2^64) must be exact as a double", value)
+        return rounded
+    if not math.isfinite(value):
+        raise ValidationError(path, "NaN and infinity are not values", value)
+    if value.is_integer() and INTEGER_MIN <= value < INTEGER_END:
+        return int(value)
+    return value
+
+
+def text(value: str, path: str = "text") -> str:
+    """`value` unchanged; refuses lone surrogates, which have no UTF-8."""
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValidationError(path, "a string must be Unicode text without lone surrogates", value) from None
+    return value
+
+
+def json_tree(value: object, path: str = "json", depth: int = 0) -> Value:
+    """Any JSON value under the number rules; refuses what JSON cannot hold."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (int, float)):
+        return number(value, path)
+    if isinstance(value, str):
+        return text(value, path)
+    if depth >= MAX_DEPTH:
+        raise ValidationError(path, f"JSON deeper than {MAX_DEPTH} levels", "(too deep)")
+    if isinstance(value, Mapping):
+        tree: dict[str, Value] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValidationError(path, "a JSON object's keys must be strings", key)
+            tree[text(key, path)] = json_tree(item, f"{path}.{key}", depth + 1)
+        return tree
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
+        return [json_tree(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+    raise ValidationError(path, "a JSON value (null, boolean, number, string, list or object)", value)
+
+
+def json_text(value: object, path: str = "json") -> str:
+    """Canonical JSON of `value`: keys by code point, no white space, numbers as ECMAScript writes them."""
+    return _write_json(json_tree(value, path))
+
+
+def _write_json(tree: Value) -> str:
+    if isinstance(tree, float):
+        return _ecmascript_float(tree)
+    if isinstance(tree, Mapping):
+        items = (f"{json.dumps(key, ensure_ascii=False)}:{_write_json(tree[key])}" for key in sorted(tree))
+        return "{" + ",".join(items) + "}"
+    if isinstance(tree, list):
+        return "[" + ",".join([_write_json(item) for item in tree]) + "]"
+    return json.dumps(tree, ensure_ascii=False)
+
+
+def _ecmascript_float(value: float) -> str:
+    """The shortest digits that read back, in the layout of ECMAScript's Number::toString."""
+    mantissa, _, exponent_text = f"{value!r}".partition("e")
+    sign = "-" if mantissa.startswith("-") else ""
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    fraction = "" if fraction == "0" else fraction
+    point = len(whole) + int(exponent_text or 0)
+    digits = whole + fraction
+    stripped = digits.lstrip("0")
+    point -= len(digits) - len(stripped)
+    digits = stripped.rstrip("0")
+    if len(digits) <= point <= 21:
+        return sign + digits + "0" * (point - len(digits))
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    rest = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{rest}e{'+' if point > 0 else '-'}{abs(point - 1)}"

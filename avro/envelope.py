@@ -1,0 +1,196 @@
+"""The envelope at the door: names, times, sets and kinds, checked before an observation exists.
+
+`Door` checks what an author gives and builds the observation; `check_decoded` holds bytes from the log to the
+same rules, so that nobody's producer can bring in what ours refuses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from refold.avro.blob import Blobs
+from refold.avro.canonical import text
+from refold.avro.definition import TypeDefinition
+from refold.avro.errors import ValidationError
+from refold.avro.nodes import NAME
+from refold.avro.observation import ID_BYTES, KINDS, Kind, Link, Observation, Source, Value
+from refold.avro.times import TIME_MAX, TIME_MIN, time_text
+from refold.avro.values import Check, checker
+
+NAME_BYTES_MAX = 1024
+FUTURE_MICROS = 5 * 60 * 1_000_000
+PRIORITY_RANGE = (-(2**31), 2**31)
+SEQ_END = 2**63
+
+
+def check_name(value: object, path: str, *, empty: bool = False) -> str:
+    """A short, printable, single-line text: ids, agents, runs, relations."""
+    if not isinstance(value, str):
+        raise ValidationError(path, "a string", value)
+    if not value and not empty:
+        raise ValidationError(path, "must not be empty", value)
+    if value.isascii() and value.isprintable() and len(value) <= NAME_BYTES_MAX:
+        return value
+    if len(text(value, path).encode()) > NAME_BYTES_MAX:
+        raise ValidationError(path, f"at most {NAME_BYTES_MAX} bytes of UTF-8", f"({len(value.encode())} bytes)")
+    if any(unicodedata.category(each) == "Cc" for each in value):
+        raise ValidationError(path, "no control characters", value)
+    return value
+
+
+def check_entity(value: object, path: str = "entity") -> str:
+    """`type/id`: a type's name, a slash and any printable id."""
+    name = check_name(value, path)
+    kind, slash, rest = name.partition("/")
+    if not slash or not NAME.match(kind) or not rest:
+        raise ValidationError(path, "TYPE/ID, such as tool_config/acme", value)
+    return name
+
+
+def check_id(value: object, path: str) -> bytes:
+    """An observation's id, from 32 bytes or 64 hexadecimal digits."""
+    try:
+        raw = bytes.fromhex(value) if isinstance(value, str) else bytes(value)  # type: ignore[call-overload]
+    except (ValueError, TypeError):
+        raw = b""
+    if len(raw) != ID_BYTES:
+        raise ValidationError(path, "an observation's id: 64 hexadecimal digits", value)
+    return bytes(raw)
+
+
+def check_micros(value: object, path: str) -> int:
+    """Microseconds since 1970, between the years 1 and 9999."""
+    if not isinstance(value, int) or isinstance(value, bool) or not TIME_MIN <= value <= TIME_MAX:
+        raise ValidationError(path, "microseconds since 1970, within the years 1 to 9999", value)
+    return value
+
+
+class Door:
+    """Builds observations of one type; everything refused names its field and rule."""
+
+    def __init__(self, definition: TypeDefinition) -> None:
+        self.definition = definition
+        self._fields: dict[str, tuple[str, Check]] = {}
+        for each in definition.fields.values():
+            pair = (each.first_name, checker(each.node, each.inline_bytes))
+            self._fields[each.name] = self._fields[each.first_name] = pair
+
+    def build(
+        self,
+        entity: str,
+        patch: Mapping[str, Any] | None,
+        *,
+        observed_at: int,
+        now: int,
+        kind: Kind = "assert",
+        priority: int = 0,
+        source: Source,
+        causes: Iterable[str | bytes] = (),
+        cleared: Iterable[str] = (),
+        retracts: Iterable[str | bytes] = (),
+        link: Link | None = None,
+        subject: str = "",
+        allow_future: bool = False,
+        blobs: Blobs | None = None,
+    ) -> Observation:
+        """The observation; times in microseconds, `now` by the writer's clock."""
+        check_micros(observed_at, "observed_at")
+        if observed_at > now + FUTURE_MICROS and not allow_future:
+            rule = f"at most 5 minutes ahead of this clock ({time_text(now)}), unless allowed (--allow-future)"
+            raise ValidationError("observed_at", rule, time_text(observed_at))
+        observation = Observation(
+            entity=check_entity(entity),
+            observed_at=observed_at,
+            kind=kind,
+            priority=priority,
+            source=source,
+            causes=_id_set(causes, "causes"),
+            patch=self._patch(patch or {}, blobs),
+            cleared=self._cleared(cleared),
+            retracts=_id_set(retracts, "retracts"),
+            link=link,
+            subject=subject,
+        )
+        check_decoded(observation, self.definition)
+        return observation
+
+    def _patch(self, patch: Mapping[str, Any], blobs: Blobs | None) -> dict[str, Value]:
+        tree: dict[str, Value] = {}
+        for name, value in patch.items():
+            found = self._fields.get(name)
+            if found is None:
+                known = ", ".join(self.definition.fields)
+                raise ValidationError(f"patch.{name}", f"{self.definition.name} has the fields {known}", name)
+            if value is None:
+                rule = "an assertion has a value; to take a field back, name it in cleared"
+                raise ValidationError(f"patch.{name}", rule, value)
+            first, check = found
+            if first in tree:
+                raise ValidationError(f"patch.{name}", f"given twice: as {first} and as {name}", name)
+            tree[first] = check(value, f"patch.{name}", blobs)
+        return tree
+
+    def _cleared(self, names: Iterable[str]) -> tuple[str, ...]:
+        firsts = set()
+        for name in names:
+            if name not in self._fields:
+                known = ", ".join(self.definition.fields)
+                raise ValidationError("cleared", f"{self.definition.name} has the fields {known}", name)
+            firsts.add(self._fields[name][0])
+        return tuple(sorted(firsts))
+
+
+def _id_set(ids: Iterable[str | bytes], path: str) -> tuple[bytes, ...]:
+    found = [check_id(each, path) for each in ids]
+    return tuple(sorted(set(found))) if found else ()
+
+
+def check_decoded(observation: Observation, definition: TypeDefinition) -> None:
+    """The rules between an envelope's fields; raises ValidationError."""
+    entity = check_entity(observation.entity)
+    if observation.type != definition.name:
+        raise ValidationError("entity", f"an entity of type {definition.name}", entity)
+    check_micros(observation.observed_at, "observed_at")
+    _check_source(observation.source)
+    low, end = PRIORITY_RANGE
+    if type(observation.priority) is not int or not low <= observation.priority < end:
+        raise ValidationError("priority", f"an integer in [{low}, {end - 1}]", observation.priority)
+    for path, values in (("causes", observation.causes), ("retracts", observation.retracts)):
+        if values and list(values) != sorted(set(values)):
+            raise ValidationError(path, "a set: sorted, without repeats", [each.hex()[:8] for each in values])
+    if observation.cleared and list(observation.cleared) != sorted(set(observation.cleared)):
+        raise ValidationError("cleared", "a set: sorted, without repeats", observation.cleared)
+    if observation.subject:
+        check_name(observation.subject, "subject")
+    _check_kind(observation)
+
+
+def _check_source(source: Source) -> None:
+    for field in dataclasses.fields(Source)[:-1]:
+        check_name(getattr(source, field.name), f"source.{field.name}", empty=True)
+    if type(source.seq) is not int or not 0 <= source.seq < SEQ_END:
+        raise ValidationError("source.seq", "an integer from 0, below 2^63", source.seq)
+
+
+def _check_kind(observation: Observation) -> None:
+    kind, link = observation.kind, observation.link
+    if kind not in KINDS:
+        raise ValidationError("kind", f"one of {', '.join(KINDS)}", kind)
+    if kind == "assert":
+        if link is not None:
+            raise ValidationError("link", "goes with the kinds link and unlink", link)
+        if not (observation.patch or observation.cleared or observation.retracts):
+            raise ValidationError("patch", "an assert says something: fields, cleared or retracts", "(nothing)")
+        return
+    if link is None:
+        raise ValidationError("link", f"the kind {kind} needs a relation and a target", link)
+    if observation.patch or observation.cleared or observation.retracts:
+        raise ValidationError("kind", f"{kind} has no patch, no cleared and no retracts", kind)
+    check_name(link.relation, "link.relation")
+    check_entity(link.target, "link.target")
+    for path, value in (("link.valid_from", link.valid_from), ("link.valid_to", link.valid_to)):
+        if value is not None:
+            check_micros(value, path)

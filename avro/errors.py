@@ -1,0 +1,83 @@
+"""Every error refold raises on purpose.
+
+    RefoldError
+    +-- InputError (ValueError)      what was given cannot be used; the message says what to give instead
+    |   +-- SchemaError              a type definition is refused, or a type is unknown
+    |   +-- ValidationError          a value breaks its field's rule; carries field, rule and what was given
+    |   +-- NotAnswerable            the log cannot answer this; names the nearest point it can
+    |   +-- UnknownEntity            no observation of that entity stands at that point
+    +-- StorageError                 the log's storage failed; nothing was acknowledged that is not there
+    |   +-- CorruptionError          stored bytes are not what was written
+    |   +-- LockedError              another process owns the log
+    |   +-- OwnerGone                the owner ended while it was being asked; asking again finds the next owner
+    |   +-- OwnerSilent              the owner lives but does not answer
+    +-- UndecodableError             bytes that are no observation; carries the reason for the verdict
+
+The command line ends with 2 on each of them and prints the message alone.
+"""
+
+from __future__ import annotations
+
+
+class RefoldError(Exception):
+    """Root of refold's own errors."""
+
+
+class InputError(RefoldError, ValueError):
+    """What was given cannot be used; the message names the place and the way out."""
+
+
+class SchemaError(InputError):
+    """A type definition is refused, or a type is not known to this log."""
+
+
+class ValidationError(InputError):
+    """A value breaks a rule of its schema.
+
+    field: dotted path of the value (`patch.rate_limit`); rule: what must hold; given: what came instead.
+    """
+
+    def __init__(self, field: str, rule: str, given: object) -> None:
+        shown = given if isinstance(given, str) and given.startswith("(") else repr(given)
+        if len(shown) > 120:
+            shown = f"{shown[:110]}... ({len(shown)} characters)"
+        super().__init__(f"{field}: {rule}; given {shown}")
+        self.field = field
+        self.rule = rule
+        self.given = given
+
+    def at(self, place: str) -> ValidationError:
+        """The same refusal, placed below an outer path."""
+        return ValidationError(f"{place}{self.field}", self.rule, self.given)
+
+
+class NotAnswerable(InputError):
+    """The log cannot answer at the point asked for; the message names the nearest one it can."""
+
+
+class UnknownEntity(InputError):
+    """The entity has no observation at the point asked for."""
+
+
+class StorageError(RefoldError):
+    """The storage below the log failed; what was not acknowledged may be written again."""
+
+
+class CorruptionError(StorageError):
+    """Stored bytes differ from what was written."""
+
+
+class LockedError(StorageError):
+    """Another process owns the log."""
+
+
+class OwnerGone(StorageError):
+    """The owning process ended while it was being asked."""
+
+
+class OwnerSilent(StorageError):
+    """The owning process holds the log but does not answer in time."""
+
+
+class UndecodableError(RefoldError):
+    """Bytes that are no observation of this log; the message is the verdict's reason."""

@@ -1,0 +1,94 @@
+"""What a new version of a type may change: everything that keeps every old observation readable under its id.
+
+Fields are matched by first name, and compared with every earlier version, not only the last: a removed field that
+comes back must still read what it once held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from refold.avro.definition import FieldDefinition, TypeDefinition
+from refold.avro.errors import SchemaError
+from refold.avro.nodes import Node, allows, value_of
+from refold.avro.values import first_name
+
+PROMOTIONS = {("int", "long"), ("float", "double")}
+LOSSY = {("int", "float"), ("int", "double"), ("long", "float"), ("long", "double")}
+
+
+def check_evolution(earlier: Iterable[TypeDefinition], new: TypeDefinition) -> None:
+    """Raise SchemaError, naming the field and the reason, unless `new` can read all that was written before."""
+    for old in earlier:
+        for reason in _type_reasons(old, new):
+            raise SchemaError(f"{new.name}: this version cannot follow an earlier one: {reason}")
+
+
+def _type_reasons(old: TypeDefinition, new: TypeDefinition) -> Iterator[str]:
+    fields = new.by_first_name
+    for before in old.fields.values():
+        after = fields.get(before.first_name)
+        renamed = new.fields.get(before.name)
+        if after is None and renamed is not None:
+            yield (f"{before.name}: its first name is {before.first_name!r} and stays so in every id; "
+                   f"set refold.name to it")  # fmt: skip
+        if after is not None:
+            yield from _field_reasons(before, after)
+
+
+def _field_reasons(old: FieldDefinition, new: FieldDefinition) -> Iterator[str]:
+    yield from _node_reasons(old.node, new.node, new.name)
+    same_version = old.code.get("name") == new.code.get("name") and old.code.get("version") == new.code.get("version")
+    if old.reducer == new.reducer == "custom" and same_version and old.code != new.code:
+        yield f"{new.name}: the code of {new.code.get('name')} changed under the same version; raise its version"
+
+
+def _node_reasons(old: Node, new: Node, path: str) -> Iterator[str]:
+    if allows(old, "null") and not allows(new, "null"):
+        yield f"{path}: null was allowed before, and old observations may hold it"
+    for option in ("refold.Blob", "refold.Sealed"):
+        if allows(old, option) != allows(new, option):
+            yield f"{path}: {option} stands in a type from its first version or never; ids cover the stored form"
+    yield from _value_reasons(value_of(old), value_of(new), path)
+
+
+def _value_reasons(old: dict[str, Any], new: dict[str, Any], path: str) -> Iterator[str]:
+    before, after = old["type"], new["type"]
+    if (before, after) in LOSSY:
+        yield f"{path}: {before} to {after} loses digits, so an old id could not be computed again; add a new field"
+        return
+    if before != after and (before, after) not in PROMOTIONS:
+        yield f"{path}: Avro reads no {before} as {after}; add a new field"
+        return
+    if old.get("logicalType") != new.get("logicalType"):
+        yield f"{path}: the logical type is {old.get('logicalType')} and would be {new.get('logicalType')}"
+    if before in ("record", "enum", "fixed") and old["name"] != new["name"] and old["name"] not in _aliases(new):
+        yield f"{path}: the {before} {old['name']} was renamed without an alias"
+    if old.get("logicalType") == "decimal" and (old["precision"], old["scale"]) != (new["precision"], new["scale"]):
+        yield f"{path}: Avro reads a decimal only at its own precision and scale"
+    if before == "enum" and set(old["symbols"]) - set(new["symbols"]):
+        yield f"{path}: the symbol {sorted(set(old['symbols']) - set(new['symbols']))[0]} is gone"
+    if before == "fixed" and old["size"] != new["size"]:
+        yield f"{path}: a fixed keeps its size"
+    if before == "array":
+        yield from _node_reasons(old["items"], new["items"], f"{path}[]")
+    if before == "map":
+        yield from _node_reasons(old["values"], new["values"], f"{path}{{}}")
+    if before == "record":
+        yield from _record_reasons(old, new, path)
+
+
+def _aliases(node: dict[str, Any]) -> list[str]:
+    namespace = node["name"].rpartition(".")[0]
+    return [alias if "." in alias else f"{namespace}.{alias}" for alias in node.get("aliases", [])]
+
+
+def _record_reasons(old: dict[str, Any], new: dict[str, Any], path: str) -> Iterator[str]:
+    before = {first_name(field): field for field in old["fields"]}
+    after = {first_name(field): field for field in new["fields"]}
+    for name, field in after.items():
+        if name in before:
+            yield from _node_reasons(before[name]["type"], field["type"], f"{path}.{name}")
+        elif not allows(field["type"], "null"):
+            yield f"{path}.{name}: a new field must allow null, for old values lack it"

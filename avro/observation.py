@@ -1,0 +1,65 @@
+"""The observation: one immutable statement about one entity, as it is hashed, sent and folded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Value: TypeAlias = "None | bool | int | float | str | bytes | Sequence[Value] | Mapping[str, Value]"
+"""A canonical value: numbers under the number rules, sets sorted, absent fields left out."""
+
+Kind: TypeAlias = Literal["assert", "link", "unlink"]
+KINDS: tuple[Kind, ...] = ("assert", "link", "unlink")
+
+ID_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who saw it: agent and run order observations (with seq); step and tool only describe.
+
+    seq counts from 0 within (agent, run), by whoever records.
+    """
+
+    agent: str = ""
+    run: str = ""
+    step: str = ""
+    tool: str = ""
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A typed relation from the observed entity to `target` (`type/id`), valid from and to in microseconds."""
+
+    relation: str
+    target: str
+    valid_from: int | None = None
+    valid_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One event about one entity. `observed_at` is microseconds since 1970 UTC, by the source's clock.
+
+    patch: canonical values by each field's first name. causes, cleared and retracts are sorted sets.
+    A pure retraction is an assert with an empty patch.
+    """
+
+    entity: str
+    observed_at: int
+    kind: Kind = "assert"
+    priority: int = 0
+    source: Source = field(default_factory=Source)
+    causes: tuple[bytes, ...] = ()
+    patch: Mapping[str, Value] = field(default_factory=dict)
+    cleared: tuple[str, ...] = ()
+    retracts: tuple[bytes, ...] = ()
+    link: Link | None = None
+    subject: str = ""
+
+    @property
+    def type(self) -> str:
+        """The entity's type: what stands before the first slash."""
+        return self.entity.partition("/")[0]

@@ -1,0 +1,45 @@
+"""Type files: the ones refold ships in avro/types, and the user's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from refold.avro.definition import CodeOf, TypeDefinition, parse
+from refold.avro.errors import SchemaError
+
+FOLDER = Path(__file__).parent / "types"
+
+
+@cache
+def shipped_types() -> dict[str, TypeDefinition]:
+    """The shipped definitions by type name."""
+    return load_types([FOLDER])
+
+
+def load_types(paths: Iterable[Path], code_of: CodeOf | None = None) -> dict[str, TypeDefinition]:
+    """The definitions in .avsc files and in folders of them; SchemaError names the file."""
+    found: dict[str, TypeDefinition] = {}
+    for path in paths:
+        files = sorted(path.glob("*.avsc")) if path.is_dir() else [path]
+        if not files:
+            raise SchemaError(f"{path}: no .avsc file in this folder")
+        for file in files:
+            definition = load_type(file, code_of)
+            if definition.name in found:
+                raise SchemaError(f"{file}: the type {definition.name} is defined in two files")
+            found[definition.name] = definition
+    return found
+
+
+def load_type(file: Path, code_of: CodeOf | None = None) -> TypeDefinition:
+    """The definition in one .avsc file."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SchemaError(f"{file}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise SchemaError(f"{file}: not JSON: {error}") from None
+    return parse(document, code_of, str(file))

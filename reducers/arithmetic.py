@@ -1,0 +1,90 @@
+"""sum and count: every live assertion takes part, so a count stands where others name a holder.
+
+A sum is exact: numerator / 2^shift with the least shift, and is rounded once, when it is read.
+Cells: sum [numerator, shift, count, greatest q]; count [count, greatest q].
+"""
+
+from __future__ import annotations
+
+import sys
+
+from refold.avro.canonical import INTEGER_END, INTEGER_MIN, number
+from refold.avro.observation import Value
+from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Reducer
+
+
+def exact(value: int | float) -> tuple[int, int]:
+    """(numerator, shift) with value = numerator / 2^shift."""
+    if isinstance(value, int):
+        return value, 0
+    numerator, denominator = value.as_integer_ratio()
+    return numerator, denominator.bit_length() - 1
+
+
+def add(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
+    """The exact sum with the least shift."""
+    shift = max(left[1], right[1])
+    numerator = (left[0] << (shift - left[1])) + (right[0] << (shift - right[1]))
+    while shift and not numerator & 1:
+        spare = min(shift, (numerator & -numerator).bit_length() - 1) if numerator else shift
+        numerator, shift = numerator >> spare, shift - spare
+    return numerator, shift
+
+
+def rounded(numerator: int, shift: int) -> int | float:
+    """The nearest canonical number; past a double's range the greatest double of that sign."""
+    if not shift and INTEGER_MIN <= numerator < INTEGER_END:
+        return numerator
+    try:
+        return number(numerator / (1 << shift))
+    except OverflowError:
+        return sys.float_info.max if numerator > 0 else -sys.float_info.max
+
+
+class _Total(Reducer):
+    """What sum and count share: the last element is the greatest Q, the one before it the count."""
+
+    def holders(self, cell: Cell) -> Value:
+        result: int = cell[-2]
+        return result
+
+    def elements(self, cell: Cell) -> Elements:
+        return {None: Element(self.value(cell), cell[-1])}
+
+    def cause(self, element: Element, by: bytes) -> bytes:
+        return by
+
+    def _changed(self, before: Value, after: Value, assertion: Assertion, out: list[Mutation]) -> None:
+        if before != after:
+            out.append(Mutation(self.field, "set", None, before, after, assertion.id))
+
+
+class Sum(_Total):
+    """The exact sum."""
+
+    def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
+        numerator, shift = exact(assertion.value)
+        if cell is None:
+            after = [numerator, shift, 1, assertion.q]
+            self._changed(None, self.value(after), assertion, out)
+            return after
+        total = add((cell[0], cell[1]), (numerator, shift))
+        after = [*total, cell[2] + 1, max(cell[3], assertion.q)]
+        self._changed(self.value(cell), self.value(after), assertion, out)
+        return after
+
+    def value(self, cell: Cell) -> Value:
+        return rounded(cell[0], cell[1])
+
+
+class Count(_Total):
+    """How many live assertions there are."""
+
+    def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
+        after = [1, assertion.q] if cell is None else [cell[0] + 1, max(cell[1], assertion.q)]
+        self._changed(None if cell is None else cell[0], after[0], assertion, out)
+        return after
+
+    def value(self, cell: Cell) -> Value:
+        result: int = cell[0]
+        return result

@@ -1,0 +1,92 @@
+"""custom: a user's pure function, folded over the live assertions in Q order.
+
+    def loudest(value, assertion):      # value: what came so far, None at first
+        return max(value or 0, assertion.value)
+
+It is named in the type's file as `"refold.function": "module:loudest"`. What identifies it is its name, its version
+(an attribute `refold_version` on the function, 1 without one) and the hash of its source, all part of the definition.
+Cell: [value, greatest q].
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from refold.avro.canonical import encode
+from refold.avro.errors import SchemaError, ValidationError
+from refold.avro.nodes import Node
+from refold.avro.observation import Value
+from refold.avro.values import checker
+from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Reducer
+
+Function: TypeAlias = Callable[[Any, Assertion], Any]
+
+
+def load_function(name: str) -> Function:
+    """The function behind "module:function"."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise SchemaError(f"refold.function {name!r} must be 'module:function'")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SchemaError(f"the custom reducer {name!r} cannot be imported: {error}; put its module on PYTHONPATH") from None
+    if not callable(function):
+        raise SchemaError(f"the custom reducer {name!r} is not a function")
+    found: Function = function
+    return found
+
+
+def code_of(name: str) -> Mapping[str, object]:
+    """What identifies a custom reducer: {name, version, source}, source being the hex SHA-256 of its source text."""
+    function = load_function(name)
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        raise SchemaError(f"the source of the custom reducer {name!r} cannot be read, so it has no identity") from None
+    version = getattr(function, "refold_version", 1)
+    return {"name": name, "version": version, "source": hashlib.sha256(source.encode()).hexdigest()}
+
+
+class Custom(Reducer):
+    """A left fold in Q order; None means absent. The result must fit the field's own type."""
+
+    in_order = True
+
+    def __init__(self, field: str, function: Function, node: Node) -> None:
+        super().__init__(field)
+        self.function = function
+        self._check = checker(node, 2**62)
+
+    def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
+        before = None if cell is None else cell[0]
+        result = self.function(before, assertion)
+        try:
+            after = None if result is None else self._check(result, self.field, None)
+        except ValidationError as error:
+            raise SchemaError(f"the custom reducer of {self.field} gave what its type forbids: {error}") from error
+        if not self.same(before, after):
+            op = "clear" if after is None else "set"
+            out.append(Mutation(self.field, op, None, before, after, assertion.id))
+        return [after, assertion.q]
+
+    def present(self, cell: Cell) -> bool:
+        return cell[0] is not None
+
+    def value(self, cell: Cell) -> Value:
+        result: Value = cell[0]
+        return result
+
+    def holders(self, cell: Cell) -> Value:
+        result: bytes = cell[1][-32:]
+        return result
+
+    def elements(self, cell: Cell) -> Elements:
+        return {None: Element(cell[0], cell[1])}
+
+    def same(self, old: Value, new: Value) -> bool:
+        return encode(old) == encode(new)

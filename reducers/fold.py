@@ -1,0 +1,174 @@
+"""The fold: a set of observations to one state, in any order, one by one or from nothing.
+
+A certainly new observation folds directly onto cells and residue, unless it retracts, clears out of order, or asserts
+an in-order field (append, custom) out of order. One retracted before it came folds directly as a version and nothing
+else. All else reopens the entity:
+
+1. take all its distinct observations in log order, the new one last;
+2. leave out every one that any of them retracts, the retracted ones' own retracts included;
+3. find the greatest clear of each field among the rest, and drop the assertions below it;
+4. fold what is left in Q order;
+5. replay the residue in log order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from refold.avro.definition import FieldDefinition, TypeDefinition
+from refold.avro.errors import SchemaError
+from refold.avro.observation import Observation
+from refold.reducers.arithmetic import Count, Sum
+from refold.reducers.cells import Assertion, Mutation, Reducer
+from refold.reducers.collection import Append, Map, Union
+from refold.reducers.custom import Custom, code_of, load_function
+from refold.reducers.entity import Entity
+from refold.reducers.links import fold_link, link_differences
+from refold.reducers.order import FIRST
+from refold.reducers.residue import PENDING_HELD
+from refold.reducers.scalar import First, Greatest, Latest, Least
+
+SIMPLE: dict[str, Callable[[str], Reducer]] = {
+    "latest": Latest,
+    "first": First,
+    "min": Least,
+    "max": Greatest,
+    "sum": Sum,
+    "count": Count,
+    "union": Union,
+    "map": Map,
+}
+
+
+class Seen(NamedTuple):
+    """A distinct observation of one entity, where it stands in its partition, and its order key."""
+
+    offset: int
+    q: bytes
+    observation: Observation
+
+    @property
+    def id(self) -> bytes:
+        """The observation's id."""
+        return self.q[-32:]
+
+
+def reducer_of(field: FieldDefinition) -> Reducer:
+    """The reducer a field names; a custom one must still be the code that was registered."""
+    if field.reducer == "append":
+        return Append(field.first_name, field.limit)
+    if field.reducer != "custom":
+        return SIMPLE[field.reducer](field.first_name)
+    name = str(field.code["name"])
+    found = code_of(name)
+    if found != field.code:
+        raise SchemaError(
+            f"the custom reducer {name} is not the code this log was written with (version {field.code['version']}); "
+            "raise its refold_version and register the type again, or restore the old code"
+        )
+    return Custom(field.first_name, load_function(name), field.node)
+
+
+class Fold:
+    """Folds entities of one type under one definition."""
+
+    def __init__(self, definition: TypeDefinition) -> None:
+        self.definition = definition
+        self.reducers = {each.first_name: reducer_of(each) for each in definition.fields.values()}
+        self._in_order = frozenset(name for name, reducer in self.reducers.items() if reducer.in_order)
+
+    def directly(self, entity: Entity, seen: Seen) -> list[Mutation] | None:
+        """Fold a new observation onto the entity; None, with the entity untouched, when it must be reopened."""
+        observation, residue = seen.observation, entity.residue
+        if observation.retracts or residue.pending is None:
+            return None
+        out: list[Mutation] = []
+        if seen.id in residue.pending:
+            residue.pending.discard(seen.id)
+        else:
+            in_order = seen.q > residue.greatest
+            if not in_order and (observation.cleared or not self._in_order.isdisjoint(observation.patch)):
+                return None
+            self._apply(entity, seen, out)
+        entity.version += 1
+        residue.note(seen.q, seen.offset)
+        return out
+
+    def _apply(self, entity: Entity, seen: Seen, out: list[Mutation]) -> None:
+        observation, q, cells = seen.observation, seen.q, entity.cells
+        if observation.link is not None:
+            fold_link(entity.links, observation, q, out)
+            return
+        before = {}
+        for field in observation.cleared:
+            entity.clears[field] = q
+            if field in self.reducers:
+                before[field] = cells.pop(field, None)
+        source, priority = observation.source, observation.priority
+        for field, value in observation.patch.items():
+            reducer = self.reducers.get(field)
+            if reducer is None or q < entity.clears.get(field, FIRST):
+                continue
+            assertion = Assertion(value, priority, q, seen.id, observation.observed_at, source)
+            changed = [] if field in before else out
+            cells[field] = reducer.fold(cells.get(field), assertion, changed)
+        for field, cell in before.items():
+            self.reducers[field].difference(cell, cells.get(field), seen.id, out)
+
+    def from_nothing(self, name: str, history: Sequence[Seen], until: int | None = None) -> Entity:
+        """The entity behind its distinct observations in log order.
+
+        until: fold only those observed at or before this time (microseconds), under the retractions of all.
+        """
+        entity = Entity(name)
+        retracted = {target for seen in history for target in seen.observation.retracts}
+        within = history if until is None else [seen for seen in history if seen.observation.observed_at <= until]
+        live = sorted((seen for seen in within if seen.id not in retracted), key=lambda seen: seen.q)
+        for seen in live:
+            for field in seen.observation.cleared:
+                entity.clears[field] = seen.q
+        discarded: list[Mutation] = []
+        for seen in live:
+            self._assert_live(entity, seen, discarded)
+        for seen in within:
+            entity.version += 1
+            entity.residue.note(seen.q, seen.offset)
+        pending = retracted - {seen.id for seen in history}
+        entity.residue.pending = pending if len(pending) <= PENDING_HELD else None
+        return entity
+
+    def _assert_live(self, entity: Entity, seen: Seen, out: list[Mutation]) -> None:
+        observation, cells = seen.observation, entity.cells
+        if observation.link is not None:
+            fold_link(entity.links, observation, seen.q, out)
+        for field, value in observation.patch.items():
+            reducer = self.reducers.get(field)
+            if reducer is None or seen.q < entity.clears.get(field, FIRST):
+                continue
+            assertion = Assertion(
+                value, observation.priority, seen.q, seen.id, observation.observed_at, observation.source
+            )
+            cells[field] = reducer.fold(cells.get(field), assertion, out)
+        out.clear()
+
+    def differences(self, before: Entity, after: Entity, by: bytes) -> list[Mutation]:
+        """What the observation `by` changed, by comparing the folds before and after it."""
+        out: list[Mutation] = []
+        for field, reducer in self.reducers.items():
+            old, new = before.cells.get(field), after.cells.get(field)
+            if old is not new:
+                reducer.difference(old, new, by, out)
+        link_differences(before.links, after.links, by, out)
+        return out
+
+    def step(self, entity: Entity, seen: Seen, history: Callable[[], Iterable[Seen]]) -> tuple[Entity, list[Mutation]]:
+        """Fold one new observation, directly or by reopening; `history` gives the distinct ones before it, in log order.
+
+        The entity given may be used up; go on with the one returned.
+        """
+        mutations = self.directly(entity, seen)
+        if mutations is not None:
+            return entity, mutations
+        reopened = self.from_nothing(entity.name, [*history(), seen])
+        return reopened, self.differences(entity, reopened, seen.id)

@@ -1,0 +1,60 @@
+"""The order of observations: Q = (observed_at, agent, run, seq, id), as bytes that sort as Q does.
+
+Layout: observed_at i64 big-endian with its sign bit flipped, agent UTF-8, NUL, run UTF-8, NUL, seq u64 big-endian,
+id 32 bytes. Names hold no control characters, so NUL ends them below every other byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from refold.avro.observation import ID_BYTES, Observation
+
+SIGN = 1 << 63
+_U64 = struct.Struct(">Q")
+FIRST = b""
+"""Below every order key."""
+
+
+class Place(NamedTuple):
+    """An order key taken apart; observed_at in microseconds."""
+
+    observed_at: int
+    agent: str
+    run: str
+    seq: int
+    id: bytes
+
+
+def order_key(observation: Observation, observation_id: bytes) -> bytes:
+    """Q of an observation."""
+    source = observation.source
+    return order_key_of(observation.observed_at, source.agent, source.run, source.seq, observation_id)
+
+
+def order_key_of(observed_at: int, agent: str, run: str, seq: int, id: bytes) -> bytes:
+    """Q from its parts; observed_at in microseconds."""
+    return b"%b%b\0%b\0%b%b" % (_U64.pack(observed_at + SIGN), agent.encode(), run.encode(), _U64.pack(seq), id)
+
+
+def order_bound(observed_at: int) -> bytes:
+    """The least bytes that any key with this observed_at can begin with."""
+    return _U64.pack(observed_at + SIGN)
+
+
+def place_of(key: bytes) -> Place:
+    """The parts of an order key."""
+    agent, run = key[8 : -8 - ID_BYTES].split(b"\0")[:2]
+    return Place(
+        _U64.unpack_from(key)[0] - SIGN,
+        agent.decode(),
+        run.decode(),
+        _U64.unpack_from(key, len(key) - 8 - ID_BYTES)[0],
+        key[-ID_BYTES:],
+    )
+
+
+def id_of(key: bytes) -> bytes:
+    """The observation's id at the end of an order key."""
+    return key[-ID_BYTES:]

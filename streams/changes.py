@@ -1,0 +1,151 @@
+"""Changes: the feed of what happened to each entity, as `.changes` holds it.
+
+A change takes an entity from one version to a later one, with the hashes before and after, and one step for each
+observation between; how steps are grouped into changes is not promised. A change without steps and with
+`redefined` set says that the type's definition changed and the same observations now fold to another state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from refold.avro.derive import SOURCE
+from refold.avro.nodes import Node
+from refold.avro.observation import Source
+from refold.avro.registry import TypeVersion
+from refold.avro.wire import from_wire, to_wire
+from refold.reducers.cells import Mutation
+from refold.reducers.links import FIELD as LINKS
+from refold.reducers.order import order_key_of, place_of
+
+SOURCE_FIELDS = tuple(field["name"] for field in SOURCE["fields"])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One observation and what it changed. observed_at in microseconds, recorded_at in milliseconds."""
+
+    offset: int
+    version: int
+    observation: bytes
+    observed_at: int
+    recorded_at: int
+    source: Source
+    mutations: Sequence[Mutation]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entity from `from_version` to `to_version`; `through` is the next offset of the batch that made it."""
+
+    entity: str
+    definition: bytes
+    from_version: int
+    to_version: int
+    hash_before: bytes | None
+    hash_after: bytes
+    through: int
+    redefined: bool
+    steps: Sequence[Step]
+
+
+Adapters: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any] | None]]
+
+
+class ChangeCodec:
+    """Changes of one type version to and from framed bytes."""
+
+    def __init__(self, version: TypeVersion) -> None:
+        self._codec = version.changes
+        fields = version.definition.fields.values()
+        self._write = {each.first_name: (each.reducer, to_wire(_element(each.element))) for each in fields}
+        self._read = {each.first_name: (each.reducer, from_wire(_element(each.element))) for each in fields}
+
+    def encode(self, change: Change) -> bytes:
+        """Framed bytes."""
+        datum = {name: getattr(change, name) for name in Change.__slots__ if name != "steps"}
+        datum["steps"] = [self._step_datum(step) for step in change.steps]
+        return self._codec.encode(datum)
+
+    def decode(self, data: bytes) -> Change:
+        """The change behind framed bytes; raises UndecodableError."""
+        datum = self._codec.decode(data)
+        return Change(**{**datum, "steps": [self._step(step) for step in datum["steps"]]})
+
+    def _step_datum(self, step: Step) -> dict[str, Any]:
+        fields: dict[str, list[dict[str, Any]]] = {}
+        links = []
+        for mutation in step.mutations:
+            if mutation.field == LINKS:
+                links.append(_link_datum(mutation))
+            else:
+                fields.setdefault(mutation.field, []).append(self._datum(mutation))
+        source = step.source
+        return {
+            "offset": step.offset,
+            "version": step.version,
+            "observation": step.observation,
+            "observed_at": step.observed_at,
+            "recorded_at": step.recorded_at,
+            "source": {name: getattr(source, name) for name in SOURCE_FIELDS},
+            "fields": fields,
+            "links": links,
+        }
+
+    def _datum(self, mutation: Mutation) -> dict[str, Any]:
+        reducer, write = self._write[mutation.field]
+        _, op, key, old, new, observation = mutation
+        if write is not None:
+            old, new = None if old is None else write(old), None if new is None else write(new)
+        datum = {"op": op, "old": old, "new": new, "observation": observation}
+        if reducer == "map":
+            datum["key"] = key
+        elif reducer == "append":
+            datum["key"] = {**place_of(key[0])._asdict(), "index": key[1]}
+        return datum
+
+    def _step(self, datum: Mapping[str, Any]) -> Step:
+        mutations = [mutation for field, found in datum["fields"].items() for mutation in self._mutations(field, found)]
+        for link in datum["links"]:
+            old, new = (None if link[side] is None else _present(link[side]) for side in ("old", "new"))
+            key = (link["relation"], link["target"])
+            mutations.append(Mutation(LINKS, link["op"], key, old, new, link["observation"]))
+        rest = {name: datum[name] for name in ("offset", "version", "observation", "observed_at", "recorded_at")}
+        return Step(**rest, source=Source(**datum["source"]), mutations=mutations)
+
+    def _mutations(self, field: str, found: Iterable[Mapping[str, Any]] | None) -> list[Mutation]:
+        reducer, read = self._read[field]
+        result = []
+        for datum in found or ():
+            key, old, new = datum.get("key"), datum["old"], datum["new"]
+            if reducer == "append" and key is not None:
+                place = dict(key)
+                index = place.pop("index")
+                key = (order_key_of(**place), index)
+            if read is not None:
+                old, new = None if old is None else read(old), None if new is None else read(new)
+            result.append(Mutation(field, datum["op"], key, old, new, datum["observation"]))
+        return result
+
+
+def _element(node: Node) -> list[dict[str, Any]]:
+    branches = node if isinstance(node, list) else [node]
+    return [{"type": "null"}, *(branch for branch in branches if branch["type"] != "null")]
+
+
+def _link_datum(mutation: Mutation) -> dict[str, Any]:
+    relation, target = mutation.key
+    return {
+        "op": mutation.op,
+        "relation": relation,
+        "target": target,
+        "old": mutation.old,
+        "new": mutation.new,
+        "observation": mutation.observation,
+    }
+
+
+def _present(validity: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in validity.items() if value is not None}

@@ -1,0 +1,286 @@
+"""The log as its users hold it: observe, ask, rebuild, compare, follow, mark, verify."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from refold.avro.blob import Blob
+from refold.avro.definition import TypeDefinition
+from refold.avro.envelope import check_entity, check_name
+from refold.avro.errors import InputError, NotAnswerable, SchemaError
+from refold.avro.ids import identify
+from refold.avro.observation import Kind, Link, Observation, Source
+from refold.avro.registry import TypeVersion
+from refold.avro.times import datetime_micros, parse_time
+from refold.reducers.state import hash_state
+from refold.streams.changes import Change
+from refold.streams.cut import Cut
+from refold.streams.diff import difference
+from refold.streams.feed import changes_from
+from refold.streams.history import fold_observed, moments, observed_below
+from refold.streams.log.port import LogPort, Marked
+from refold.streams.mutations import Row, Shown, rows
+from refold.streams.point import Point, Points, When
+from refold.streams.rebuild import Progress, Replay
+from refold.streams.sources import Sources
+from refold.streams.table.folds import Folds
+from refold.streams.verify import Verdict, verify
+from refold.streams.view import EntityView, StateView
+
+Time = int | dt.datetime | str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a log takes from outside: a clock in microseconds since 1970, fresh ids, and who this process is."""
+
+    now_micros: Callable[[], int]
+    new_id: Callable[[], str]
+    agent: str
+
+
+class Log:
+    """An open log; a context manager. For one thread.
+
+    Times given are RFC 3339 text, aware datetimes or integer microseconds; WHEN is described in streams/point.py.
+    """
+
+    def __init__(self, port: LogPort, types: Mapping[str, TypeDefinition], mine: set[str], around: Surroundings) -> None:
+        self._port = port
+        self._types = types
+        self._mine = mine
+        self._around = around
+        self._sources = Sources(around.agent, around.new_id)
+        self._writers: dict[str, TypeVersion] = {}
+
+    # Recording
+
+    def observe(
+        self,
+        entity: str,
+        patch: Mapping[str, Any] | None = None,
+        *,
+        source: Source | str | None = None,
+        observed_at: Time | None = None,
+        kind: Kind = "assert",
+        priority: int = 0,
+        causes: Iterable[str | bytes] = (),
+        cleared: Iterable[str] = (),
+        retracts: Iterable[str | bytes] = (),
+        link: Link | None = None,
+        subject: str = "",
+        allow_future: bool = False,
+    ) -> str:
+        """Record one observation and return its id; durable when `flush` returns.
+
+        source: a Source with its own seq, an agent's name (its run and seq are kept here), or None for this process.
+        ValidationError names the field, the rule and what was given; nothing is recorded then.
+        """
+        version = self._writer(check_entity(entity).partition("/")[0])
+        now = self._around.now_micros()
+        blobs: dict[bytes, bytes] = {}
+        origin, count = self._sources.next(source)
+        observation = version.door.build(
+            entity, patch, observed_at=now if observed_at is None else _micros(observed_at), now=now, kind=kind,
+            priority=priority, source=origin, causes=causes, cleared=cleared, retracts=retracts, link=link,
+            subject=subject, allow_future=allow_future, blobs=blobs,
+        )  # fmt: skip
+        count()
+        return self._append(observation, version, blobs).hex()
+
+    def link(self, entity: str, relation: str, target: str, *, valid_from: Time | None = None,
+             valid_to: Time | None = None, **given: Any) -> str:  # fmt: skip
+        """Record a typed relation to `target`; further keywords as `observe`."""
+        validity = [None if each is None else _micros(each) for each in (valid_from, valid_to)]
+        return self.observe(entity, kind="link", link=Link(relation, target, *validity), **given)
+
+    def unlink(self, entity: str, relation: str, target: str, **given: Any) -> str:
+        """Record that a relation ended; further keywords as `observe`."""
+        return self.observe(entity, kind="unlink", link=Link(relation, target), **given)
+
+    def retract(self, entity: str, observation: str | bytes, **given: Any) -> str:
+        """Record that an earlier observation of the entity was wrong; further keywords as `observe`."""
+        return self.observe(entity, retracts=[observation], **given)
+
+    def take(self, observation: Observation, observation_id: bytes, definition: TypeDefinition,
+             blobs: Mapping[bytes, bytes]) -> None:  # fmt: skip
+        """Record an observation that was built elsewhere, under the definition it was built by."""
+        version = self._port.registry.find(definition)
+        if version is None:
+            self._port.register(definition)
+            version = self._port.registry.find(definition)
+            assert version is not None
+        self._append(observation, version, blobs, observation_id)
+
+    def _append(self, observation: Observation, version: TypeVersion, blobs: Mapping[bytes, bytes],
+                observation_id: bytes | None = None) -> bytes:  # fmt: skip
+        for digest, content in blobs.items():
+            self._port.put_blob(digest, content)
+        found = identify(observation) if observation_id is None else observation_id
+        self._port.append(observation, found, version.codec.encode_observation(observation))
+        return found
+
+    def _writer(self, type_name: str) -> TypeVersion:
+        """The version to write a type by: the user's own file, else what the log has, else the shipped one."""
+        found = self._writers.get(type_name)
+        if found is not None:
+            return found
+        mine = self._types.get(type_name)
+        known = self._port.registry.versions(type_name)
+        if mine is not None and (type_name in self._mine or not known):
+            version = self._port.registry.find(mine)
+            if version is None:
+                self._port.register(mine)
+                version = self._port.registry.find(mine)
+                assert version is not None
+        elif known:
+            version = known[-1]
+        else:
+            names = ", ".join(sorted(self._types))
+            raise SchemaError(f"unknown type {type_name!r}; known here: {names}. Add its .avsc file with --types")
+        self._writers[type_name] = version
+        return version
+
+    def register(self, definition: TypeDefinition) -> None:
+        """Make a type definition part of the log; entities of an older version are folded again by it."""
+        self._port.register(definition)
+        self._writers.pop(definition.name, None)
+
+    def flush(self) -> None:
+        """Return when everything observed is durable and folded."""
+        self._port.flush()
+
+    def mark(self, name: str, at: When = None, *, replace: bool = False) -> Cut:
+        """Name a point, now or `at`; InputError when the name is taken."""
+        check_name(name, "marker")
+        if name.startswith("@"):
+            raise InputError(f"{name}: give the name without @; it is asked for as @{name.lstrip('@')}")
+        self.flush()
+        cut = self.point(at).cut
+        self._port.mark(Marked(name, str(cut), self._around.now_micros() // 1000), replace=replace)
+        return cut
+
+    # Asking
+
+    def point(self, when: When = None, entity: str | None = None, clock: str = "recorded") -> Point:
+        """The cut behind a WHEN. NotAnswerable names the nearest point that can be asked for."""
+        self._port.flush()
+        self._port.refresh()
+        return Points(self._port, self._around.now_micros() // 1000).resolve(when, entity, clock)
+
+    def state(self, entity: str, at: When = None, clock: str = "recorded") -> EntityView:
+        """One entity at a point; UnknownEntity where nothing of it stands there."""
+        check_entity(entity)
+        cut = self.point(at, entity, clock).cut
+        folds = Folds(self._port.registry, cut.schemas)
+        observed = observed_below(self._port, entity, cut)
+        fold = folds.of_entity(entity).fold
+        found = fold_observed(fold, entity, observed, cut.observed_until)
+        if not found.version:
+            raise NotAnswerable(f"{entity}: nothing of it was observed by then")
+        found.state_hash = hash_state(fold, found)
+        return EntityView(self._port, folds, cut, found)
+
+    def rebuild(self, at: When = None, *, clock: str = "recorded", progress: Progress = lambda read: None) -> StateView:
+        """Every entity at a point, by a reader of its own: no live consumer's offsets move."""
+        cut = self.point(at, None, clock).cut
+        return StateView(self._port, cut, Replay(self._port, cut, progress).run())
+
+    def history(self, entity: str, *, since: When = None, until: When = None, clock: str = "recorded",
+                python: bool = True) -> list[Row]:  # fmt: skip
+        """The mutations of one entity, in log order, after `since` and up to `until`.
+
+        clock "observed" takes both as times, and gives what was observed after the one and up to the other.
+        """
+        check_entity(entity)
+        last = self.point(until, entity, clock).cut
+        after = None if since is None else self.point(since, entity, clock).cut
+        partition = self._port.partition_of(entity)
+        type_fold = Folds(self._port.registry, last.schemas).of_entity(entity)
+        shown = Shown(type_fold.version.definition, python=python)
+        found: list[Row] = []
+        for moment in moments(type_fold.fold, entity, observed_below(self._port, entity, last)):
+            seen = moment.observed.seen
+            if after is not None and after.observed_until is None and seen.offset < after.offsets[partition]:
+                continue
+            if not _within(seen.observation.observed_at, after, last):
+                continue
+            found += rows(
+                shown, entity, moment.mutations, by=seen.id, version=moment.version, partition=partition,
+                offset=seen.offset, observed_at=seen.observation.observed_at,
+                recorded_at=moment.observed.recorded_at, source=seen.observation.source,
+            )  # fmt: skip
+        return found
+
+    def diff(self, a: When, b: When = None, entity: str | None = None, *, clock: str = "recorded",
+             python: bool = True) -> list[Row]:  # fmt: skip
+        """What differs at `b` from `a`: of one entity, or of the whole log."""
+        before, after = self.point(a, entity, clock).cut, self.point(b, entity, clock).cut
+        return difference(self._port, before, after, entity, python=python)
+
+    def changes(self, from_: When = None, *, live: bool = False, poll_s: float = 0.2) -> Iterator[Change]:
+        """Entity changes after a point (from the beginning without one): up to now, or going on as they come."""
+        cut = None if from_ is None else self.point(from_).cut
+        self._port.flush()
+        return changes_from(self._port, cut, live=live, poll_s=poll_s)
+
+    def verify(self, progress: Progress = lambda read: None) -> Verdict:
+        """Fold the whole log again and compare with every table, index, change and content."""
+        self._port.flush()
+        self._port.refresh()
+        return verify(self._port, self.point().cut, progress)
+
+    def blob(self, reference: Blob | str) -> bytes:
+        """The content behind a Blob, or behind its SHA-256 in hex."""
+        digest = reference.hash if isinstance(reference, Blob) else bytes.fromhex(reference)
+        content = self._port.blob(digest)
+        if content is None:
+            raise InputError(f"{digest.hex()}: no such content in this log's store; it may have expired")
+        return content
+
+    @property
+    def port(self) -> LogPort:
+        """The log underneath, for tools that read records as they are."""
+        return self._port
+
+    @property
+    def types(self) -> dict[str, TypeDefinition]:
+        """Every type that can be observed here: the log's newest, and what is shipped or given."""
+        return {**self._types, **{each.definition.name: each.definition for each in self._port.registry}}
+
+    def close(self) -> None:
+        """Flush and let go of the log."""
+        self._port.close()
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        with contextlib.suppress(Exception):  # what went wrong first is what should be seen
+            self.close()
+
+
+def _micros(given: Time) -> int:
+    if isinstance(given, str):
+        return parse_time(given, "observed_at")
+    if isinstance(given, dt.datetime):
+        if given.tzinfo is None:
+            raise InputError(f"{given!r}: give a datetime with its time zone")
+        return datetime_micros(given)
+    return given
+
+
+def _within(observed_at: int, after: Cut | None, last: Cut) -> bool:
+    if last.observed_until is not None and observed_at > last.observed_until:
+        return False
+    return after is None or after.observed_until is None or observed_at > after.observed_until

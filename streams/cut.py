@@ -1,0 +1,101 @@
+"""Cuts: a point of a whole log, as a value whose text is all there is to it.
+
+The text is `cut:1.` and the base64url (unpadded) of deterministic CBOR {l: log id, p: {partition: next offset},
+s: next offset of schemas, o: observed_until in microseconds (absent without one), t: digest of the type fingerprints,
+v: fold version}. Offsets are exclusive.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import cbor2
+
+from refold.avro.canonical import encode
+from refold.avro.errors import InputError
+
+FOLD_VERSION = 1
+PREFIX = "cut:"
+FORMAT = "1."
+SHORT_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A point of a log: what stands below `offsets` (partition to next offset) and `schemas`.
+
+    observed_until: only what was observed at or before this time, in microseconds; None for all.
+    """
+
+    log_id: bytes
+    offsets: Mapping[int, int]
+    schemas: int
+    types_digest: bytes
+    observed_until: int | None = None
+    fold_version: int = FOLD_VERSION
+
+    def __str__(self) -> str:
+        return PREFIX + FORMAT + base64.urlsafe_b64encode(self._encoded()).rstrip(b"=").decode()
+
+    def __hash__(self) -> int:
+        return hash(self._encoded())
+
+    @property
+    def short(self) -> str:
+        """The first digits of the SHA-256 of the cut: a name beside the text, not instead of it."""
+        return hashlib.sha256(self._encoded()).hexdigest()[:SHORT_DIGITS]
+
+    @property
+    def records(self) -> int:
+        """How many log records stand below the cut."""
+        return sum(self.offsets.values())
+
+    def until(self, observed_until: int | None) -> Cut:
+        """The same point, seen by another observed time."""
+        return replace(self, observed_until=observed_until)
+
+    def _encoded(self) -> bytes:
+        tree: dict[str, object] = {
+            "l": self.log_id,
+            "p": dict(self.offsets),
+            "s": self.schemas,
+            "t": self.types_digest,
+            "v": self.fold_version,
+        }
+        if self.observed_until is not None:
+            tree["o"] = self.observed_until
+        return encode(tree)
+
+
+def parse_cut(text: str) -> Cut:
+    """The cut behind its text (with or without the `cut:` in front); raises InputError."""
+    body = text.removeprefix(PREFIX)
+    if not body.startswith(FORMAT):
+        raise InputError(f"{_brief(text)}: not a cut of a form this release reads; it begins with {PREFIX}{FORMAT}")
+    encoded = body.removeprefix(FORMAT)
+    try:
+        tree = cbor2.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+        offsets = tree["p"]
+        numbers = [*offsets.keys(), *offsets.values(), tree["s"], tree["v"], tree.get("o", 0)]
+        whole = all(isinstance(number, int) and (number >= 0 or number == tree.get("o")) for number in numbers)
+        if not whole or len(tree["l"]) != 16 or len(tree["t"]) != 32:
+            raise ValueError("parts out of range")
+        cut = Cut(tree["l"], dict(sorted(offsets.items())), tree["s"], tree["t"], tree.get("o"), tree["v"])
+    except (binascii.Error, ValueError, KeyError, TypeError, AttributeError, EOFError, cbor2.CBORDecodeError):
+        raise InputError(f"{_brief(text)}: a damaged cut; copy its text whole, from cut: to its last letter") from None
+    if str(cut).removeprefix(PREFIX) != body:
+        raise InputError(f"{_brief(text)}: a damaged cut; copy its text whole, from cut: to its last letter")
+    if cut.fold_version != FOLD_VERSION:
+        raise InputError(
+            f"{_brief(text)}: a cut of fold version {cut.fold_version}, this release folds by version {FOLD_VERSION}; "
+            f"open it with the release that made it"
+        )
+    return cut
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:36]}..."

@@ -1,0 +1,94 @@
+"""Following `.changes` from a point: bounded, or going on as changes come.
+
+Changes of one partition come in order and their `through` never falls, so the first one past a cut is found by
+halving. One that reaches across the cut is trimmed to the steps past it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from refold.avro.codec import framed_id
+from refold.avro.errors import CorruptionError
+from refold.reducers.state import hash_state
+from refold.streams.changes import Change, ChangeCodec
+from refold.streams.cut import Cut
+from refold.streams.history import fold_observed, observed_below
+from refold.streams.log.port import LogPort
+from refold.streams.table.folds import Folds
+
+
+class ChangeReader:
+    """Decodes changes of every type version of a log."""
+
+    def __init__(self, log: LogPort) -> None:
+        self._log = log
+        self._codecs: dict[int, ChangeCodec] = {}
+        self._known = 0
+
+    def decode(self, data: bytes) -> Change:
+        """The change behind framed bytes."""
+        schema = framed_id(data)
+        if schema not in self._codecs:
+            versions = list(self._log.registry)
+            for version in versions[self._known :]:
+                self._codecs[version.changes.schema_id] = ChangeCodec(version)
+            self._known = len(versions)
+        if schema not in self._codecs:
+            raise CorruptionError(f"a change names schema {schema}, which this log does not hold; run refold verify")
+        return self._codecs[schema].decode(data)
+
+
+def changes_from(log: LogPort, cut: Cut | None, *, live: bool, poll_s: float) -> Iterator[Change]:
+    """The changes past a cut, in order within each partition."""
+    reader = ChangeReader(log)
+    log.refresh()
+    positions = {p: 0 if cut is None else _first_past(log, reader, p, cut.offsets[p]) for p in range(log.partitions)}
+    while True:
+        idle = True
+        for partition, start in positions.items():
+            for record in log.read_changes(partition, start):
+                positions[partition] = record.offset + 1
+                idle = False
+                change = _trimmed(log, reader.decode(record.data), partition, cut)
+                if change is not None:
+                    yield change
+        if idle:
+            if not live:
+                return
+            time.sleep(poll_s)
+        if live:
+            log.refresh()
+
+
+def _first_past(log: LogPort, reader: ChangeReader, partition: int, offset: int) -> int:
+    """The first change whose `through` reaches the offset: one that only reaches it may be a redefinition past it."""
+    low, high = 0, log.changes_end(partition)
+    while low < high:
+        middle = (low + high) // 2
+        record = next(log.read_changes(partition, middle))
+        if reader.decode(record.data).through < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _trimmed(log: LogPort, change: Change, partition: int, cut: Cut | None) -> Change | None:
+    """The part of a change past the cut, if there is any."""
+    if cut is None:
+        return change
+    if change.redefined:
+        versions = log.registry.versions(change.entity.partition("/")[0])
+        offsets = [each.offset for each in versions if each.definition.fingerprint == change.definition]
+        return change if change.through > cut.offsets[partition] or max(offsets) >= cut.schemas else None
+    steps = [step for step in change.steps if step.offset >= cut.offsets[partition]]
+    if not steps:
+        return None
+    if len(steps) == len(change.steps):
+        return change
+    fold = Folds(log.registry, cut.schemas).of_entity(change.entity).fold
+    before = fold_observed(fold, change.entity, observed_below(log, change.entity, cut), None)
+    return replace(change, from_version=steps[0].version - 1, hash_before=hash_state(fold, before), steps=steps)

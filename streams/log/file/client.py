@@ -1,0 +1,120 @@
+"""The side of a process that appends through the log's owner."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from threading import Lock
+
+from refold.avro.errors import InputError, OwnerGone, OwnerSilent, StorageError
+from refold.streams.log.file.address import is_same_user, locate
+from refold.streams.log.file.messages import encode, receive, result_of
+
+
+class Client:
+    """Asks the owner of the log at `path`, whoever that is by then. Threads may share it; they take turns.
+
+    After OwnerGone and OwnerSilent it is not known whether the question was acted upon: ask only what may be
+    asked twice. The next call connects anew, as does one that finds its owner gone before it has asked.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], timeout_s: float) -> None:
+        self._path = Path(path).resolve()
+        self._timeout_s = timeout_s
+        self._lock = Lock()
+        self._connection: socket.socket | None = None
+
+    def call(self, op: str, payload: object) -> object:
+        """The owner's result.
+
+        What the owner's handler raised is raised here. OwnerGone: nobody listens, or the owner ended
+        meanwhile. OwnerSilent: no answer within `timeout_s` seconds. InputError: the message is too large or
+        no CBOR.
+        """
+        message = encode([op, payload])
+        deadline = time.monotonic() + self._timeout_s
+        with self._lock:
+            try:
+                answer = self._ask(message, deadline)
+            except (TimeoutError, BlockingIOError) as error:
+                # A late answer must not be taken for the next question's.
+                self._drop()
+                raise OwnerSilent(
+                    f"{self._path}: the process that owns this log did not answer in {self._timeout_s:g} s; "
+                    "it may be stopped or overloaded: ask again, or end it and open the log here"
+                ) from error
+            except OSError as error:
+                self._drop()
+                raise self._gone() from error
+            except (InputError, StorageError):
+                self._drop()
+                raise
+        return result_of(answer)
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, message: bytes, deadline: float) -> object:
+        if self._connection is not None and _has_ended(self._connection):
+            # Nothing was asked yet, so this may go to the next owner.
+            self._drop()
+        connection = self._connection or self._connect(deadline)
+        self._connection = connection
+
+        def allow_the_rest() -> None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
+
+        try:
+            allow_the_rest()
+            connection.sendall(message)
+        except (BrokenPipeError, ConnectionResetError):
+            # The owner may have said why before it hung up.
+            pass
+        answer = receive(connection, allow_the_rest)
+        if answer is None:
+            raise ConnectionResetError("the owner hung up")
+        return answer
+
+    def _connect(self, deadline: float) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            connection.connect(locate(self._path))
+            if not is_same_user(connection):
+                raise StorageError(f"{self._path}: another user's process listens at this log; end it")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _gone(self) -> OwnerGone:
+        return OwnerGone(
+            f"{self._path}: no process owns this log, or it ended just now; open the log, or ask again"
+        )
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,104 @@
+"""Messages between processes that share a `file:` log: a length (u32 big-endian) and that many bytes of CBOR.
+
+    question  [op, payload]
+    answer    [0, result] | [1, error class, its arguments]
+
+Errors travel by name: only classes of `refold.avro.errors` are made from what came.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import struct
+from collections.abc import Callable
+
+import cbor2
+
+from refold.avro import errors
+from refold.avro.errors import InputError, RefoldError, StorageError, ValidationError
+
+MESSAGE_BYTES_MAX = 64 << 20
+
+_CLASSES: dict[str, type[RefoldError]] = {
+    name: value
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, RefoldError)
+}
+
+
+def encode(message: object) -> bytes:
+    """The message with its length. InputError if it is too long or holds what CBOR cannot."""
+    try:
+        body = cbor2.dumps(message)
+    except cbor2.CBOREncodeError as error:
+        raise InputError(f"a message to the log's owner cannot be encoded: {error}") from error
+    if len(body) > MESSAGE_BYTES_MAX:
+        raise InputError(
+            f"a message to or from the log's owner has {len(body)} bytes; at most {MESSAGE_BYTES_MAX}: "
+            "ask for less at a time"
+        )
+    return struct.pack(">I", len(body)) + body
+
+
+def receive(connection: socket.socket, before_each: Callable[[], None] = lambda: None) -> object | None:
+    """The next message, None at the end of the stream. `before_each` runs before each wait for bytes.
+
+    OSError; InputError for what is no message.
+    """
+    head = _exactly(connection, 4, before_each)
+    if head is None:
+        return None
+    (size,) = struct.unpack(">I", head)
+    if size > MESSAGE_BYTES_MAX:
+        raise InputError(f"a message of {size} bytes was announced; at most {MESSAGE_BYTES_MAX}")
+    body = _exactly(connection, size, before_each)
+    if body is None:
+        return None
+    try:
+        message: object = cbor2.loads(body)
+    except (cbor2.CBORDecodeError, ValueError) as error:
+        raise InputError(f"a message is no CBOR: {error}") from error
+    return message
+
+
+def answer_error(error: RefoldError) -> list[object]:
+    """The answer that carries an error."""
+    if isinstance(error, ValidationError):
+        # Its text is made of the three; a value that CBOR lacks travels as its text in parentheses.
+        given = error.given
+        try:
+            cbor2.dumps(given)
+        except cbor2.CBOREncodeError:
+            given = f"({given!r:.120})"
+        return [1, type(error).__name__, [error.field, error.rule, given]]
+    name = next(each.__name__ for each in type(error).__mro__ if each.__name__ in _CLASSES)
+    return [1, name, [str(error)]]
+
+
+def result_of(answer: object) -> object:
+    """The result in an answer, or the error in it raised. StorageError if it is no answer."""
+    match answer:
+        case [0, result]:
+            return result
+        case [1, str(name), [*arguments]] if name in _CLASSES:
+            raise _remade(name, arguments)
+    raise StorageError(f"the log's owner answered what is no answer: {answer!r:.80}; is it another release?")
+
+
+def _remade(name: str, arguments: list[object]) -> RefoldError:
+    try:
+        return _CLASSES[name](*arguments)
+    except TypeError:
+        return StorageError(f"{name}: {arguments!r:.200}")
+
+
+def _exactly(connection: socket.socket, size: int, before_each: Callable[[], None]) -> bytes | None:
+    found = io.BytesIO()
+    while (missing := size - found.tell()) > 0:
+        before_each()
+        part = connection.recv(min(missing, 1 << 20))
+        if not part:
+            return None
+        found.write(part)
+    return found.getvalue()

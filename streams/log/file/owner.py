@@ -1,0 +1,162 @@
+"""The owner's side of a `file:` log: the one place where records get their offsets and are folded.
+
+A write, under the lock:
+1. give each record its partition's next offset and recorded_at = max(clock, last);
+2. fold them into the tables (streams/table/batch.py);
+3. put records, tables, changes and progress into one batch and write it; sync when asked.
+After a failed write the database refuses everything until the log is opened again, so what is in memory here never
+runs ahead of what is stored.
+
+A new definition of a type that has entities:
+1. write the definition and the note "redefine", synced;
+2. fold every entity of the type again, some at a time, each whose hash changes with a change `redefined`;
+3. remove the note. A crash between leaves the note, and the next owner does 2 and 3 again: what was folded already
+   folds to the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from itertools import islice
+from threading import RLock
+
+from refold.avro.definition import TypeDefinition
+from refold.avro.errors import InputError
+from refold.avro.ids import identify
+from refold.avro.observation import Observation
+from refold.avro.registry import Registry, TypeVersion
+from refold.reducers.entity import pack, unpack
+from refold.reducers.state import hash_state
+from refold.streams.changes import Change
+from refold.streams.log.file import records
+from refold.streams.log.file.batch import Batch
+from refold.streams.log.file.database import Database
+from refold.streams.log.port import Marked, Record
+from refold.streams.partition import partition_of
+from refold.streams.table import keys
+from refold.streams.table.batch import Arrived, TableWriter, stored_history
+from refold.streams.table.folds import TypeFold
+
+REDEFINED_AT_ONCE = 500
+_U64 = struct.Struct(">Q")
+
+Clock = Callable[[], int]
+"""Milliseconds since 1970."""
+
+
+class Owner:
+    """Writes one log; several threads may call."""
+
+    def __init__(self, database: Database, registry: Registry, partitions: int, clock_ms: Clock) -> None:
+        self._database = database
+        self._registry = registry
+        self._partitions = partitions
+        self._clock_ms = clock_ms
+        self._progress = records.read_progress(database, partitions)
+        self._tables = TableWriter(database, registry)
+        self.lock = RLock()
+        pending = database.get("meta", records.REDEFINE)
+        if pending is not None:
+            self._redefine(_U64.unpack(pending)[0])
+
+    def append(self, batch: Sequence[tuple[Observation, bytes, bytes]], *, sync: bool) -> None:
+        """Write and fold (observation, id, framed bytes); with sync, durable on return."""
+        with self.lock:
+            if batch:
+                self._write(batch)
+            if sync:
+                self._database.sync()
+
+    def append_foreign(self, batch: Sequence[tuple[bytes, bytes]], *, sync: bool) -> None:
+        """`append` for (id, framed bytes) from another process, each held to the rules of the door again."""
+        with self.lock:
+            decoded = [(self._registry.decode(data), observation_id, data) for observation_id, data in batch]
+            for observation, observation_id, _ in decoded:
+                if identify(observation) != observation_id:
+                    raise InputError(
+                        f"{observation.entity}: the id sent with an observation is not the id of its content"
+                    )
+            self.append(decoded, sync=sync)
+
+    def _write(self, batch: Sequence[tuple[Observation, bytes, bytes]]) -> None:
+        progress = self._progress.copy()
+        now = progress.recorded_at = max(self._clock_ms(), progress.recorded_at)
+        write = self._database.batch()
+        arrived = []
+        for observation, observation_id, data in batch:
+            partition = partition_of(observation.entity, self._partitions)
+            offset = progress.observations[partition]
+            progress.observations[partition] = offset + 1
+            record = Record(partition, offset, now, observation.entity, observation_id, data)
+            write.put("observations", keys.position_key(partition, offset), keys.record_value(record))
+            arrived.append(Arrived(record, observation))
+        self._tables.fold(arrived, write, progress.next_change)
+        self._commit(write, progress)
+
+    def _commit(self, write: Batch, progress: records.Progress) -> None:
+        write.put("meta", records.PROGRESS, progress.packed())
+        self._database.write(write, sync=False)
+        self._progress = progress
+
+    def mark(self, marked: Marked, *, replace: bool) -> None:
+        """Keep a named cut, durable on return."""
+        with self.lock:
+            key = records.marker_key(marked.name)
+            if not replace and self._database.get("manifests", key) is not None:
+                raise InputError(
+                    f"the marker {marked.name!r} exists; choose another name, or replace it with --replace"
+                )
+            write = self._database.batch()
+            write.put("manifests", key, records.marker_value(marked))
+            self._database.write(write, sync=True)
+
+    def register(self, definition: TypeDefinition) -> None:
+        """Take up a definition, durable on return, its type's entities folded by it."""
+        with self.lock:
+            if self._registry.find(definition) is not None:
+                return
+            self._registry.check(definition)
+            TypeFold(
+                TypeVersion(definition, len(self._registry), 0)
+            )  # a custom reducer that cannot run is refused here
+            offset = len(self._registry)
+            write = self._database.batch()
+            now = max(self._clock_ms(), self._progress.recorded_at)
+            write.put("schemas", records.schema_key(offset), records.schema_value(definition, now))
+            write.put("meta", records.REDEFINE, _U64.pack(offset))
+            self._database.write(write, sync=True)
+            self._registry.add(definition, now)
+            self._redefine(offset)
+
+    def _redefine(self, offset: int) -> None:
+        """Steps 2 and 3 of taking up a definition."""
+        version = next(each for each in self._registry if each.offset == offset)
+        type_fold = TypeFold(version)
+        name = version.definition.name
+        rows = self._database.scan("state", f"{name}/".encode(), f"{name}0".encode())
+        while some := list(islice(rows, REDEFINED_AT_ONCE)):
+            write, progress = self._database.batch(), self._progress.copy()
+            for key, packed in some:
+                self._fold_again(type_fold, key.decode(), packed, write, progress)
+            self._commit(write, progress)
+        write = self._database.batch()
+        write.delete("meta", records.REDEFINE)
+        self._database.write(write, sync=True)
+
+    def _fold_again(
+        self, type_fold: TypeFold, name: str, packed: bytes, write: Batch, progress: records.Progress
+    ) -> None:
+        before = unpack(name, packed)
+        after = type_fold.fold.from_nothing(name, list(stored_history(self._database, self._registry, name)))
+        after.state_hash = hash_state(type_fold.fold, after)
+        write.put("state", name.encode(), pack(after))
+        if after.state_hash == before.state_hash:
+            return
+        partition = partition_of(name, self._partitions)
+        change = Change(
+            name, type_fold.version.definition.fingerprint, after.version, after.version, before.state_hash,
+            after.state_hash, progress.observations[partition], True, (),
+        )  # fmt: skip
+        position = keys.position_key(partition, progress.next_change(partition))
+        write.put("changes", position, type_fold.changes.encode(change))

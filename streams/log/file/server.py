@@ -1,0 +1,159 @@
+"""The owner's side: other processes of the same user ask, a thread for each connection answers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock, Thread
+
+from refold.avro.errors import InputError, RefoldError, StorageError
+from refold.streams.log.file.address import bind, is_same_user
+from refold.streams.log.file.messages import answer_error, encode, receive
+
+Handler = Callable[[str, object], object]
+
+CONNECTIONS_MAX = 64
+
+_log = logging.getLogger(__name__)
+
+
+def serve(path: str | os.PathLike[str], handler: Handler) -> Server:
+    """Answer for the log at `path`, whose lock this process must hold. StorageError if it cannot listen.
+
+    `handler(op, payload)` runs in the threads of connections, many at a time. What it returns must be CBOR's;
+    a RefoldError it raises is raised in the asking process, any other is logged and a StorageError there.
+    """
+    return Server(Path(path).resolve(), handler)
+
+
+class Server:
+    """Serves until `stop`; a context manager."""
+
+    def __init__(self, path: Path, handler: Handler) -> None:
+        self._handler = handler
+        self._listener, self._files = bind(path)
+        self._wake, self._waker = socket.socketpair()
+        self._lock = Lock()
+        self._stopping = False
+        self._connections: dict[socket.socket, Thread] = {}
+        self._acceptor = Thread(target=self._accept, name="refold-owner", daemon=True)
+        self._acceptor.start()
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Take no more questions, let handlers under way end and answer, join all threads, remove the socket.
+
+        An asker that takes its answer no further is cut off after `grace_s`. Once more is nothing.
+        """
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+        self._waker.send(b"x")
+        self._acceptor.join()
+        self._listener.close()
+        for file in self._files:
+            file.unlink(missing_ok=True)
+        with self._lock:
+            left = dict(self._connections)
+        for connection in left:
+            _shut(connection, socket.SHUT_RD)
+        deadline = time.monotonic() + grace_s
+        for thread in left.values():
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for connection, thread in left.items():
+            _shut(connection, socket.SHUT_RDWR)
+            thread.join()
+        self._wake.close()
+        self._waker.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _accept(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._wake, selectors.EVENT_READ)
+            while not self._stopping:
+                ready = [key.fileobj for key, _ in selector.select()]
+                if self._listener in ready and not self._stopping:
+                    self._take()
+
+    def _take(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            # Out of file descriptors, or the asker left: the next one may fare better.
+            _log.warning("a connection to the log's owner was not accepted: %s", error)
+            time.sleep(0.05)
+            return
+        if not is_same_user(connection):
+            connection.close()
+            return
+        with self._lock:
+            if len(self._connections) < CONNECTIONS_MAX:
+                thread = Thread(
+                    target=self._converse, args=(connection,), name="refold-owner-answers", daemon=True
+                )
+                self._connections[connection] = thread
+                thread.start()
+                return
+        refusal = StorageError(
+            f"the log's owner has {CONNECTIONS_MAX} connections already; close some, ask again"
+        )
+        # Small enough for the socket's buffer: this does not wait for the asker.
+        _send(connection, encode(answer_error(refusal)))
+        connection.close()
+
+    def _converse(self, connection: socket.socket) -> None:
+        try:
+            while (question := receive(connection)) is not None:
+                if not _send(connection, self._answer(question)):
+                    return
+        except InputError as error:
+            # What follows on this connection cannot be told apart any more.
+            _send(connection, encode(answer_error(error)))
+        except OSError:
+            return
+        finally:
+            with self._lock:
+                del self._connections[connection]
+            connection.close()
+
+    def _answer(self, question: object) -> bytes:
+        try:
+            match question:
+                case [str(op), payload]:
+                    return encode([0, self._handler(op, payload)])
+            raise InputError(f"not a question to the log's owner: {question!r:.80}")
+        except RefoldError as error:
+            return encode(answer_error(error))
+        except Exception as error:
+            _log.exception("the log's owner failed on a question")
+            failure = StorageError(
+                f"the log's owner failed: {type(error).__name__}: {error}; its log says where"
+            )
+            return encode(answer_error(failure))
+
+
+def _send(connection: socket.socket, message: bytes) -> bool:
+    try:
+        connection.sendall(message)
+    except OSError:
+        return False
+    return True
+
+
+def _shut(connection: socket.socket, how: int) -> None:
+    try:
+        connection.shutdown(how)
+    except OSError:
+        # It ended by itself.
+        return

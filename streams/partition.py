@@ -1,0 +1,49 @@
+"""Where an entity's records stand: slot = (murmur2(key) & 0x7fffffff) mod 1024, partition = slot mod P.
+
+P is a power of two, so this is the partition the Java client's default partitioner picks. The key is UTF-8 of type/id.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+
+from refold.avro.errors import InputError
+
+SLOTS = 1024
+PARTITIONS_DEFAULT = 8
+_MASK = 0xFFFFFFFF
+_M = 0x5BD1E995
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's murmur2 of a key, as an unsigned 32-bit integer."""
+    length = len(key)
+    state = 0x9747B28C ^ length
+    whole = length & ~3
+    for (word,) in struct.iter_unpack("<I", key[:whole]):
+        mixed = (word * _M) & _MASK
+        mixed = ((mixed ^ (mixed >> 24)) * _M) & _MASK
+        state = ((state * _M) & _MASK) ^ mixed
+    if length & 3:
+        state = ((state ^ int.from_bytes(key[whole:], "little")) * _M) & _MASK
+    state = ((state ^ (state >> 13)) * _M) & _MASK
+    return state ^ (state >> 15)
+
+
+@lru_cache(maxsize=100_000)
+def slot_of(entity: str) -> int:
+    """The slot of `type/id`, 0 to 1023."""
+    return (murmur2(entity.encode()) & 0x7FFFFFFF) % SLOTS
+
+
+def partition_of(entity: str, partitions: int) -> int:
+    """The partition of `type/id` in a log of so many partitions."""
+    return slot_of(entity) % partitions
+
+
+def check_partitions(count: int) -> int:
+    """A power of two up to 1,024."""
+    if not 1 <= count <= SLOTS or count & (count - 1):
+        raise InputError(f"partitions={count}: the number of partitions is a power of two from 1 to {SLOTS}")
+    return count

@@ -1,0 +1,189 @@
+"""Points in time: every way of saying WHEN, resolved to a cut.
+
+    2026-11-21T03:12:00Z   a time, RFC 3339       @deploy-1        a marker
+    cut:1.oWF...           a cut, or its short hash              offset:0=41,1=17 next offsets
+    v12                    a version (with one entity)           run:ID#STEP      after a step of a run
+    now                    the end
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from refold.avro.errors import InputError, NotAnswerable, ValidationError
+from refold.avro.times import datetime_micros, millis_text, parse_time, time_text
+from refold.streams.cut import PREFIX, SHORT_DIGITS, Cut, parse_cut
+from refold.streams.log.port import LogPort
+
+CLOCK_SLACK_MS = 5000
+FORMS = "a time (2026-11-21T03:12:00Z), @marker, cut:TEXT, offset:0=41,1=17, vN with one entity, run:ID#STEP, or now"
+VERSION = re.compile(r"v(\d+)\Z")
+SHORT = re.compile(r"[0-9a-f]{%d}\Z" % SHORT_DIGITS)
+CLOCKS = ("recorded", "observed")
+
+When: TypeAlias = "Cut | dt.datetime | str | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A resolved WHEN. open: records may still arrive below it, for the time is not yet CLOCK_SLACK_MS old."""
+
+    cut: Cut
+    open: bool = False
+
+
+class Points:
+    """Resolves WHEN on one log."""
+
+    def __init__(self, log: LogPort, now_ms: int) -> None:
+        self._log = log
+        self._now_ms = now_ms
+
+    def resolve(self, when: When, entity: str | None = None, clock: str = "recorded") -> Point:
+        """The point; clock "observed" takes a time as a filter on observed_at over all that is recorded."""
+        if clock not in CLOCKS:
+            raise InputError(f"clock {clock!r}: one of {', '.join(CLOCKS)}")
+        if isinstance(when, Cut):
+            return Point(self._checked(when))
+        if isinstance(when, dt.datetime):
+            return self._time(datetime_micros(when), clock)
+        text = (when or "now").strip()
+        if text == "now":
+            return Point(self.end())
+        if text.startswith("@"):
+            return Point(self._marker(text[1:]))
+        if text.startswith(PREFIX):
+            return Point(self._cut(text))
+        if text.startswith("offset:"):
+            return Point(self._offsets(text))
+        if text.startswith("run:"):
+            return Point(self._step(text))
+        version = VERSION.match(text)
+        if version:
+            return Point(self._version(int(version[1]), entity))
+        try:
+            micros = parse_time(text, "WHEN")
+        except ValidationError as error:
+            if re.match(r"\d{4}-", text):
+                raise
+            raise InputError(f"{text!r} is no point in time this log knows: give {FORMS}") from error
+        return self._time(micros, clock)
+
+    def end(self) -> Cut:
+        """Everything recorded by now."""
+        return self._at(self._log.ends(), len(self._log.registry))
+
+    def _at(self, offsets: dict[int, int], schemas: int) -> Cut:
+        return Cut(self._log.log_id, dict(sorted(offsets.items())), schemas, self._log.registry.digest(schemas))
+
+    def _time(self, micros: int, clock: str) -> Point:
+        if clock == "observed":
+            return Point(self.end().until(micros), open=True)
+        time_ms = micros // 1000
+        offsets = {partition: self._log.first_after(partition, time_ms) for partition in self._log.ends()}
+        if not any(offsets.values()):
+            raise NotAnswerable(f"{time_text(micros)}: {self._before_begin()}")
+        cut = self._at(offsets, self._log.registry.registered_by(time_ms))
+        return Point(cut, open=time_ms > self._now_ms - CLOCK_SLACK_MS)
+
+    def _before_begin(self) -> str:
+        begins = [record.recorded_at for p in self._log.ends() if (record := self._log.record_at(p, 0)) is not None]
+        if not begins:
+            return "nothing is recorded in this log yet"
+        return f"the log begins at {millis_text(min(begins))}; that is the earliest time it can answer"
+
+    def _marker(self, name: str) -> Cut:
+        markers = {marked.name: marked for marked in self._log.markers()}
+        if name not in markers:
+            known = ", ".join(f"@{each}" for each in markers) or "none; set one with `refold mark NAME`"
+            raise InputError(f"@{name}: no such marker; this log has {known}")
+        return self._checked(parse_cut(markers[name].cut))
+
+    def _cut(self, text: str) -> Cut:
+        short = text.removeprefix(PREFIX)
+        if not SHORT.match(short):
+            return self._checked(parse_cut(text))
+        found = {cut for cut in (parse_cut(marked.cut) for marked in self._log.markers()) if cut.short == short}
+        if len(found) != 1:
+            reason = "several markers stand at cuts with" if found else "no marker stands at a cut with"
+            raise InputError(f"{text}: {reason} this short hash; give the cut's whole text")
+        return self._checked(found.pop())
+
+    def _checked(self, cut: Cut) -> Cut:
+        """The cut, if it is one of this log and does not reach past its end."""
+        if cut.log_id != self._log.log_id:
+            raise InputError(
+                f"cut {cut.short} is of the log {cut.log_id.hex()}, and this is {self._log.log_id.hex()} "
+                f"({self._log.url}); open the log it was taken from"
+            )
+        ends = self._log.ends()
+        if cut.offsets.keys() != ends.keys():
+            raise InputError(f"cut {cut.short} has {len(cut.offsets)} partitions, and this log has {len(ends)}")
+        self._within(cut.offsets, ends)
+        if cut.schemas > len(self._log.registry) or cut.types_digest != self._log.registry.digest(cut.schemas):
+            raise NotAnswerable(f"cut {cut.short} was taken under type definitions this log does not hold")
+        return cut
+
+    def _within(self, offsets: object, ends: dict[int, int]) -> None:
+        assert isinstance(offsets, dict)
+        for partition, offset in offsets.items():
+            if partition not in ends:
+                raise InputError(f"offset:{partition}={offset}: this log has the partitions 0 to {len(ends) - 1}")
+            if offset > ends[partition]:
+                raise NotAnswerable(
+                    f"offset {offset} of partition {partition} is past the end; the next offset there is {ends[partition]}"
+                )
+
+    def _offsets(self, text: str) -> Cut:
+        ends = self._log.ends()
+        offsets = dict.fromkeys(ends, 0)
+        given: dict[int, int] = {}
+        for part in text.removeprefix("offset:").split(","):
+            partition, equals, offset = part.partition("=")
+            if not equals or not partition.strip().isdecimal() or not offset.strip().isdecimal():
+                raise InputError(f"{text!r}: offsets are written offset:PARTITION=NEXT,..., such as offset:0=41,1=17")
+            given[int(partition)] = int(offset)
+        self._within(given, ends)
+        offsets.update(given)
+        return self._at(offsets, self._schemas_of(offsets))
+
+    def _schemas_of(self, offsets: dict[int, int]) -> int:
+        """The definitions known when the last record below the offsets was taken."""
+        records = [self._log.record_at(p, offset - 1) for p, offset in offsets.items() if offset]
+        times = [record.recorded_at for record in records if record is not None]
+        return self._log.registry.registered_by(max(times)) if times else 0
+
+    def _version(self, version: int, entity: str | None) -> Cut:
+        if entity is None:
+            raise InputError(f"v{version}: a version is one entity's; give TYPE/ID with it, or another point: {FORMS}")
+        ids: set[bytes] = set()
+        end = self._log.ends()[self._log.partition_of(entity)]
+        for record in self._log.entity_records(entity, end):
+            ids.add(record.id)
+            if len(ids) == version:
+                return self._just_after(record.partition, record.offset, record.recorded_at)
+        if not ids:
+            raise InputError(f"{entity}: no observation of it is in this log")
+        raise NotAnswerable(f"{entity}: v{version} does not exist; its versions are v1 to v{len(ids)}")
+
+    def _just_after(self, partition: int, offset: int, recorded_at: int) -> Cut:
+        offsets = {other: self._log.first_after(other, recorded_at) for other in self._log.ends()}
+        offsets[partition] = offset + 1
+        return self._at(offsets, self._log.registry.registered_by(recorded_at))
+
+    def _step(self, text: str) -> Cut:
+        """After the last record so far of the step's entity."""
+        run, hash_sign, step = text.removeprefix("run:").rpartition("#")
+        if not hash_sign or not run or not step:
+            raise InputError(f"{text!r}: a step is written run:ID#STEP, such as run:8f2c#3")
+        entity = f"step/{run}#{step}"
+        end = self._log.ends()[self._log.partition_of(entity)]
+        last = None
+        for last in self._log.entity_records(entity, end):  # noqa: B007  # the last one is what is asked for
+            pass
+        if last is None:
+            raise InputError(f"{text}: there is no {entity} in this log; `refold state run/{run}` shows what the run has")
+        return self._just_after(last.partition, last.offset, last.recorded_at)

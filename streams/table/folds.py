@@ -1,0 +1,51 @@
+"""The fold of each type under a registry, built once per definition."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from refold.avro.registry import Registry, TypeVersion
+from refold.reducers.fold import Fold
+from refold.streams.changes import ChangeCodec
+
+
+class TypeFold:
+    """One type version's fold and its change codec."""
+
+    def __init__(self, version: TypeVersion) -> None:
+        self.version = version
+        self.fold = Fold(version.definition)
+
+    @cached_property
+    def changes(self) -> ChangeCodec:
+        """Changes as bytes."""
+        return ChangeCodec(self.version)
+
+
+class Folds:
+    """By type name, the fold under its newest definition below an offset of `.schemas`."""
+
+    def __init__(self, registry: Registry, below: int | None = None) -> None:
+        self._registry = registry
+        self._below = below
+        self._known: dict[int, TypeFold] = {}
+        self._newest: dict[str, TypeFold] = {}
+        self._size = -1
+
+    def of(self, type_name: str) -> TypeFold:
+        """The type's fold; SchemaError where the type is unknown or a custom reducer changed."""
+        if len(self._registry) != self._size:
+            self._newest.clear()
+            self._size = len(self._registry)
+        found = self._newest.get(type_name)
+        if found is None:
+            version = self._registry.newest(type_name, self._below)
+            found = self._known.get(version.offset)
+            if found is None:
+                found = self._known[version.offset] = TypeFold(version)
+            self._newest[type_name] = found
+        return found
+
+    def of_entity(self, entity: str) -> TypeFold:
+        """The fold of `type/id`."""
+        return self.of(entity.partition("/")[0])

@@ -1,0 +1,1 @@
+"""What tests share. pyproject.toml says why it stands here and how it is found."""

@@ -1,0 +1,77 @@
+"""A log's `observe` that only checks and remembers: for tests of what is observed, without a log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from refold.avro.definition import parse
+from refold.avro.envelope import Door
+from refold.avro.ids import identify
+from refold.avro.observation import Kind, Link, Observation, Source
+from refold.avro.times import TIME_MAX
+from refold_tests.tree import ROOT
+
+
+@cache
+def door(kind: str) -> Door:
+    """The check at the log's entrance for one shipped type."""
+    path = ROOT / "avro" / "types" / f"{kind}.avsc"
+    return Door(parse(json.loads(path.read_text(encoding="utf-8")), place=path.name))
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Observations by id, in order; `patches` holds what each entity was given, as it was given."""
+
+    observations: dict[str, Observation] = field(default_factory=dict)
+    patches: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    blobs: dict[bytes, bytes] = field(default_factory=dict)
+
+    def observe(
+        self,
+        entity: str,
+        patch: Mapping[str, object] | None = None,
+        *,
+        source: Source,
+        observed_at: int,
+        causes: Sequence[str] = (),
+        link: Link | None = None,
+        kind: Kind = "assert",
+    ) -> str:
+        """Check as a log would, and give the real id."""
+        observation = door(entity.partition("/")[0]).build(
+            entity,
+            patch,
+            observed_at=observed_at,
+            now=TIME_MAX,
+            source=source,
+            causes=causes,
+            link=link,
+            kind=kind,
+            blobs=self.blobs,
+        )
+        identifier = identify(observation).hex()
+        assert all(cause in self.observations for cause in causes), (
+            f"{entity} names a cause not seen before it"
+        )
+        self.observations[identifier] = observation
+        if patch is not None:
+            self.patches.setdefault(entity, []).append(patch)
+        return identifier
+
+    def entities(self, kind: str) -> list[str]:
+        """Entities of a type that were asserted, in order."""
+        return [entity for entity in self.patches if entity.startswith(f"{kind}/")]
+
+    def latest(self, entity: str) -> dict[str, Any]:
+        """Each field's last assertion, in the order given."""
+        return {name: value for patch in self.patches[entity] for name, value in patch.items()}
+
+    def links(self) -> set[tuple[str, str, str]]:
+        """Every (entity, relation, target)."""
+        every = self.observations.values()
+        return {(each.entity, each.link.relation, each.link.target) for each in every if each.link}

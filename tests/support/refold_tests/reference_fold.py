@@ -1,0 +1,325 @@
+"""The fold of one entity, computed anew from the whole set each time: slow, plain, and the judge of every other fold.
+
+A log here is a sequence of (offset, observation) in log order; it may hold duplicates and other entities. Two
+observations are the same one if and only if their ids are equal.
+
+The rules, as read here:
+
+- A retracted observation contributes nothing but its own `retracts`. It counts in `version`.
+- An assertion of a field is live unless its observation is retracted or a clear of that field by an observation
+  that is not retracted has a greater Q. A clear does not hide an assertion of its own observation.
+- A field's folded form is a list of cells: one for a scalar, one for each element of a collection, none if absent.
+- An element of union or append may be null; a null value of a map removes its key if it wins; a patch never
+  asserts null for a whole field (null there is "not asserted").
+- A field that the definition does not name is ignored wherever it stands.
+"""
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from refold.avro.ids import identify
+from refold.avro.observation import Observation, Source
+from refold_tests.reference_cbor import canonical, encode
+
+Log = Sequence[tuple[int, Observation]]
+Order = tuple[int, bytes, bytes, int, bytes]
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """What one observation says of one field; a custom function is given this."""
+
+    id: bytes
+    order: Order
+    observed_at: int
+    source: Source
+    priority: int
+    causes: tuple[bytes, ...]
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """How a field folds: `limit` is the n of append, `function(value or None, assertion) -> value or None` of custom."""
+
+    reducer: str
+    limit: int | None = None
+    function: Callable[[Any, Assertion], Any] | None = None
+
+
+Definition = Mapping[str, FieldSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A distinct observation at its first offset; `order` is its Q."""
+
+    offset: int
+    id: bytes
+    order: Order
+    observation: Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A scalar or one element: `place` orders and identifies it in its field, `key` names it in mutations,
+    `by` is the id of what holds it (for sum and count, how many live assertions there are)."""
+
+    place: Any
+    key: Any
+    value: Any
+    by: bytes | int
+
+
+def order_key(order: Order) -> list[Any]:
+    """Q as mutations show it: [observed_at micros, agent, run, seq, id in hex]."""
+    observed_at, agent, run, seq, identity = order
+    return [observed_at, agent.decode("utf-8"), run.decode("utf-8"), seq, identity.hex()]
+
+
+def distinct(entity: str, log: Log) -> list[Seen]:
+    """The entity's observations in log order, each where it first stands."""
+    found: dict[bytes, Seen] = {}
+    for offset, observation in log:
+        if observation.entity == entity:
+            identity = identify(observation)
+            source = observation.source
+            order = (
+                observation.observed_at,
+                source.agent.encode("utf-8"),
+                source.run.encode("utf-8"),
+                source.seq,
+                identity,
+            )
+            found.setdefault(identity, Seen(offset, identity, order, observation))
+    return list(found.values())
+
+
+def retracted_ids(seen: Iterable[Seen]) -> set[bytes]:
+    """Every id that any of these retracts, those that are retracted themselves included."""
+    return {identity for one in seen for identity in one.observation.retracts}
+
+
+def unretracted(seen: Iterable[Seen]) -> list[Seen]:
+    """Those that contribute, in Q order."""
+    everything = list(seen)
+    retracted = retracted_ids(everything)
+    return sorted((one for one in everything if one.id not in retracted), key=lambda one: one.order)
+
+
+def live_assertions(seen: Iterable[Seen], field: str) -> list[Assertion]:
+    """The live assertions of `field`, in Q order."""
+    asserting = [one for one in unretracted(seen) if one.observation.kind == "assert"]
+    clears = [one.order for one in asserting if field in one.observation.cleared]
+    return [
+        Assertion(
+            id=one.id,
+            order=one.order,
+            observed_at=one.observation.observed_at,
+            source=one.observation.source,
+            priority=one.observation.priority,
+            causes=one.observation.causes,
+            value=canonical(one.observation.patch[field]),
+        )
+        for one in asserting
+        if one.observation.patch.get(field) is not None and not any(one.order < clear for clear in clears)
+    ]
+
+
+def by_priority(assertion: Assertion) -> tuple[int, Order]:
+    """What latest and map take the greatest of."""
+    return (assertion.priority, assertion.order)
+
+
+def first_of(assertions: Sequence[Assertion]) -> Assertion:
+    """The winner under `first`: the least Q within the greatest priority."""
+    greatest = max(assertion.priority for assertion in assertions)
+    return min((one for one in assertions if one.priority == greatest), key=lambda one: one.order)
+
+
+def latest_of(assertions: Sequence[Assertion]) -> Assertion:
+    """The winner under `latest`: the greatest (priority, Q)."""
+    return max(assertions, key=by_priority)
+
+
+def exact_sum(values: Iterable[int | float]) -> int | float:
+    """The exact sum rounded once: an integer if it is one in [-2^63, 2^64), else the nearest double, ties to even,
+    and past the largest double that one. A double that rounding made integral is an integer again."""
+    total = sum((Fraction(value) for value in values), Fraction(0))
+    if total.denominator == 1 and -(2**63) <= total < 2**64:
+        return int(total)
+    try:
+        rounded = float(total)
+    except OverflowError:
+        rounded = sys.float_info.max if total > 0 else -sys.float_info.max
+    result: int | float = canonical(rounded)
+    return result
+
+
+def _scalar(value: Any, by: bytes | int) -> list[Cell]:
+    return [Cell(place=(), key=None, value=value, by=by)]
+
+
+def _latest(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
+    winner = latest_of(live)
+    return _scalar(winner.value, winner.id)
+
+
+def _first(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
+    winner = first_of(live)
+    return _scalar(winner.value, winner.id)
+
+
+def _extreme(choose: Callable[[Iterable[Any]], Any], live: list[Assertion]) -> list[Cell]:
+    # Python compares integers with doubles exactly, and strings by code point, which is the order of their UTF-8.
+    extreme = choose(one.value for one in live)
+    holder = next(one for one in live if one.value == extreme)
+    return _scalar(holder.value, holder.id)
+
+
+def _min(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
+    return _extreme(min, live)
+
+
+def _max(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
+    return _extreme(max, live)
+
+
+def _sum(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
+    return _scalar(exact_sum(one.value for one in live), len(live))
+
+
+def _count(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
+    return _scalar(len(live), len(live))
+
+
+def _union(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
+    cells: dict[bytes, Cell] = {}
+    for one in live:
+        for element in one.value:
+            place = encode(element)
+            cells.setdefault(place, Cell(place=place, key=None, value=element, by=one.id))
+    return [cells[place] for place in sorted(cells)]
+
+
+def _append(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
+    assert spec.limit is not None and spec.limit > 0, "append needs a limit"
+    cells = [
+        Cell(place=(one.order, index), key=[order_key(one.order), index], value=item, by=one.id)
+        for one in live
+        for index, item in enumerate(one.value)
+    ]
+    return cells[-spec.limit :]
+
+
+def _map(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
+    cells = []
+    for key in sorted({key for one in live for key in one.value}, key=lambda key: key.encode("utf-8")):
+        winner = latest_of([one for one in live if key in one.value])
+        if winner.value[key] is not None:
+            cells.append(Cell(place=key.encode("utf-8"), key=key, value=winner.value[key], by=winner.id))
+    return cells
+
+
+def _custom(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
+    assert spec.function is not None, "custom needs a function"
+    value = None
+    for one in live:
+        value = spec.function(value, one)
+    return [] if value is None else _scalar(canonical(value), live[-1].id)
+
+
+_REDUCERS: dict[str, Callable[[FieldSpec, list[Assertion]], list[Cell]]] = {
+    "latest": _latest,
+    "first": _first,
+    "min": _min,
+    "max": _max,
+    "sum": _sum,
+    "count": _count,
+    "union": _union,
+    "append": _append,
+    "map": _map,
+    "custom": _custom,
+}
+
+
+def field_cells(spec: FieldSpec, seen: Iterable[Seen], field: str) -> list[Cell]:
+    """The folded form of one field, ordered by place."""
+    live = live_assertions(seen, field)
+    return _REDUCERS[spec.reducer](spec, live) if live else []
+
+
+def link_cells(seen: Iterable[Seen]) -> list[Cell]:
+    """The links that stand, ordered by the CBOR of [relation, target]; an unlink that wins leaves none."""
+    claims: dict[bytes, list[Seen]] = {}
+    for one in unretracted(seen):
+        if one.observation.kind in ("link", "unlink"):
+            link = one.observation.link
+            assert link is not None, "a link and an unlink name a link"
+            claims.setdefault(encode([link.relation, link.target]), []).append(one)
+    cells = []
+    for place in sorted(claims):
+        winner = max(claims[place], key=lambda one: (one.observation.priority, one.order))
+        link = winner.observation.link
+        if winner.observation.kind == "link" and link is not None:
+            validity = {"valid_from": link.valid_from, "valid_to": link.valid_to}
+            value = {name: at for name, at in validity.items() if at is not None}
+            cells.append(Cell(place=place, key=[link.relation, link.target], value=value, by=winner.id))
+    return cells
+
+
+def fold(definition: Definition, entity: str, seen: Sequence[Seen]) -> State:
+    """The state of `entity` from its distinct observations, in whatever order they come."""
+    fields: dict[str, Any] = {}
+    by: dict[str, Any] = {}
+    for name, spec in definition.items():
+        cells = field_cells(spec, seen, name)
+        if not cells:
+            continue
+        if spec.reducer == "map":
+            fields[name] = {cell.key: cell.value for cell in cells}
+            by[name] = {cell.key: cell.by for cell in cells}
+        elif spec.reducer in ("union", "append"):
+            fields[name] = [cell.value for cell in cells]
+            by[name] = [cell.by for cell in cells]
+        else:
+            fields[name] = cells[0].value
+            by[name] = cells[0].by
+    links = [
+        {"relation": cell.key[0], "target": cell.key[1], "by": cell.by, **cell.value} for cell in link_cells(seen)
+    ]
+    return {"format": 1, "entity": entity, "version": len(seen), "fields": fields, "by": by, "links": links}
+
+
+def reference_state(definition: Definition, entity: str, log: Log) -> State:
+    """The state of `entity`, ids as 32 bytes; LookupError if the log holds no observation of it."""
+    seen = distinct(entity, log)
+    if not seen:
+        raise LookupError(f"no observation of {entity}")
+    return fold(definition, entity, seen)
+
+
+def reference_states(definition: Definition, log: Log) -> dict[str, State]:
+    """The state of every entity the log speaks of."""
+    return {entity: reference_state(definition, entity, log) for entity in {one.entity for _, one in log}}
+
+
+def reference_true_at(definition: Definition, entity: str, log: Log, true_at: int) -> State | None:
+    """"True at T" (micros): the fold of the observations with observed_at <= T, less every id that any observation
+    of the entity in the log retracts, whenever that one was observed. `version` counts what is left; None if
+    nothing is."""
+    everything = distinct(entity, log)
+    retracted = retracted_ids(everything)
+    left = [one for one in everything if one.observation.observed_at <= true_at and one.id not in retracted]
+    return fold(definition, entity, left) if left else None
+
+
+def reference_hash(state: Mapping[str, Any]) -> bytes:
+    """The state hash, 32 bytes."""
+    return hashlib.sha256(encode(state)).digest()

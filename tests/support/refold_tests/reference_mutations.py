@@ -1,0 +1,137 @@
+"""Mutations: the difference of two whole folds, one before and one after each distinct observation in log order.
+
+A mutation is {offset, version, field, key, op, old, new, observation, by}; old and new are None where there is nothing.
+
+- A scalar (latest, first, min, max, sum, count, custom): key None; `set` when a value stands that is new or differs,
+  `clear` when none is left.
+- map: key is the map key; `add`, `set` (another value), `remove`.
+- union: key None; `add` with new, or `remove` with old, the element.
+- append: key [Q of the holder as [observed_at, agent, run, seq, id in hex], index in its list]; `add`, `remove`,
+  also when an item only leaves or enters the last n.
+- links: field `links`, key [relation, target], old and new {valid_from?, valid_to?}; `add`, `set`, `remove`.
+- `by` is the id of the observation that caused it. `observation` is the id of what holds the place now: for custom
+  the live assertion with the greatest Q; for sum and count, which have no one holder, and after clear and remove, `by`.
+- Another holder with an equal value is no mutation.
+- Within one version: by field name (UTF-8), in a field by place (map keys as UTF-8, elements and links by their CBOR,
+  append by its key), links last.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from refold_tests.reference_cbor import encode
+from refold_tests.reference_fold import Cell, Definition, Log, Seen, distinct, field_cells, link_cells
+
+Mutation = dict[str, Any]
+Replayed = dict[str, dict[Any, tuple[Any, Any]]]
+
+LINKS = "links"
+COLLECTIONS = ("map", "union", "append")
+
+
+def reference_mutations(definition: Definition, entity: str, log: Log) -> list[Mutation]:
+    """Every mutation of `entity`, in log order."""
+    seen = distinct(entity, log)
+    found: list[Mutation] = []
+    for version, cause in enumerate(seen, start=1):
+        before, after = seen[: version - 1], seen[:version]
+        for field in sorted(definition, key=lambda name: name.encode("utf-8")):
+            spec = definition[field]
+            collection = spec.reducer in COLLECTIONS
+            old, new = field_cells(spec, before, field), field_cells(spec, after, field)
+            found += _difference(field, collection, old, new, version, cause)
+        found += _difference(LINKS, True, link_cells(before), link_cells(after), version, cause)
+    return found
+
+
+def _difference(
+    field: str, collection: bool, before: list[Cell], after: list[Cell], version: int, cause: Seen
+) -> Iterable[Mutation]:
+    olds = {cell.place: cell for cell in before}
+    news = {cell.place: cell for cell in after}
+    for place in sorted(olds.keys() | news.keys()):
+        old, new = olds.get(place), news.get(place)
+        if old and new and encode(old.value) == encode(new.value):
+            continue
+        cell = new or old
+        assert cell is not None
+        if new is None:
+            op = "remove" if collection else "clear"
+        else:
+            op = "add" if collection and old is None else "set"
+        yield {
+            "offset": cause.offset,
+            "version": version,
+            "field": field,
+            "key": cell.key,
+            "op": op,
+            "old": old.value if old else None,
+            "new": new.value if new else None,
+            "observation": new.by if new and isinstance(new.by, bytes) else cause.id,
+            "by": cause.id,
+        }
+
+
+def apply_mutations(definition: Definition, replayed: Replayed, mutations: Iterable[Mutation]) -> Replayed:
+    """`replayed` (at first {}) after `mutations`: field -> place -> (key, value), from what mutations alone say.
+
+    AssertionError if an op or an `old` does not fit what stood there. `replayed_fields` makes plain fields of it.
+    """
+    result: Replayed = {field: dict(cells) for field, cells in replayed.items()}
+    for mutation in mutations:
+        field, op, key = mutation["field"], mutation["op"], mutation["key"]
+        cells = result.setdefault(field, {})
+        element = mutation["old"] if op == "remove" else mutation["new"]
+        place = _place(definition, field, key, element)
+        held = place in cells
+        collection = field not in definition or definition[field].reducer in COLLECTIONS
+        assert op in (("add", "set", "remove") if collection else ("set", "clear")), mutation
+        assert held or op in ("add", "set"), mutation
+        assert not held or op != "add", mutation
+        assert held or op != "set" or not collection, mutation
+        assert encode(cells[place][1] if held else None) == encode(mutation["old"]), mutation
+        if op in ("remove", "clear"):
+            assert mutation["new"] is None, mutation
+            del cells[place]
+        else:
+            cells[place] = (key, mutation["new"])
+    return result
+
+
+def replayed_fields(definition: Definition, replayed: Replayed) -> dict[str, Any]:
+    """`fields` of a state, from what mutations added up to."""
+    fields: dict[str, Any] = {}
+    for field, spec in definition.items():
+        cells = [cell for _, cell in sorted(replayed.get(field, {}).items(), key=lambda entry: entry[0])]
+        if not cells:
+            continue
+        if spec.reducer == "map":
+            fields[field] = dict(cells)
+        elif spec.reducer in ("union", "append"):
+            fields[field] = [value for _, value in cells]
+        else:
+            fields[field] = cells[0][1]
+    return fields
+
+
+def replayed_links(replayed: Replayed) -> list[dict[str, Any]]:
+    """`links` of a state without their `by`, from what mutations added up to."""
+    cells: Mapping[Any, tuple[Any, Any]] = replayed.get(LINKS, {})
+    ordered = [cell for _, cell in sorted(cells.items(), key=lambda entry: entry[0])]
+    return [{"relation": key[0], "target": key[1], **validity} for key, validity in ordered]
+
+
+def _place(definition: Definition, field: str, key: Any, element: Any) -> Any:
+    """What orders and identifies a cell in its field, from the mutation alone."""
+    reducer = "links" if field == LINKS and field not in definition else definition[field].reducer
+    if reducer == "links":
+        return encode(key)
+    if reducer == "map":
+        return key.encode("utf-8")
+    if reducer == "union":
+        return encode(element)
+    if reducer == "append":
+        (observed_at, agent, run, seq, identity), index = key
+        return ((observed_at, agent.encode("utf-8"), run.encode("utf-8"), seq, bytes.fromhex(identity)), index)
+    return ()

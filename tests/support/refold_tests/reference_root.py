@@ -1,0 +1,56 @@
+"""Bucket, slot and root digests over a whole table of state hashes, and Kafka's murmur2: the naive form of section 7."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+SLOTS = 1024
+BUCKETS = 256
+EMPTY = bytes(32)
+
+
+def murmur2(key: bytes) -> int:
+    """The hash of Kafka's Java client, as an unsigned 32-bit number."""
+    word = 0xFFFFFFFF
+    mix = 0x5BD1E995
+    h = 0x9747B28C ^ len(key)
+    whole = len(key) - len(key) % 4
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * mix & word
+        k = (k ^ k >> 24) * mix & word
+        h = (h * mix & word) ^ k
+    if key[whole:]:
+        h = (h ^ int.from_bytes(key[whole:], "little")) * mix & word
+    h = (h ^ h >> 13) * mix & word
+    return h ^ h >> 15
+
+
+def reference_slot(entity: str) -> int:
+    """Which of the 1,024 slots holds `entity`."""
+    return (murmur2(entity.encode("utf-8")) & 0x7FFFFFFF) % SLOTS
+
+
+def reference_bucket(entity: str) -> int:
+    """Which of its slot's 256 buckets holds `entity`."""
+    return hashlib.sha256(entity.encode("utf-8")).digest()[0]
+
+
+def reference_root(state_hashes: Mapping[str, bytes]) -> bytes:
+    """The root (32 bytes) of a table given as entity -> state hash (32 bytes). No entities: 1,024 empty slots."""
+    slots = b"".join(_slot_digest(state_hashes, slot) for slot in range(SLOTS))
+    return hashlib.sha256(b"refold-root/1" + len(state_hashes).to_bytes(8, "big") + slots).digest()
+
+
+def _slot_digest(state_hashes: Mapping[str, bytes], slot: int) -> bytes:
+    inside = {entity: digest for entity, digest in state_hashes.items() if reference_slot(entity) == slot}
+    if not inside:
+        return EMPTY
+    return hashlib.sha256(b"".join(_bucket_digest(inside, bucket) for bucket in range(BUCKETS))).digest()
+
+
+def _bucket_digest(slot_hashes: Mapping[str, bytes], bucket: int) -> bytes:
+    keys = sorted(entity.encode("utf-8") for entity in slot_hashes if reference_bucket(entity) == bucket)
+    if not keys:
+        return EMPTY
+    content = b"".join(len(key).to_bytes(4, "big") + key + slot_hashes[key.decode("utf-8")] for key in keys)
+    return hashlib.sha256(content).digest()

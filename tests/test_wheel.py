@@ -1,0 +1,68 @@
+"""The wheel that users get: built from the sdist, whole, and importable without the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold_tests.tree import ROOT, shipped_files
+
+# All tests of this file share one build, so xdist gives them to one worker.
+pytestmark = pytest.mark.xdist_group("wheel")
+
+# Top-level modules of the `kafka` extra: a module of ours may need them, the package may not.
+OPTIONAL = ("confluent_kafka", "faust", "mode", "prometheus_client")
+
+IMPORT_ALL = f"""
+import importlib, importlib.metadata, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {OPTIONAL!r}:
+            raise
+import refold
+distribution = importlib.metadata.distribution("refold")
+scripts = {{entry.name: entry.load() for entry in distribution.entry_points}}
+assert callable(scripts["refold"])
+print(refold.__file__, distribution.version)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel built from the sdist, with the hatchling at hand: no network."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_file_and_no_other(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    expected = set(shipped_files())
+    assert {Path(name).suffix for name in expected} >= {".py", ".avsc", ".typed"}
+    assert expected - held == set(), "missing from the wheel"
+    assert held - expected == set(), "in the wheel, not in the folders"
+
+
+def test_the_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+        sources = [name for name in archive.namelist() if name.endswith(".py")]
+    names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in sources]
+    command = [sys.executable, "-P", "-c", IMPORT_ALL, *(name for name in names if "__main__" not in name)]
+    # PYTHONPATH comes before site-packages, so the unpacked wheel wins over the editable install.
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(tmp_path / "refold" / "__init__.py"), refold.__version__]
