@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import cbor2
 
@@ -24,6 +25,27 @@ MAX_DEPTH = 64
 def encode(tree: object) -> bytes:
     """Deterministic CBOR of a tree whose numbers are already normalised."""
     return cbor2.dumps(tree, canonical=True)
+
+
+def encode_map(members: Iterable[tuple[str, bytes]], count: int) -> bytes:
+    """Deterministic CBOR of a map of `count` members whose values are encoded already."""
+    # Encoded keys sort bytewise as RFC 8949 asks, and no two are equal.
+    ordered = sorted([(encode_name(key), value) for key, value in members])
+    return _map_head(count) + b"".join([part for member in ordered for part in member])
+
+
+@lru_cache(maxsize=4096)
+def encode_name(name: str) -> bytes:
+    """Deterministic CBOR of a text that comes again and again: a key, a type, a kind."""
+    return cbor2.dumps(name)
+
+
+@lru_cache(maxsize=256)
+def _map_head(count: int) -> bytes:
+    """What a map of up to 65,535 members begins with."""
+    if count < 24:
+        return bytes([0xA0 + count])
+    return bytes([0xB8, count]) if count < 256 else b"\xb9" + count.to_bytes(2, "big")
 
 
 def decode(data: bytes) -> object:

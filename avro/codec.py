@@ -1,4 +1,4 @@
-"""Bytes of one type's observations and changes: Confluent framing around fastavro.
+"""Bytes of one type's observations and changes: Confluent framing around Avro.
 
 A message is a zero byte, the schema's id (u32 big-endian) and the Avro body.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import fastavro
 
+from refold.avro.binary import writer
 from refold.avro.definition import TypeDefinition
 from refold.avro.derive import change_node, observation_node, schema_text, state_node
 from refold.avro.envelope import check_decoded
@@ -36,13 +37,11 @@ class RecordCodec:
         self.schema_id = schema_id(self.text)
         self._frame = b"\0" + self.schema_id.to_bytes(4, "big")
         self._schema = fastavro.parse_schema(emit(node, logical=False, docs=False))
+        self._write = writer(node)
 
     def encode(self, datum: Mapping[str, Any]) -> bytes:
         """Framed bytes of a datum."""
-        buffer = io.BytesIO()
-        buffer.write(self._frame)
-        fastavro.schemaless_writer(buffer, self._schema, datum)
-        return buffer.getvalue()
+        return self._frame + self._write(datum)
 
     def decode(self, data: bytes) -> dict[str, Any]:
         """The datum behind framed bytes; raises UndecodableError when they are not this schema's."""

@@ -114,12 +114,12 @@ def _holder_type(field: FieldDefinition) -> Node:
 
 
 def change_node(definition: TypeDefinition) -> dict[str, Any]:
-    """One entity's mutations from a version to a later one."""
+    """One entity's mutations from a version to a later one. A mutation's null observation is the step's own."""
     fields = {each.first_name: nullable({"type": "array", "items": _mutation(definition, each)})
               for each in definition.fields.values()}  # fmt: skip
     validity = record("refold.Validity", valid_from=nullable(MICROS), valid_to=nullable(MICROS))
     link = record("refold.LinkMutation", op=OP, relation=TEXT, target=TEXT,
-                  old=nullable(validity), new=nullable(validity), observation=ID)  # fmt: skip
+                  old=nullable(validity), new=nullable(validity), observation=nullable(ID))  # fmt: skip
     step = record(
         f"refold.change_step.{definition.name}",
         offset=LONG,
@@ -157,7 +157,7 @@ def _mutation(definition: TypeDefinition, field: FieldDefinition) -> dict[str, A
         members["key"] = TEXT
     if field.reducer == "append":
         members["key"] = PLACE
-    return record(name, **members, old=nullable(element), new=nullable(element), observation=ID)
+    return record(name, **members, old=nullable(element), new=nullable(element), observation=nullable(ID))
 
 
 def schema_text(node: dict[str, Any]) -> str:

@@ -6,9 +6,9 @@ same rules, so that nobody's producer can bring in what ours refuses.
 
 from __future__ import annotations
 
-import dataclasses
 import unicodedata
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from refold.avro.blob import Blobs
@@ -102,7 +102,7 @@ class Door:
             rule = f"at most 5 minutes ahead of this clock ({time_text(now)}), unless allowed (--allow-future)"
             raise ValidationError("observed_at", rule, time_text(observed_at))
         observation = Observation(
-            entity=check_entity(entity),
+            entity=entity,
             observed_at=observed_at,
             kind=kind,
             priority=priority,
@@ -168,9 +168,18 @@ def check_decoded(observation: Observation, definition: TypeDefinition) -> None:
     _check_kind(observation)
 
 
+@lru_cache(maxsize=1024)  # a run says the same names with every observation; a refusal is never kept
+def _check_names(agent: object, run: object, step: object, tool: object) -> None:
+    for part, value in (("agent", agent), ("run", run), ("step", step), ("tool", tool)):
+        check_name(value, f"source.{part}", empty=True)
+
+
 def _check_source(source: Source) -> None:
-    for field in dataclasses.fields(Source)[:-1]:
-        check_name(getattr(source, field.name), f"source.{field.name}", empty=True)
+    parts = (source.agent, source.run, source.step, source.tool)
+    for name, value in zip(("agent", "run", "step", "tool"), parts, strict=True):
+        if type(value) is not str:
+            raise ValidationError(f"source.{name}", "a string", value)
+    _check_names(*parts)
     if type(source.seq) is not int or not 0 <= source.seq < SEQ_END:
         raise ValidationError("source.seq", "an integer from 0, below 2^63", source.seq)
 

@@ -34,9 +34,7 @@ def from_wire(node: Node) -> Adapt:
     if all(adapt is None for adapt in adapts.values()):
         return None
     if len(value) == 1:
-        only = adapts[id_of(value[0])]
-        assert only is not None
-        return lambda datum: None if datum is None else only(datum)
+        return _or_null(adapts[id_of(value[0])])
     keys = {frozenset(field["name"] for field in choice["fields"]): adapts[id_of(choice)]
             for choice in value if choice["type"] == "record"}  # fmt: skip
     plain = next((adapts[id_of(choice)] for choice in value if choice["type"] != "record"), None)
@@ -48,12 +46,18 @@ def from_wire(node: Node) -> Adapt:
     return adapt
 
 
+def _or_null(adapt: Adapt) -> Adapt:
+    if adapt is None:
+        return None
+    inner = adapt
+    return lambda datum: None if datum is None else inner(datum)
+
+
 def _union_to_wire(choices: list[dict[str, Any]]) -> Adapt:
     value = [choice for choice in choices if choice["type"] != "null"]
     records = [choice for choice in value if choice["type"] == "record"]
     if len(value) == 1 or not records:
-        inner = to_wire(value[0])
-        return None if inner is None else lambda datum: None if datum is None else inner(datum)
+        return _or_null(to_wire(value[0]))
     by_keys = {frozenset(first_name(field) for field in record["fields"]): record["name"] for record in records
                if record["name"] in ("refold.Blob", "refold.Sealed")}  # fmt: skip
     plain = next(choice for choice in value if choice.get("name") not in ("refold.Blob", "refold.Sealed"))

@@ -1,12 +1,13 @@
 """sum and count: every live assertion takes part, so a count stands where others name a holder.
 
 A sum is exact: numerator / 2^shift with the least shift, and is rounded once, when it is read.
-Cells: sum [numerator, shift, count, greatest q]; count [count, greatest q].
+Cells: sum [numerator as signed big-endian bytes, shift, count, greatest q]; count [count, greatest q].
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from refold.avro.canonical import INTEGER_END, INTEGER_MIN, number
 from refold.avro.observation import Value
@@ -41,6 +42,15 @@ def rounded(numerator: int, shift: int) -> int | float:
         return sys.float_info.max if numerator > 0 else -sys.float_info.max
 
 
+def _packed(numerator: int) -> bytes:
+    """A numerator as bytes: it may be wider than any stored integer."""
+    return numerator.to_bytes(numerator.bit_length() // 8 + 1, "big", signed=True)
+
+
+def _unpacked(data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)
+
+
 class _Total(Reducer):
     """What sum and count share: the last element is the greatest Q, the one before it the count."""
 
@@ -65,23 +75,23 @@ class Sum(_Total):
     def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
         numerator, shift = exact(assertion.value)
         if cell is None:
-            after = [numerator, shift, 1, assertion.q]
+            after = [_packed(numerator), shift, 1, assertion.q]
             self._changed(None, self.value(after), assertion, out)
             return after
-        total = add((cell[0], cell[1]), (numerator, shift))
-        after = [*total, cell[2] + 1, max(cell[3], assertion.q)]
+        numerator, shift = add((_unpacked(cell[0]), cell[1]), (numerator, shift))
+        after = [_packed(numerator), shift, cell[2] + 1, max(cell[3], assertion.q)]
         self._changed(self.value(cell), self.value(after), assertion, out)
         return after
 
     def value(self, cell: Cell) -> Value:
-        return rounded(cell[0], cell[1])
+        return rounded(_unpacked(cell[0]), cell[1])
 
 
 class Count(_Total):
     """How many live assertions there are."""
 
     def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
-        after = [1, assertion.q] if cell is None else [cell[0] + 1, max(cell[1], assertion.q)]
+        after: list[Any] = [1, assertion.q] if cell is None else [cell[0] + 1, max(cell[1], assertion.q)]
         self._changed(None if cell is None else cell[0], after[0], assertion, out)
         return after
 

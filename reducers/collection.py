@@ -10,7 +10,7 @@ from typing import Any
 
 from refold.avro.canonical import encode
 from refold.avro.observation import Value
-from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Reducer
+from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Op, Reducer
 
 
 class Union(Reducer):
@@ -92,7 +92,7 @@ class Map(Reducer):
                 continue
             old = None if held is None else held[0]
             if old != value:
-                op = "remove" if value is None else "add" if old is None else "set"
+                op: Op = "remove" if value is None else "add" if old is None else "set"
                 out.append(Mutation(self.field, op, key, old, value, assertion.id))
             after[key] = [value, priority, q]
         return after

@@ -32,7 +32,7 @@ class Conflicts(NamedTuple):
     """At most LISTED losers, and how many there are."""
 
     losers: list[Loser]
-    count: int
+    total: int
 
 
 def conflicts(fold: Fold, entity: Entity, history: Sequence[Seen]) -> Conflicts:

@@ -21,7 +21,7 @@ from refold.avro.errors import SchemaError, ValidationError
 from refold.avro.nodes import Node
 from refold.avro.observation import Value
 from refold.avro.values import checker
-from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Reducer
+from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Op, Reducer
 
 Function: TypeAlias = Callable[[Any, Assertion], Any]
 
@@ -70,7 +70,7 @@ class Custom(Reducer):
         except ValidationError as error:
             raise SchemaError(f"the custom reducer of {self.field} gave what its type forbids: {error}") from error
         if not self.same(before, after):
-            op = "clear" if after is None else "set"
+            op: Op = "clear" if after is None else "set"
             out.append(Mutation(self.field, op, None, before, after, assertion.id))
         return [after, assertion.q]
 

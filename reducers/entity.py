@@ -1,6 +1,6 @@
 """One entity while it is folded: its cells, its links and its residue, and how they are stored.
 
-The stored form is one CBOR array; it is a table's own business, told apart by FORMAT, and never hashed.
+The stored form is one MessagePack array; it is a table's own business, told apart by FORMAT, and never hashed.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import cbor2
+import msgspec
 
 from refold.avro.errors import CorruptionError
 from refold.reducers.links import Links
 from refold.reducers.residue import Residue
 
 FORMAT = 1
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
 
 
 @dataclass(slots=True)
@@ -34,7 +37,7 @@ def pack(entity: Entity) -> bytes:
     """The stored form."""
     residue = entity.residue
     pending = None if residue.pending is None else sorted(residue.pending)
-    return cbor2.dumps(
+    return _encode(
         [
             FORMAT,
             entity.version,
@@ -56,7 +59,7 @@ def pack(entity: Entity) -> bytes:
 def unpack(name: str, data: bytes) -> Entity:
     """The entity behind its stored form; raises CorruptionError where it is none."""
     try:
-        parts = cbor2.loads(data)
+        parts = _decode(data)
         if parts[0] != FORMAT:
             raise CorruptionError(f"the stored state of {name} has format {parts[0]}, not {FORMAT}; run refold verify")
         _, version, state_hash, cells, links, clears, greatest, sources, floor, last_ids, pending, low, high = parts
@@ -69,5 +72,5 @@ def unpack(name: str, data: bytes) -> Entity:
             Residue(greatest, dict(sources), floor, last_ids, None if pending is None else set(pending), low, high),
             state_hash,
         )
-    except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, LookupError) as error:
         raise CorruptionError(f"the stored state of {name} cannot be read: {error}; run refold verify") from error

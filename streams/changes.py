@@ -79,9 +79,9 @@ class ChangeCodec:
         links = []
         for mutation in step.mutations:
             if mutation.field == LINKS:
-                links.append(_link_datum(mutation))
+                links.append(_link_datum(mutation, step.observation))
             else:
-                fields.setdefault(mutation.field, []).append(self._datum(mutation))
+                fields.setdefault(mutation.field, []).append(self._datum(mutation, step.observation))
         source = step.source
         return {
             "offset": step.offset,
@@ -94,12 +94,12 @@ class ChangeCodec:
             "links": links,
         }
 
-    def _datum(self, mutation: Mutation) -> dict[str, Any]:
+    def _datum(self, mutation: Mutation, own: bytes) -> dict[str, Any]:
         reducer, write = self._write[mutation.field]
         _, op, key, old, new, observation = mutation
         if write is not None:
             old, new = None if old is None else write(old), None if new is None else write(new)
-        datum = {"op": op, "old": old, "new": new, "observation": observation}
+        datum = {"op": op, "old": old, "new": new, "observation": None if observation == own else observation}
         if reducer == "map":
             datum["key"] = key
         elif reducer == "append":
@@ -107,15 +107,16 @@ class ChangeCodec:
         return datum
 
     def _step(self, datum: Mapping[str, Any]) -> Step:
-        mutations = [mutation for field, found in datum["fields"].items() for mutation in self._mutations(field, found)]
+        own = datum["observation"]
+        mutations = [each for field, found in datum["fields"].items() for each in self._mutations(field, found, own)]
         for link in datum["links"]:
             old, new = (None if link[side] is None else _present(link[side]) for side in ("old", "new"))
             key = (link["relation"], link["target"])
-            mutations.append(Mutation(LINKS, link["op"], key, old, new, link["observation"]))
+            mutations.append(Mutation(LINKS, link["op"], key, old, new, link["observation"] or own))
         rest = {name: datum[name] for name in ("offset", "version", "observation", "observed_at", "recorded_at")}
         return Step(**rest, source=Source(**datum["source"]), mutations=mutations)
 
-    def _mutations(self, field: str, found: Iterable[Mapping[str, Any]] | None) -> list[Mutation]:
+    def _mutations(self, field: str, found: Iterable[Mapping[str, Any]] | None, own: bytes) -> list[Mutation]:
         reducer, read = self._read[field]
         result = []
         for datum in found or ():
@@ -126,7 +127,7 @@ class ChangeCodec:
                 key = (order_key_of(**place), index)
             if read is not None:
                 old, new = None if old is None else read(old), None if new is None else read(new)
-            result.append(Mutation(field, datum["op"], key, old, new, datum["observation"]))
+            result.append(Mutation(field, datum["op"], key, old, new, datum["observation"] or own))
         return result
 
 
@@ -135,7 +136,7 @@ def _element(node: Node) -> list[dict[str, Any]]:
     return [{"type": "null"}, *(branch for branch in branches if branch["type"] != "null")]
 
 
-def _link_datum(mutation: Mutation) -> dict[str, Any]:
+def _link_datum(mutation: Mutation, own: bytes) -> dict[str, Any]:
     relation, target = mutation.key
     return {
         "op": mutation.op,
@@ -143,7 +144,7 @@ def _link_datum(mutation: Mutation) -> dict[str, Any]:
         "target": target,
         "old": mutation.old,
         "new": mutation.new,
-        "observation": mutation.observation,
+        "observation": None if mutation.observation == own else mutation.observation,
     }
 
 

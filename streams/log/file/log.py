@@ -272,7 +272,8 @@ class FileLog(LogPort):
     def read_changes(self, partition: int, start: int) -> Iterator[ChangeRecord]:
         first, stop = keys.position_key(partition, start), keys.position_key(partition + 1, 0)
         for key, value in self.database.scan("changes", first, stop):
-            yield ChangeRecord(*keys.POSITION.unpack(key), value)
+            number, offset = keys.POSITION.unpack(key)
+            yield ChangeRecord(number, offset, value)
 
     def record_at(self, partition: int, offset: int) -> Record | None:
         key = keys.position_key(partition, offset)

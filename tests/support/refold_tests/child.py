@@ -12,7 +12,8 @@ from pathlib import Path
 
 import refold
 
-_SOURCE = str(Path(refold.__file__).parent.parent)
+# The package under test, and this one.
+_FOLDERS = [Path(refold.__file__).parent.parent, Path(__file__).parent.parent]
 
 
 class Child:
@@ -24,7 +25,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": _SOURCE, "PYTHONSAFEPATH": "1"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, _FOLDERS)), "PYTHONSAFEPATH": "1"},
         )
 
     def line(self) -> str:

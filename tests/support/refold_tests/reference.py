@@ -2,6 +2,7 @@
 
 It shares nothing with `refold.reducers`; of `refold.avro` it takes the shape of an observation and its id.
 """
+
 from __future__ import annotations
 
 from refold_tests.reference_cbor import canonical, canonical_number, encode

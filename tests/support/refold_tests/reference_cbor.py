@@ -3,6 +3,7 @@
 A number with an integral value in [-2^63, 2^64) is an integer, -0.0 is 0, every other number is the shortest
 float that keeps its value; NaN and infinity are refused. Map keys are text. There are no tags.
 """
+
 from __future__ import annotations
 
 import math

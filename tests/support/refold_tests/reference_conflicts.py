@@ -5,6 +5,7 @@ whatever the run, the winner's own agent included (under `first` it may contradi
 differs from the winner's (null values of map keys included) and no live assertion of the same field with a
 greater Q, of any priority and for a map of any key, names its id in `causes`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -9,10 +9,11 @@ The rules, as read here:
 - An assertion of a field is live unless its observation is retracted or a clear of that field by an observation
   that is not retracted has a greater Q. A clear does not hide an assertion of its own observation.
 - A field's folded form is a list of cells: one for a scalar, one for each element of a collection, none if absent.
-- An element of union or append may be null; a null value of a map removes its key if it wins; a patch never
-  asserts null for a whole field (null there is "not asserted").
+- A null value of a map removes its key if it wins. A patch asserts null for no whole field: null there is
+  "not asserted".
 - A field that the definition does not name is ignored wherever it stands.
 """
+
 from __future__ import annotations
 
 import hashlib

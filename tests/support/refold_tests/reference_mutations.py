@@ -15,6 +15,7 @@ A mutation is {offset, version, field, key, op, old, new, observation, by}; old 
 - Within one version: by field name (UTF-8), in a field by place (map keys as UTF-8, elements and links by their CBOR,
   append by its key), links last.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -85,7 +86,7 @@ def apply_mutations(definition: Definition, replayed: Replayed, mutations: Itera
         element = mutation["old"] if op == "remove" else mutation["new"]
         place = _place(definition, field, key, element)
         held = place in cells
-        collection = field not in definition or definition[field].reducer in COLLECTIONS
+        collection = field == LINKS or definition[field].reducer in COLLECTIONS
         assert op in (("add", "set", "remove") if collection else ("set", "clear")), mutation
         assert held or op in ("add", "set"), mutation
         assert not held or op != "add", mutation
@@ -124,9 +125,9 @@ def replayed_links(replayed: Replayed) -> list[dict[str, Any]]:
 
 def _place(definition: Definition, field: str, key: Any, element: Any) -> Any:
     """What orders and identifies a cell in its field, from the mutation alone."""
-    reducer = "links" if field == LINKS and field not in definition else definition[field].reducer
-    if reducer == "links":
+    if field == LINKS:  # no field may have this name
         return encode(key)
+    reducer = definition[field].reducer
     if reducer == "map":
         return key.encode("utf-8")
     if reducer == "union":

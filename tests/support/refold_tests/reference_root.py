@@ -1,4 +1,5 @@
 """Bucket, slot and root digests over a whole table of state hashes, and Kafka's murmur2: the naive form of section 7."""
+
 from __future__ import annotations
 
 import hashlib

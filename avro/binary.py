@@ -1,0 +1,172 @@
+"""Avro's binary encoding, as one function per schema node built once.
+
+fastavro reads; this writes. For a record of many nullable fields fastavro's writer spends most of its time choosing
+branches (measured: 25 us for a 19-field patch with 5 present, against 7 us here), and a patch is nothing but that.
+A union of null and one more needs no choosing; where Blob or Sealed stand beside, the value comes as (name, record),
+as avro/wire.py makes it. tests/avro holds every encoding to fastavro's, byte for byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from refold.avro.nodes import Node, id_of
+
+Write: TypeAlias = Callable[[Any], bytes]
+
+_DOUBLE = struct.Struct("<d").pack
+_FLOAT = struct.Struct("<f").pack
+_END = b"\0"
+SPARSE = 4
+
+
+@lru_cache(maxsize=4096)  # one batch writes the same times and ids of runs again and again
+def _varint(zigzag: int) -> bytes:
+    out = bytearray()
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+_SMALL = [_varint(zigzag) for zigzag in range(2048)]
+
+
+def write_long(value: int) -> bytes:
+    """An int or long: zigzag, then seven bits a byte."""
+    zigzag = value << 1 if value >= 0 else (-value << 1) - 1
+    return _SMALL[zigzag] if zigzag < 2048 else _varint(zigzag)
+
+
+def _write_text(value: str) -> bytes:
+    data = value.encode()
+    length = len(data)
+    return (_SMALL[length << 1] if length < 1024 else write_long(length)) + data
+
+
+def _write_bytes(value: bytes) -> bytes:
+    return write_long(len(value)) + value
+
+
+_PLAIN: dict[str, Write] = {
+    "null": lambda value: b"",
+    "boolean": lambda value: b"\1" if value else b"\0",
+    "int": write_long,
+    "long": write_long,
+    "float": _FLOAT,
+    "double": _DOUBLE,
+    "string": _write_text,
+    "bytes": _write_bytes,
+    "fixed": bytes,
+}
+
+
+def writer(node: Node) -> Write:
+    """The function that gives a datum's Avro bytes; it trusts the datum to fit."""
+    if isinstance(node, list):
+        return _union(node)
+    kind = node["type"]
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind == "enum":
+        return {symbol: write_long(index) for index, symbol in enumerate(node["symbols"])}.__getitem__
+    if kind == "array":
+        return _array(writer(node["items"]))
+    if kind == "map":
+        return _map(writer(node["values"]))
+    return _record(node)
+
+
+def _union(choices: list[dict[str, Any]]) -> Write:
+    null = next((write_long(index) for index, choice in enumerate(choices) if choice["type"] == "null"), b"")
+    named = {id_of(choice): (write_long(index), writer(choice)) for index, choice in enumerate(choices)}
+    plain = [named[id_of(choice)] for choice in choices if choice["type"] != "null"]
+    head, write = plain[0]
+    if len(plain) == 1:
+        return lambda datum: null if datum is None else head + write(datum)
+    if {"long", "double"} == {choice["type"] for choice in choices} - {"null"}:
+        return _number(null, named["long"][0], named["double"][0])
+
+    def write_choice(datum: Any) -> bytes:
+        if datum is None:
+            return null
+        if type(datum) is tuple:
+            chosen, write_chosen = named[datum[0]]
+            return chosen + write_chosen(datum[1])
+        return head + write(datum)
+
+    return write_choice
+
+
+def _number(null: bytes, long_head: bytes, double_head: bytes) -> Write:
+    """A sum: a long where it is one, else the nearest double."""
+
+    def write(datum: Any) -> bytes:
+        if datum is None:
+            return null
+        if isinstance(datum, int) and -(2**63) <= datum < 2**63:
+            return long_head + write_long(datum)
+        return double_head + _DOUBLE(datum)
+
+    return write
+
+
+def _array(item: Write) -> Write:
+    def write(datum: Any) -> bytes:
+        if not datum:
+            return _END
+        if len(datum) == 1:
+            return b"\2" + item(datum[0]) + _END
+        return write_long(len(datum)) + b"".join([item(each) for each in datum]) + _END
+
+    return write
+
+
+def _map(value: Write) -> Write:
+    def write(datum: Any) -> bytes:
+        if not datum:
+            return _END
+        pairs = b"".join([_write_text(key) + value(each) for key, each in datum.items()])
+        return write_long(len(datum)) + pairs + _END
+
+    return write
+
+
+def _record(node: dict[str, Any]) -> Write:
+    fields = [(field["name"], writer(field["type"])) for field in node["fields"]]
+    if len(fields) >= SPARSE and all(isinstance(field["type"], list) and field["type"][0]["type"] == "null" for field in node["fields"]):
+        return _sparse(fields)
+    if len(fields) < 2:
+        return lambda datum: b"".join([write(datum.get(name)) for name, write in fields])
+    names, writes = [name for name, _ in fields], [write for _, write in fields]
+    values_of = itemgetter(*names)
+
+    def write_all(datum: Any) -> bytes:
+        try:
+            values = values_of(datum)
+        except KeyError:  # a nested record leaves out what is null
+            values = map(datum.get, names)
+        return b"".join([write(value) for write, value in zip(writes, values, strict=True)])
+
+    return write_all
+
+
+def _sparse(fields: list[tuple[str, Write]]) -> Write:
+    """A record of nullable fields most of which are absent: an absent one is the single byte of branch 0."""
+    places = {name: (index, write) for index, (name, write) in enumerate(fields)}
+    absent = [b"\0"] * len(fields)
+
+    def write_present(datum: Any) -> bytes:
+        parts = absent.copy()
+        for name, value in datum.items():
+            if value is not None:
+                index, write = places[name]
+                parts[index] = write(value)
+        return b"".join(parts)
+
+    return write_present

@@ -1,0 +1,43 @@
+"""A second agent with its hands on what the first one relies on: it deploys, marks the point, and overwrites later.
+
+    python -m refold.explorer.demo.deployer file:PATH
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import refold
+from refold.explorer.demo.cue import Cue
+from refold.explorer.demo.names import CONFIG, DEPLOYED, DEPLOYER, PLATFORM
+
+CREATED = {"tool": "acme.refund", "version": "2026.10", "rate_limit": 20, "timeout_ms": 5000, "owner": "payments"}
+RELEASED = {"version": "2026.11", "rate_limit": 50, "timeout_ms": 2000}
+OVERWRITTEN = {"rate_limit": 500, "timeout_ms": 30000}
+
+
+def deploy(log: refold.Log) -> None:
+    """The configuration as everyone knows it, and a name for this point."""
+    log.observe(CONFIG, CREATED, source=PLATFORM)
+    log.observe(CONFIG, RELEASED, source=DEPLOYER)
+    log.mark(DEPLOYED)
+
+
+def overwrite(log: refold.Log) -> None:
+    """Change it, and tell nobody."""
+    log.observe(CONFIG, OVERWRITTEN, source=DEPLOYER)
+    log.flush()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Deploy a tool's configuration; later, overwrite it.")
+    parser.add_argument("log", help="URL of the log, such as file:PATH")
+    parser.add_argument("--cued", action="store_true", help="take turns with the demo that started this")
+    given = parser.parse_args()
+    cue = Cue(given.cued)
+    with refold.open(given.log) as opened:
+        deploy(opened)
+        cue.say("deployed", kept=2)
+        cue.wait()
+        overwrite(opened)
+        cue.say("overwritten", kept=3)

@@ -1,0 +1,21 @@
+"""The cast of the demo: who records, and what about."""
+
+from __future__ import annotations
+
+AGENT = "refund-agent"
+DEPLOYER = "deployer"
+PLATFORM = "platform"
+EVALUATOR = "evaluator"
+BANK = "acme-statement"
+
+RUN = "nightly-1"
+PIPELINE = "pipeline/refund-nightly"
+SESSION = f"agent_session/{RUN}"
+CONFIG = "tool_config/acme-config"
+EVALUATION = f"evaluation/{RUN}"
+
+DEPLOYED = "deploy-1"
+CRASH = "crash"
+
+STEPS = ("load-config", "fetch-claims", "check-orders", "score-risk", "approve", "pay-refunds", "notify")
+PAYING = STEPS.index("pay-refunds") + 1

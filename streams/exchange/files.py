@@ -1,0 +1,108 @@
+"""A file of observations: JSON lines (plain or gzip), or an Avro container by the ending .avro.
+
+Both give the same two things: the type definitions that the file brings, and its observations as line objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from refold.avro.definition import TypeDefinition, parse
+from refold.avro.errors import InputError, SchemaError
+from refold.streams.exchange.container import container_definitions, container_lines
+from refold.streams.exchange.reading import Progress, text_lines
+
+DEFINITION = "definition"
+DEFINITION_KEYS = frozenset({DEFINITION, "offset"})
+CONTAINER_SUFFIX = ".avro"
+
+
+class Carried(NamedTuple):
+    """A type definition a file brings; `offset` is its place among the definitions of the log it was taken from."""
+
+    place: str
+    offset: int
+    definition: TypeDefinition
+
+
+class Given(NamedTuple):
+    """One observation of a file, not yet checked; `place` is FILE:LINE."""
+
+    place: str
+    line: Mapping[str, Any] | object
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeFile:
+    """One file to import; it is read several times. `name` stands for it in messages."""
+
+    path: Path
+    name: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        return self.name or str(self.path)
+
+    def definitions(self) -> Iterator[Carried]:
+        """The definitions, wherever they stand in the file; raises InputError naming the line."""
+        if self.path.suffix == CONTAINER_SUFFIX:
+            for place, tree in container_definitions(self.path, self.shown):
+                yield _carried(place, tree)
+            return
+        for place, text in text_lines(self.path, self.shown):
+            # Most lines are passed over unparsed; one that only speaks of definitions is looked at in vain.
+            if f'"{DEFINITION}"' in text:
+                tree = parse_line(text, place)
+                if is_definition(tree):
+                    yield _carried(place, tree)
+
+    def lines(self, progress: Progress | None = None) -> Iterator[Given]:
+        """The observations in the file's order; raises InputError naming the line."""
+        if self.path.suffix == CONTAINER_SUFFIX:
+            for place, tree in container_lines(self.path, self.shown, progress):
+                yield Given(place, tree)
+            return
+        for place, text in text_lines(self.path, self.shown, progress):
+            tree = parse_line(text, place)
+            if not is_definition(tree):
+                yield Given(place, tree)
+
+
+def is_definition(tree: object) -> bool:
+    """Whether a line brings a type and not an observation."""
+    return isinstance(tree, dict) and DEFINITION in tree and tree.keys() <= DEFINITION_KEYS
+
+
+def _carried(place: str, tree: Mapping[str, Any]) -> Carried:
+    offset = tree.get("offset", 0)
+    if type(offset) is not int or offset < 0:
+        raise InputError(f"{place}: a definition's offset is a whole number; given {offset!r:.80}")
+    try:
+        return Carried(place, offset, parse(tree[DEFINITION]))
+    except SchemaError as error:
+        raise InputError(f"{place}: {error}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def parse_line(text: str, place: str) -> Any:
+    """The JSON value of one line; InputError names the place. Numbers are checked where they are used."""
+    try:
+        return _decode(text)
+    except json.JSONDecodeError as error:
+        hint = "; each line holds one whole JSON object" if text.strip() in ("[", "{") else ""
+        raise InputError(f"{place}: is not JSON: {error.msg} at character {error.pos + 1}{hint}") from None
+    except RecursionError:
+        raise InputError(f"{place}: is not usable JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{place}: is not JSON: {error}") from None

@@ -1,0 +1,81 @@
+"""Lines of text from a file, plain or gzip, each with its place, so that a refusal names file and line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from refold.avro.errors import InputError
+
+GZIP_MAGIC = b"\x1f\x8b"
+LINE_BYTES_MAX = 256 * 1024 * 1024
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the bytes of the file read so far, and the bytes it has; of gzip, compressed ones."""
+
+
+class TextLine(NamedTuple):
+    """One line that is not blank; `place` is FILE:LINE."""
+
+    place: str
+    text: str
+
+
+def text_lines(path: Path, name: str = "", progress: Progress | None = None) -> Iterator[TextLine]:
+    """Each line with something in it; `name` stands for the file in places. Gzip is told by its first bytes.
+
+    Raises InputError, naming file and line, for a file that cannot be read or holds nothing, a damaged or truncated
+    gzip stream, and text that is not UTF-8. The lines before the bad one have been given by then.
+    """
+    shown = name or str(path)
+    try:
+        with path.open("rb") as raw:
+            yield from _lines(raw, path, shown, progress)
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read: {error.strerror or error}") from error
+
+
+def _lines(raw: io.BufferedReader, path: Path, shown: str, progress: Progress | None) -> Iterator[TextLine]:
+    size = os.fstat(raw.fileno()).st_size
+    zipped = raw.peek(2)[:2] == GZIP_MAGIC
+    if path.suffix == ".gz" and not zipped:
+        raise InputError(f"{shown}: is named .gz but is not gzip")
+    stream = gzip.GzipFile(fileobj=raw) if zipped else raw
+    number, empty, unread = 0, True, True
+    while unread:
+        number += 1
+        place = f"{shown}:{number}"
+        data = _read(stream, place)
+        unread = bool(data)
+        if progress is not None:
+            progress(raw.tell(), size)
+        if data.strip():
+            empty = False
+            yield TextLine(place, _text(data, number, place))
+    if empty:
+        raise InputError(f"{shown}: holds no lines")
+
+
+def _read(stream: io.BufferedReader | gzip.GzipFile, place: str) -> bytes:
+    try:
+        data = stream.readline(LINE_BYTES_MAX + 1)
+    except EOFError:
+        raise InputError(f"{place}: the gzip stream ends early: the file is truncated; copy it again") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{place}: the gzip stream is damaged: {error}") from None
+    if len(data) > LINE_BYTES_MAX:
+        raise InputError(f"{place}: the line is longer than {LINE_BYTES_MAX} bytes")
+    return data
+
+
+def _text(data: bytes, number: int, place: str) -> str:
+    try:
+        # A byte order mark is some editors' greeting, and no part of the first line.
+        return data.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{place}: is not UTF-8 (byte {error.start + 1} of the line)") from None
