@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from operator import itemgetter
+from operator import call, itemgetter
 from typing import Any, TypeAlias
 
 from refold.avro.nodes import Node, id_of
@@ -67,7 +67,10 @@ _PLAIN: dict[str, Write] = {
 
 
 def writer(node: Node) -> Write:
-    """The function that gives a datum's Avro bytes; it trusts the datum to fit."""
+    """The function that gives a datum's Avro bytes; it trusts the datum to fit.
+
+    A record may also come as the tuple of all its values, in the order of its fields.
+    """
     if isinstance(node, list):
         return _union(node)
     kind = node["type"]
@@ -148,10 +151,10 @@ def _record(node: dict[str, Any]) -> Write:
 
     def write_all(datum: Any) -> bytes:
         try:
-            values = values_of(datum)
+            values = datum if type(datum) is tuple else values_of(datum)
         except KeyError:  # a nested record leaves out what is null
             values = map(datum.get, names)
-        return b"".join([write(value) for write, value in zip(writes, values, strict=True)])
+        return b"".join(map(call, writes, values))
 
     return write_all
 

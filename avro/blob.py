@@ -17,6 +17,8 @@ from refold.avro.observation import ID_BYTES, Value
 Blobs: TypeAlias = MutableMapping[bytes, bytes]
 """Contents by SHA-256, collected for the store before the observation is sent."""
 
+BLOB_FIELDS = {"hash", "size", "media_type"}
+SEALED_FIELDS = {"key_id", "ciphertext"}
 TEXT, JSON_TEXT, BYTES, CBOR = "text/plain", "application/json", "application/octet-stream", "application/cbor"
 
 
@@ -30,8 +32,9 @@ class Blob:
 
     def tree(self, path: str) -> dict[str, Value]:
         """The canonical form; raises ValidationError where it is not a possible reference."""
-        if len(self.hash) != ID_BYTES or self.size < 0:
-            raise ValidationError(path, "a Blob has a 32-byte hash and a size", self)
+        whole = type(self.hash) is bytes and type(self.size) is int and isinstance(self.media_type, str)
+        if not whole or len(self.hash) != ID_BYTES or not 0 <= self.size < 2**63:
+            raise ValidationError(path, "a Blob has a 32-byte hash, a size and a media type", self)
         return {"hash": self.hash, "size": self.size, "media_type": text(self.media_type, path)}
 
 
@@ -43,16 +46,22 @@ class Sealed:
     ciphertext: bytes
 
     def tree(self, path: str) -> dict[str, Value]:
-        """The canonical form."""
-        return {"key_id": text(self.key_id, path), "ciphertext": bytes(self.ciphertext)}
+        """The canonical form; raises ValidationError where it is not a possible one."""
+        if not isinstance(self.key_id, str) or type(self.ciphertext) is not bytes:
+            raise ValidationError(path, "a Sealed has the text of a key id, and ciphertext bytes", self)
+        return {"key_id": text(self.key_id, path), "ciphertext": self.ciphertext}
 
 
 def option_of(tree: Any) -> Blob | Sealed | None:
-    """The Blob or Sealed behind a canonical record, or None: it is told by its exact set of fields."""
+    """The Blob or Sealed behind a canonical value, or None.
+
+    It is told by its exact set of fields and the mix of bytes and others in them: no record with these fields may stand
+    beside it (avro/nodes.py), and a map's values are all of one type.
+    """
     if isinstance(tree, Mapping):
-        if tree.keys() == {"hash", "size", "media_type"}:
+        if tree.keys() == BLOB_FIELDS and type(tree["hash"]) is bytes and type(tree["size"]) is int:
             return Blob(**tree)
-        if tree.keys() == {"key_id", "ciphertext"}:
+        if tree.keys() == SEALED_FIELDS and type(tree["ciphertext"]) is bytes and type(tree["key_id"]) is str:
             return Sealed(**tree)
     return None
 

@@ -7,23 +7,29 @@ in a cut, so that cbor2's length-first order and the RFC's bytewise order agree.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import NoReturn
 
 import cbor2
 
 from refold.avro.errors import ValidationError
-from refold.avro.observation import Value
+from refold.avro.observation import ID_BYTES, Value
 
 INTEGER_MIN = -(2**63)
 INTEGER_END = 2**64
 MAX_DEPTH = 64
+ID_HEAD = b"\x58\x20"
 
 
 def encode(tree: object) -> bytes:
     """Deterministic CBOR of a tree whose numbers are already normalised."""
+    if type(tree) is bytes and len(tree) == ID_BYTES:  # ids are most of what is encoded
+        return ID_HEAD + tree
     return cbor2.dumps(tree, canonical=True)
 
 
@@ -31,7 +37,7 @@ def encode_map(members: Iterable[tuple[str, bytes]], count: int) -> bytes:
     """Deterministic CBOR of a map of `count` members whose values are encoded already."""
     # Encoded keys sort bytewise as RFC 8949 asks, and no two are equal.
     ordered = sorted([(encode_name(key), value) for key, value in members])
-    return _map_head(count) + b"".join([part for member in ordered for part in member])
+    return map_head(count) + b"".join([part for member in ordered for part in member])
 
 
 @lru_cache(maxsize=4096)
@@ -41,7 +47,7 @@ def encode_name(name: str) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _map_head(count: int) -> bytes:
+def map_head(count: int) -> bytes:
     """What a map of up to 65,535 members begins with."""
     if count < 24:
         return bytes([0xA0 + count])
@@ -54,32 +60,33 @@ def decode(data: bytes) -> object:
 
 
 def number(value: int | float, path: str = "number") -> int | float:
-    """`value` under the number rules; refuses NaN, infinity and an integer no double holds exactly."""
+    """`value` under the number rules, as a plain int or float; refuses NaN, infinity and what no double holds."""
     if isinstance(value, int):
         if INTEGER_MIN <= value < INTEGER_END:
-            return value
+            return int(value)
         try:
             rounded = float(value)
         except OverflowError:
             rounded = math.inf
-        if rounded != value:
+        # The second form is how JSON writes a double of this size: 2^64 as 18446744073709552000.
+        if rounded != value and not (abs(value) < 10**21 and _ecmascript_float(rounded) == str(value)):
             raise ValidationError(path, "an integer outside [-2^63, 2^64) must be exact as a double", value)
         return rounded
     if not math.isfinite(value):
         raise ValidationError(path, "NaN and infinity are not values", value)
     if value.is_integer() and INTEGER_MIN <= value < INTEGER_END:
         return int(value)
-    return value
+    return float(value)
 
 
 def text(value: str, path: str = "text") -> str:
-    """`value` unchanged; refuses lone surrogates, which have no UTF-8."""
+    """`value` as a plain string; refuses lone surrogates, which have no UTF-8."""
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
             raise ValidationError(path, "a string must be Unicode text without lone surrogates", value) from None
-    return value
+    return value if type(value) is str else str.__str__(value)
 
 
 def json_tree(value: object, path: str = "json", depth: int = 0) -> Value:
@@ -107,6 +114,31 @@ def json_tree(value: object, path: str = "json", depth: int = 0) -> Value:
 def json_text(value: object, path: str = "json") -> str:
     """Canonical JSON of `value`: keys by code point, no white space, numbers as ECMAScript writes them."""
     return _write_json(json_tree(value, path))
+
+
+def check_json_text(given: str, path: str = "json") -> str:
+    """`given` unchanged; ValidationError unless it is the canonical JSON of some value."""
+    # Nearly every text is told by the C encoder alone: it differs from ours in floats and in what it lets through.
+    if given.count("[") + given.count("{") <= MAX_DEPTH and not LONG_INTEGER.search(given):
+        with contextlib.suppress(ValueError):
+            if PLAIN_ENCODER.encode(PLAIN_DECODER.decode(given)) == given:
+                return given
+    try:
+        canonical = json_text(json.loads(given), path)
+    except (ValueError, RecursionError):
+        canonical = ""
+    if canonical != given:
+        raise ValidationError(path, "canonical JSON: keys sorted, no white space, shortest numbers", given)
+    return given
+
+
+def _not_plain(literal: str) -> NoReturn:
+    raise ValueError(literal)
+
+
+LONG_INTEGER = re.compile(r"\d{19}")
+PLAIN_DECODER = json.JSONDecoder(parse_float=_not_plain, parse_constant=_not_plain)
+PLAIN_ENCODER = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def _write_json(tree: Value) -> str:

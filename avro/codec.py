@@ -39,8 +39,8 @@ class RecordCodec:
         self._schema = fastavro.parse_schema(emit(node, logical=False, docs=False))
         self._write = writer(node)
 
-    def encode(self, datum: Mapping[str, Any]) -> bytes:
-        """Framed bytes of a datum."""
+    def encode(self, datum: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
+        """Framed bytes of a datum, given by name or as all its values in order."""
         return self._frame + self._write(datum)
 
     def decode(self, data: bytes) -> dict[str, Any]:
@@ -82,22 +82,11 @@ class ObservationCodec(RecordCodec):
         source, link, patch = observation.source, observation.link, observation.patch
         if not self._as_is:
             patch = self._wire_patch(patch)
+        said_by = (source.agent, source.run, source.step, source.tool, source.seq)
+        relation = None if link is None else (link.relation, link.target, link.valid_from, link.valid_to)
         return self.encode(
-            {
-                "entity": observation.entity,
-                "kind": observation.kind,
-                "observed_at": observation.observed_at,
-                "priority": observation.priority,
-                "source": {"agent": source.agent, "run": source.run, "step": source.step,
-                           "tool": source.tool, "seq": source.seq},
-                "causes": observation.causes,
-                "patch": patch,
-                "cleared": observation.cleared,
-                "retracts": observation.retracts,
-                "link": None if link is None else {"relation": link.relation, "target": link.target,
-                                                   "valid_from": link.valid_from, "valid_to": link.valid_to},
-                "subject": observation.subject,
-            }
+            (observation.entity, observation.kind, observation.observed_at, observation.priority, said_by,
+             observation.causes, patch, observation.cleared, observation.retracts, relation, observation.subject)
         )  # fmt: skip
 
     def _wire_patch(self, patch: Mapping[str, Any]) -> dict[str, Any]:

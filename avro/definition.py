@@ -25,6 +25,7 @@ NUMBERS = frozenset({"int", "long", "float", "double"})
 FIELD_ATTRIBUTES = frozenset(
     {"refold.reducer", "refold.limit", "refold.inline", "refold.name", "refold.function", "refold.code"}
 )
+CODE_PARTS = {"name", "version", "source"}
 RECORD_ATTRIBUTES = frozenset({"refold.closed_by"})
 RESERVED = frozenset({"links"})
 
@@ -92,11 +93,6 @@ def parse(document: object, code_of: CodeOf | None = None, place: str = "definit
             each["refold.code"] = dict(code_of(each["refold.function"]))
         definition = _field(each, f"{name}.{each['name']}")
         fields[definition.name] = definition
-    if not fields:
-        raise SchemaError(f"{place}: an entity type needs at least one field")
-    firsts = [each.first_name for each in fields.values()]
-    if len(set(firsts)) != len(firsts):
-        raise SchemaError(f"{name}: two fields share the first name {max(firsts, key=firsts.count)!r}")
     closed_by = str(document.get("refold.closed_by", ""))
     if closed_by and closed_by not in fields:
         raise SchemaError(f"{name}: refold.closed_by names {closed_by!r}, which is no field of it")
@@ -134,18 +130,14 @@ def _field(each: Mapping[str, Any], place: str) -> FieldDefinition:
         raise SchemaError(f"{place}: refold.reducer must be one of {', '.join(REDUCERS)}; given {reducer!r}")
     node = _elements_not_null(each["type"], reducer)
     _check_type(node, reducer, place)
-    first_name = each.get("refold.name", each["name"])
-    if not isinstance(first_name, str) or not NAME.match(first_name):
-        raise SchemaError(f"{place}: refold.name is the field's first name; given {first_name!r}")
-    if first_name != each["name"] and first_name not in each.get("aliases", ()):
-        raise SchemaError(f"{place}: a renamed field lists its first name {first_name!r} in aliases, as Avro asks")
-    if reducer == "custom" and not each.get("refold.code"):
-        raise SchemaError(f"{place}: a custom reducer needs refold.function, as 'module:function'")
-    if reducer != "custom" and "refold.function" in each:
-        raise SchemaError(f"{place}: refold.function goes with the reducer 'custom', not with {reducer!r}")
+    if reducer == "custom" and set(each.get("refold.code", {})) != CODE_PARTS:
+        raise SchemaError(f"{place}: a custom reducer needs refold.function, as 'module:function', that can be imported")
+    for key in ("refold.function", "refold.code"):
+        if reducer != "custom" and key in each:
+            raise SchemaError(f"{place}: {key} goes with the reducer custom, not with {reducer}")
     return FieldDefinition(
         name=each["name"],
-        first_name=first_name,
+        first_name=each.get("refold.name", each["name"]),
         reducer=reducer,
         node=node,
         inline_bytes=_count(each, "refold.inline", INLINE_DEFAULT, place),
@@ -167,17 +159,17 @@ def _elements_not_null(node: Node, reducer: str) -> Node:
 
 def _check_type(node: Node, reducer: str, place: str) -> None:
     value = value_of(node)
-    if value["type"] == "null":
-        raise SchemaError(f"{place}: a field needs a type beside null")
     collection = COLLECTIONS.get(reducer)
     if collection and value["type"] != collection:
-        raise SchemaError(f"{place}: the reducer {reducer} folds an {collection}; given {value['type']}")
+        article = "an" if collection == "array" else "a"
+        raise SchemaError(f"{place}: the reducer {reducer} folds {article} {collection}; given {value['type']}")
     if collection and (allows(node, "refold.Blob") or allows(node, "refold.Sealed")):
         raise SchemaError(f"{place}: in a collection, refold.Blob and refold.Sealed stand in the element's type")
     if reducer in ARITHMETIC:
         ordered = NUMBERS if reducer == "sum" else NUMBERS | {"string"}
-        if value["type"] not in ordered or value.get("logicalType") in ("decimal", "refold-json"):
-            raise SchemaError(f"{place}: {reducer} needs one of {_names(ordered)}; given {value['type']}")
+        given = value.get("logicalType", value["type"])
+        if value["type"] not in ordered or given == "refold-json" or (reducer == "sum" and given != value["type"]):
+            raise SchemaError(f"{place}: {reducer} needs one of {_names(ordered)}; given {given}")
         if allows(node, "refold.Blob") or allows(node, "refold.Sealed"):
             raise SchemaError(f"{place}: {reducer} cannot look into refold.Blob or refold.Sealed")
     for inner in walk(node):

@@ -53,10 +53,10 @@ def check_entity(value: object, path: str = "entity") -> str:
 def check_id(value: object, path: str) -> bytes:
     """An observation's id, from 32 bytes or 64 hexadecimal digits."""
     try:
-        raw = bytes.fromhex(value) if isinstance(value, str) else bytes(value)  # type: ignore[call-overload]
-    except (ValueError, TypeError):
+        raw = bytes.fromhex(value) if isinstance(value, str) else value
+    except ValueError:
         raw = b""
-    if len(raw) != ID_BYTES:
+    if not isinstance(raw, (bytes, bytearray, memoryview)) or len(raw) != ID_BYTES:
         raise ValidationError(path, "an observation's id: 64 hexadecimal digits", value)
     return bytes(raw)
 
@@ -136,7 +136,7 @@ class Door:
     def _cleared(self, names: Iterable[str]) -> tuple[str, ...]:
         firsts = set()
         for name in names:
-            if name not in self._fields:
+            if not isinstance(name, str) or name not in self._fields:
                 known = ", ".join(self.definition.fields)
                 raise ValidationError("cleared", f"{self.definition.name} has the fields {known}", name)
             firsts.add(self._fields[name][0])

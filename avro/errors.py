@@ -18,6 +18,8 @@ The command line ends with 2 on each of them and prints the message alone.
 
 from __future__ import annotations
 
+SHOWN_MAX = 120
+
 
 class RefoldError(Exception):
     """Root of refold's own errors."""
@@ -38,10 +40,7 @@ class ValidationError(InputError):
     """
 
     def __init__(self, field: str, rule: str, given: object) -> None:
-        shown = given if isinstance(given, str) and given.startswith("(") else repr(given)
-        if len(shown) > 120:
-            shown = f"{shown[:110]}... ({len(shown)} characters)"
-        super().__init__(f"{field}: {rule}; given {shown}")
+        super().__init__(f"{_one_line(field)}: {rule}; given {_shown(given)}")
         self.field = field
         self.rule = rule
         self.given = given
@@ -49,6 +48,24 @@ class ValidationError(InputError):
     def at(self, place: str) -> ValidationError:
         """The same refusal, placed below an outer path."""
         return ValidationError(f"{place}{self.field}", self.rule, self.given)
+
+
+def _shown(given: object) -> str:
+    """What was given, on one line and short; a text in parentheses describes what is too large to show."""
+    if isinstance(given, str) and given.startswith("("):
+        return _one_line(given)
+    try:
+        shown = repr(given)
+    except Exception:  # an integer of thousands of digits has no repr, and a stranger's object may have none either
+        return f"(a {type(given).__name__} that cannot be shown)"
+    return _one_line(shown) if len(shown) <= SHOWN_MAX else f"{_one_line(shown[:110])}... ({len(shown)} characters)"
+
+
+def _one_line(text: str) -> str:
+    """A map's key may stand in a path, and may hold anything: printable, and not without end."""
+    if len(text) > SHOWN_MAX * 2:
+        text = f"{text[:SHOWN_MAX]}...{text[-SHOWN_MAX // 2 :]}"
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class NotAnswerable(InputError):

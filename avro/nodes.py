@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from refold.avro.errors import SchemaError
 
@@ -30,6 +30,7 @@ LOGICAL = {
     JSON: "string",
 }
 DECIMAL_PRECISION_MAX = 18
+MAX_DEPTH = 20
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 ID: dict[str, Any] = {"type": "fixed", "name": "refold.Id", "size": 32}
@@ -62,8 +63,17 @@ class _Expansion:
     def __init__(self) -> None:
         self._known: dict[str, dict[str, Any]] = dict(BUILT_IN)
         self._open: list[str] = []
+        self._depth = 0
 
     def node(self, schema: object, namespace: str, place: str) -> Node:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise SchemaError(f"{place}: types nested deeper than {MAX_DEPTH} levels")
+        found = self._node(schema, namespace, place)
+        self._depth -= 1
+        return found
+
+    def _node(self, schema: object, namespace: str, place: str) -> Node:
         if isinstance(schema, str):
             return self._by_name(schema, namespace, place)
         if isinstance(schema, Sequence):
@@ -71,17 +81,29 @@ class _Expansion:
         if not isinstance(schema, Mapping) or "type" not in schema:
             raise SchemaError(f"{place}: an Avro type is a name, a union or an object with 'type'; given {schema!r}")
         kind = schema["type"]
+        astray = [key for key in schema if str(key).startswith("refold.")]
+        if astray and self._open:
+            raise SchemaError(f"{place}: {astray[0]} stands on the field, beside its name, not inside its type")
         if not isinstance(kind, str):
             return self.node(kind, namespace, place)
         if kind in NAMED:
-            return self._named(schema, kind, namespace, place)
-        if kind == "array":
-            return {"type": "array", "items": self.node(schema.get("items"), namespace, f"{place}[]")}
-        if kind == "map":
-            return {"type": "map", "values": self.node(schema.get("values"), namespace, f"{place}{{}}")}
-        node = self._by_name(kind, namespace, place)
+            node: Node = self._named(schema, kind, namespace, place)
+        elif kind == "array":
+            node = {"type": "array", "items": self._inner(schema.get("items"), namespace, f"{place}[]")}
+        elif kind == "map":
+            node = {"type": "map", "values": self._inner(schema.get("values"), namespace, f"{place}{{}}")}
+        else:
+            node = self._by_name(kind, namespace, place)
         assert isinstance(node, dict)
-        return {**node, **self._logical(schema, node, place)}
+        logical = self._logical(schema, node, place)
+        return {**node, **logical} if logical else node
+
+    def _inner(self, schema: object, namespace: str, place: str) -> Node:
+        """An element's type. Nothing but null would take no bytes, and a few bytes could claim endless elements."""
+        node = self.node(schema, namespace, place)
+        if isinstance(node, dict) and node["type"] == "null":
+            raise SchemaError(f"{place}: null alone holds nothing; give a type, with null beside it if need be")
+        return node
 
     def _by_name(self, name: str, namespace: str, place: str) -> Node:
         if name in PRIMITIVES:
@@ -97,59 +119,81 @@ class _Expansion:
         logical = schema.get("logicalType")
         if logical is None:
             return {}
-        if logical not in LOGICAL:
+        if not isinstance(logical, str) or logical not in LOGICAL:
             raise SchemaError(f"{place}: logicalType {logical!r} is not one of {', '.join(sorted(LOGICAL))}")
         if LOGICAL[logical] != node["type"]:
             raise SchemaError(f"{place}: logicalType {logical} stands on {LOGICAL[logical]}, not on {node['type']}")
         if logical != "decimal":
             return {"logicalType": logical}
         precision, scale = schema.get("precision"), schema.get("scale", 0)
-        if not isinstance(precision, int) or not 0 < precision <= DECIMAL_PRECISION_MAX:
+        if type(precision) is not int or not 0 < precision <= DECIMAL_PRECISION_MAX:
             raise SchemaError(f"{place}: a decimal needs a precision from 1 to {DECIMAL_PRECISION_MAX}")
-        if not isinstance(scale, int) or not 0 <= scale <= precision:
+        if type(scale) is not int or not 0 <= scale <= precision:
             raise SchemaError(f"{place}: a decimal's scale lies between 0 and its precision")
         return {"logicalType": logical, "precision": precision, "scale": scale}
 
     def _named(self, schema: Mapping[str, Any], kind: str, namespace: str, place: str) -> Node:
         name = schema.get("name")
-        if not isinstance(name, str) or not all(NAME.match(part) for part in name.split(".")):
+        if not _is_name(name):
             raise SchemaError(f"{place}: a {kind} needs a name of letters, digits and _; given {name!r}")
-        namespace = name.rpartition(".")[0] or str(schema.get("namespace", namespace))
+        namespace = name.rpartition(".")[0] or str(schema.get("namespace") or namespace)
         full = name if "." in name or not namespace else f"{namespace}.{name}"
+        if not _is_name(full):
+            raise SchemaError(f"{place}: a namespace is of letters, digits, _ and dots; given {namespace!r}")
         if full in BUILT_IN:
-            return BUILT_IN[full]
+            return self._built_in(full, schema, place)
+        if namespace.partition(".")[0] == "refold" and namespace.split(".")[:2] != ["refold", "types"]:
+            raise SchemaError(f"{place}: {full} stands in refold's own namespace; use refold.types or one of yours")
         if full in self._known:
             raise SchemaError(f"{place}: {full} is defined twice; use it by name the second time")
-        node: dict[str, Any] = {"type": kind, "name": full}
-        if schema.get("aliases"):
-            node["aliases"] = list(schema["aliases"])
+        node: dict[str, Any] = {"type": kind, "name": full, **_aliases_of(schema, place)}
         if kind == "enum":
             node["symbols"] = _symbols(schema, place)
         elif kind == "fixed":
             size = schema.get("size")
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            if type(size) is not int or size < 1:
                 raise SchemaError(f"{place}: a fixed needs a size in bytes")
             node["size"] = size
         else:
+            fields = schema.get("fields")
+            if not isinstance(fields, list) or not fields:
+                raise SchemaError(f"{place}: the record {full} needs fields, at least one")
             self._open.append(full)
-            node["fields"] = [self._field(field, namespace, place) for field in schema.get("fields", [])]
+            node["fields"] = [self._field(field, namespace, place) for field in fields]
             self._open.pop()
-            names = [field["name"] for field in node["fields"]]
-            if len(set(names)) != len(names):
-                raise SchemaError(f"{place}: two fields of {full} share a name")
+            _check_names(node["fields"], full, place)
+            for option in (BLOB, SEALED):
+                if _could_be(node["fields"], option):
+                    raise SchemaError(f"{place}: a value of {full} could not be told from {option['name']}; use that")
         self._known[full] = node
         return node
 
-    def _field(self, field: Mapping[str, Any], namespace: str, place: str) -> dict[str, Any]:
+    def _built_in(self, full: str, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
+        """A document stored whole repeats refold's own types; they must be these."""
+        node = BUILT_IN[full]
+        fields = schema.get("fields", [])
+        named = [each.get("name") if isinstance(each, Mapping) else each for each in fields]
+        if named != [each["name"] for each in node.get("fields", [])]:
+            raise SchemaError(f"{place}: {full} is refold's own type; use it by name")
+        return node
+
+    def _field(self, field: object, namespace: str, place: str) -> dict[str, Any]:
+        if not isinstance(field, Mapping):
+            raise SchemaError(f"{place}: a field is an object with a name and a type; given {field!r}")
         name = field.get("name")
         if not isinstance(name, str) or not NAME.match(name):
             raise SchemaError(f"{place}: a field needs a name of letters, digits and _; given {name!r}")
         inner = f"{place}.{name}"
         if field.get("default") is not None:
             raise SchemaError(f"{inner}: only null may be a default; an absent field is absent, and readers fill in")
-        kept = {"name": name, "type": self.node(field.get("type"), namespace, inner)}
-        if field.get("aliases"):
-            kept["aliases"] = list(field["aliases"])
+        if "type" not in field:
+            raise SchemaError(f"{inner}: a field needs a type")
+        if "logicalType" in field:
+            raise SchemaError(f"{inner}: logicalType stands inside the type, as {{'type': ..., 'logicalType': ...}}")
+        node = self._inner(field["type"], namespace, inner)
+        kept = {"name": name, "type": node, **_aliases_of(field, inner)}
+        if allows(node, "null"):
+            kept["default"] = None  # without it an Avro reader of a later version could not read older records
         kept.update({key: value for key, value in field.items() if key.startswith("refold.") or key == "doc"})
         return kept
 
@@ -158,19 +202,78 @@ class _Expansion:
         if any(isinstance(node, list) for node in nodes):
             raise SchemaError(f"{place}: a union may not hold a union")
         flat: list[dict[str, Any]] = [node for node in nodes if isinstance(node, dict)]
-        value = [node for node in flat if node["type"] != "null" and node.get("name") not in BUILT_IN]
+        value = [node for node in flat if id_of(node) not in OPTIONS]
         if len(value) != 1 or len({id_of(node) for node in flat}) != len(flat):
             raise SchemaError(
                 f"{place}: a union is one type with null, refold.Blob and refold.Sealed beside it; "
                 "several value types could not be told apart in ids and in JSON"
             )
-        return flat
+        return sorted(flat, key=lambda node: OPTIONS.get(id_of(node), 1))
+
+
+OPTIONS = {"null": 0, "refold.Blob": 2, "refold.Sealed": 3}
+"""What may stand beside a union's one value type, and its place: null first, as Avro's default null asks."""
+
+
+def _could_be(fields: Sequence[Mapping[str, Any]], option: dict[str, Any]) -> bool:
+    """Whether a record's values may be taken for a Blob or Sealed: its very fields once absent ones are left out, and
+    bytes where it has bytes. So a value alone tells what it is, in ids as on the wire."""
+    names = {field["name"] for field in option["fields"]}
+    raw = "hash" if option is BLOB else "ciphertext"
+    for called in ("refold.name", "name"):
+        types = {field.get(called, field["name"]): field["type"] for field in fields}
+        always = {name for name, node in types.items() if not allows(node, "null")}
+        if always <= names <= types.keys() and value_of(types[raw])["type"] in ("bytes", "fixed"):
+            return True
+    return False
+
+
+def names_of(field: Mapping[str, Any]) -> set[str]:
+    """Every name a field goes by: its own, its first and its aliases."""
+    return {field["name"], field.get("refold.name", field["name"]), *field.get("aliases", ())}
+
+
+def _check_names(fields: Sequence[Mapping[str, Any]], full: str, place: str) -> None:
+    """No field goes by a name that is another's: neither ids nor Avro's readers could tell them apart."""
+    taken: dict[str, str] = {}
+    for field in fields:
+        first = field.get("refold.name", field["name"])
+        if not isinstance(first, str) or not NAME.match(first):
+            raise SchemaError(f"{place}.{field['name']}: refold.name is the field's first name; given {first!r}")
+        if first != field["name"] and first not in field.get("aliases", ()):
+            raise SchemaError(
+                f"{place}.{field['name']}: a renamed field lists its first name {first!r} in aliases, as Avro asks"
+            )
+        for name in names_of(field):
+            other = taken.setdefault(name, field["name"])
+            if other != field["name"]:
+                raise SchemaError(
+                    f"{place}: {name!r} is a name, a first name or an alias of both {other} and {field['name']} in {full}"
+                )
+        if [each["name"] for each in fields].count(field["name"]) > 1:
+            raise SchemaError(f"{place}: two fields of {full} share the name {field['name']}")
+
+
+def _aliases_of(schema: Mapping[str, Any], place: str) -> dict[str, list[str]]:
+    aliases = schema.get("aliases")
+    if not aliases:
+        return {}
+    if not isinstance(aliases, list) or not all(_is_name(alias) for alias in aliases):
+        raise SchemaError(f"{place}: aliases is a list of names; given {aliases!r}")
+    return {"aliases": list(aliases)}
+
+
+def _is_name(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and all(NAME.match(part) for part in name.split("."))
 
 
 def _symbols(schema: Mapping[str, Any], place: str) -> list[str]:
     symbols = schema.get("symbols")
-    if not isinstance(symbols, Sequence) or not symbols or len(set(symbols)) != len(symbols):
-        raise SchemaError(f"{place}: an enum needs symbols, each once")
+    if not isinstance(symbols, list) or not symbols:
+        raise SchemaError(f"{place}: an enum needs symbols, at least one")
+    for symbol in symbols:
+        if not isinstance(symbol, str) or not NAME.match(symbol) or symbols.count(symbol) > 1:
+            raise SchemaError(f"{place}: an enum's symbols are names of letters, digits and _, each once; given {symbol!r}")
     return list(symbols)
 
 

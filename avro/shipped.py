@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from refold.avro.definition import CodeOf, TypeDefinition, parse
 from refold.avro.errors import SchemaError
@@ -37,9 +38,17 @@ def load_types(paths: Iterable[Path], code_of: CodeOf | None = None) -> dict[str
 def load_type(file: Path, code_of: CodeOf | None = None) -> TypeDefinition:
     """The definition in one .avsc file."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
     except OSError as error:
         raise SchemaError(f"{file}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SchemaError(f"{file}: not JSON: {error}") from None
     return parse(document, code_of, str(file))
+
+
+def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) != len(members):
+        names = [name for name, _ in members]
+        raise ValueError(f"the key {max(names, key=names.count)!r} stands twice in one object")
+    return found

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from refold.avro.canonical import encode_name
 from refold.avro.definition import FieldDefinition, TypeDefinition
 from refold.avro.errors import SchemaError
 from refold.avro.observation import Observation
@@ -76,6 +77,8 @@ class Fold:
     def __init__(self, definition: TypeDefinition) -> None:
         self.definition = definition
         self.reducers = {each.first_name: reducer_of(each) for each in definition.fields.values()}
+        # In the order of their keys' bytes, which is how a state's maps are encoded.
+        self.ordered = sorted(((name, encode_name(name)) for name in self.reducers), key=lambda pair: pair[1])
         self._in_order = frozenset(name for name, reducer in self.reducers.items() if reducer.in_order)
 
     def directly(self, entity: Entity, seen: Seen) -> list[Mutation] | None:

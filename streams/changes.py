@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from refold.avro.derive import SOURCE
 from refold.avro.nodes import Node
 from refold.avro.observation import Source
 from refold.avro.registry import TypeVersion
@@ -19,9 +18,6 @@ from refold.avro.wire import from_wire, to_wire
 from refold.reducers.cells import Mutation
 from refold.reducers.links import FIELD as LINKS
 from refold.reducers.order import order_key_of, place_of
-
-SOURCE_FIELDS = tuple(field["name"] for field in SOURCE["fields"])
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -65,46 +61,40 @@ class ChangeCodec:
 
     def encode(self, change: Change) -> bytes:
         """Framed bytes."""
-        datum = {name: getattr(change, name) for name in Change.__slots__ if name != "steps"}
-        datum["steps"] = [self._step_datum(step) for step in change.steps]
-        return self._codec.encode(datum)
+        steps = [self._step_datum(step) for step in change.steps]
+        return self._codec.encode(
+            (change.entity, change.definition, change.from_version, change.to_version, change.hash_before,
+             change.hash_after, change.through, change.redefined, steps)
+        )  # fmt: skip
 
     def decode(self, data: bytes) -> Change:
         """The change behind framed bytes; raises UndecodableError."""
         datum = self._codec.decode(data)
         return Change(**{**datum, "steps": [self._step(step) for step in datum["steps"]]})
 
-    def _step_datum(self, step: Step) -> dict[str, Any]:
-        fields: dict[str, list[dict[str, Any]]] = {}
-        links = []
+    def _step_datum(self, step: Step) -> tuple[Any, ...]:
+        fields: dict[str, list[tuple[Any, ...]]] = {}
+        links: list[tuple[Any, ...]] = []
         for mutation in step.mutations:
             if mutation.field == LINKS:
                 links.append(_link_datum(mutation, step.observation))
             else:
                 fields.setdefault(mutation.field, []).append(self._datum(mutation, step.observation))
         source = step.source
-        return {
-            "offset": step.offset,
-            "version": step.version,
-            "observation": step.observation,
-            "observed_at": step.observed_at,
-            "recorded_at": step.recorded_at,
-            "source": {name: getattr(source, name) for name in SOURCE_FIELDS},
-            "fields": fields,
-            "links": links,
-        }
+        said_by = (source.agent, source.run, source.step, source.tool, source.seq)
+        return (step.offset, step.version, step.observation, step.observed_at, step.recorded_at, said_by, fields, links)
 
-    def _datum(self, mutation: Mutation, own: bytes) -> dict[str, Any]:
+    def _datum(self, mutation: Mutation, own: bytes) -> tuple[Any, ...]:
         reducer, write = self._write[mutation.field]
         _, op, key, old, new, observation = mutation
         if write is not None:
             old, new = None if old is None else write(old), None if new is None else write(new)
-        datum = {"op": op, "old": old, "new": new, "observation": None if observation == own else observation}
+        holder = None if observation == own else observation
         if reducer == "map":
-            datum["key"] = key
-        elif reducer == "append":
-            datum["key"] = {**place_of(key[0])._asdict(), "index": key[1]}
-        return datum
+            return (op, key, old, new, holder)
+        if reducer == "append":
+            return (op, (*place_of(key[0]), key[1]), old, new, holder)
+        return (op, old, new, holder)
 
     def _step(self, datum: Mapping[str, Any]) -> Step:
         own = datum["observation"]
@@ -136,16 +126,10 @@ def _element(node: Node) -> list[dict[str, Any]]:
     return [{"type": "null"}, *(branch for branch in branches if branch["type"] != "null")]
 
 
-def _link_datum(mutation: Mutation, own: bytes) -> dict[str, Any]:
+def _link_datum(mutation: Mutation, own: bytes) -> tuple[Any, ...]:
     relation, target = mutation.key
-    return {
-        "op": mutation.op,
-        "relation": relation,
-        "target": target,
-        "old": mutation.old,
-        "new": mutation.new,
-        "observation": None if mutation.observation == own else mutation.observation,
-    }
+    holder = None if mutation.observation == own else mutation.observation
+    return (mutation.op, relation, target, mutation.old, mutation.new, holder)
 
 
 def _present(validity: Mapping[str, Any]) -> dict[str, Any]:

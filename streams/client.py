@@ -34,6 +34,8 @@ from refold.streams.view import EntityView, StateView
 
 Time = int | dt.datetime | str
 
+UNREGISTERED = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -90,6 +92,7 @@ class Log:
             priority=priority, source=origin, causes=causes, cleared=cleared, retracts=retracts, link=link,
             subject=subject, allow_future=allow_future, blobs=blobs,
         )  # fmt: skip
+        self._writers[version.definition.name] = version = self._registered(version)
         count()
         return self._append(observation, version, blobs).hex()
 
@@ -110,11 +113,7 @@ class Log:
     def take(self, observation: Observation, observation_id: bytes, definition: TypeDefinition,
              blobs: Mapping[bytes, bytes]) -> None:  # fmt: skip
         """Record an observation that was built elsewhere, under the definition it was built by."""
-        version = self._port.registry.find(definition)
-        if version is None:
-            self._port.register(definition)
-            version = self._port.registry.find(definition)
-            assert version is not None
+        version = self._registered(self._port.registry.find(definition) or TypeVersion(definition, UNREGISTERED, 0))
         self._append(observation, version, blobs, observation_id)
 
     def _append(self, observation: Observation, version: TypeVersion, blobs: Mapping[bytes, bytes],
@@ -133,18 +132,20 @@ class Log:
         mine = self._types.get(type_name)
         known = self._port.registry.versions(type_name)
         if mine is not None and (type_name in self._mine or not known):
-            version = self._port.registry.find(mine)
-            if version is None:
-                self._port.register(mine)
-                version = self._port.registry.find(mine)
-                assert version is not None
-        elif known:
-            version = known[-1]
-        else:
+            return self._port.registry.find(mine) or TypeVersion(mine, UNREGISTERED, 0)
+        if not known:
             names = ", ".join(sorted(self._types))
             raise SchemaError(f"unknown type {type_name!r}; known here: {names}. Add its .avsc file with --types")
-        self._writers[type_name] = version
-        return version
+        return known[-1]
+
+    def _registered(self, version: TypeVersion) -> TypeVersion:
+        """The version as the log has it: a type is registered by its first observation that was found good."""
+        if version.offset != UNREGISTERED:
+            return version
+        self._port.register(version.definition)
+        found = self._port.registry.find(version.definition)
+        assert found is not None
+        return found
 
     def register(self, definition: TypeDefinition) -> None:
         """Make a type definition part of the log; entities of an older version are folded again by it."""

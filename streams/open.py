@@ -19,6 +19,7 @@ from refold.avro.errors import InputError
 from refold.avro.shipped import load_types, shipped_types
 from refold.reducers.custom import code_of
 from refold.streams.client import Log, Surroundings
+from refold.streams.log.file.layout import is_log
 from refold.streams.log.file.log import OWNER_TIMEOUT_S, FileLog
 from refold.streams.partition import check_partitions
 
@@ -39,6 +40,27 @@ def open_log(
     url: see the module; without one REFOLD_LOG, else file:.refold. types: .avsc files, or folders of them, beside or
     instead of the shipped ones. around: clock, ids and name of this process, for tests.
     """
+    path, partitions = _place(url)
+    mine = load_types([Path(each) for each in types], code_of)
+    surroundings = around or process_surroundings()
+    port = FileLog(
+        path,
+        clock_ms=lambda: surroundings.now_micros() // 1000,
+        new_id=lambda: uuid.uuid4().bytes,
+        partitions=partitions,
+        read_only=read_only,
+        owner_timeout_s=owner_timeout_s,
+    )
+    return Log(port, {**shipped_types(), **mine}, set(mine), surroundings)
+
+
+def log_exists(url: str | None = None) -> bool:
+    """Whether a log is at the URL; InputError where the URL is none, or another thing is there."""
+    return is_log(_place(url)[0])
+
+
+def _place(url: str | None) -> tuple[Path, int | None]:
+    """The folder a URL names, and the partitions it asks for."""
     place = url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
     scheme, colon, rest = place.partition(":")
     if colon and scheme == "kafka":
@@ -48,17 +70,7 @@ def open_log(
     path, _, query = rest.removeprefix("//").partition("?")
     if not path:
         raise InputError(f"{place!r} names no folder; give file:PATH, such as {DEFAULT_URL}")
-    mine = load_types([Path(each) for each in types], code_of)
-    surroundings = around or process_surroundings()
-    port = FileLog(
-        Path(unquote(path)).expanduser(),
-        clock_ms=lambda: surroundings.now_micros() // 1000,
-        new_id=lambda: uuid.uuid4().bytes,
-        partitions=_partitions(place, query),
-        read_only=read_only,
-        owner_timeout_s=owner_timeout_s,
-    )
-    return Log(port, {**shipped_types(), **mine}, set(mine), surroundings)
+    return Path(unquote(path)).expanduser(), _partitions(place, query)
 
 
 def _partitions(url: str, query: str) -> int | None:

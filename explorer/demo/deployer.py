@@ -1,6 +1,7 @@
 """A second agent with its hands on what the first one relies on: it deploys, marks the point, and overwrites later.
 
-    python -m refold.explorer.demo.deployer file:PATH
+    python -m refold.explorer.demo.deployer file:PATH deploy
+    python -m refold.explorer.demo.deployer file:PATH overwrite
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import argparse
 
 import refold
-from refold.explorer.demo.cue import Cue
 from refold.explorer.demo.names import CONFIG, DEPLOYED, DEPLOYER, PLATFORM
 
 CREATED = {"tool": "acme.refund", "version": "2026.10", "rate_limit": 20, "timeout_ms": 5000, "owner": "payments"}
@@ -32,12 +32,7 @@ def overwrite(log: refold.Log) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Deploy a tool's configuration; later, overwrite it.")
     parser.add_argument("log", help="URL of the log, such as file:PATH")
-    parser.add_argument("--cued", action="store_true", help="take turns with the demo that started this")
+    parser.add_argument("act", choices=["deploy", "overwrite"])
     given = parser.parse_args()
-    cue = Cue(given.cued)
     with refold.open(given.log) as opened:
-        deploy(opened)
-        cue.say("deployed", kept=2)
-        cue.wait()
-        overwrite(opened)
-        cue.say("overwritten", kept=3)
+        {"deploy": deploy, "overwrite": overwrite}[given.act](opened)

@@ -6,6 +6,7 @@ of {"definition", "offset"} under `refold.definitions`.
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,8 @@ from refold.streams.exchange.reading import Progress
 
 METADATA = "refold.definitions"
 CODEC = "deflate"
+MAGIC = b"Obj\x01"
+SUFFIX = ".avro"
 
 ORIGIN = record("refold.Origin", log=TEXT, partition={"type": "int"}, offset={"type": "long"}, recorded_at=MILLIS)
 SCHEMA = emit(
@@ -46,6 +49,17 @@ SCHEMA = emit(
 )
 
 
+def is_container(path: Path) -> bool:
+    """Whether the file is to be read as a container: by its ending, or by its first bytes."""
+    if path.suffix == SUFFIX:
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False  # whoever reads it next says why it cannot be read
+
+
 def write_container(file: IO[bytes], lines: Iterable[Mapping[str, Any]], definitions: list[Mapping[str, Any]]) -> None:
     """Write lines as one container; `file` need not be seekable."""
     metadata = {METADATA: json.dumps(definitions, ensure_ascii=False)} if definitions else {}
@@ -54,7 +68,7 @@ def write_container(file: IO[bytes], lines: Iterable[Mapping[str, Any]], definit
 
 def container_definitions(path: Path, shown: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The definitions in a container's metadata, each with its place."""
-    with _opened(path, shown) as reader:
+    with _Container(path, shown) as reader:
         stored = reader.metadata.get(METADATA, "[]")
         try:
             found = json.loads(stored)
@@ -69,7 +83,7 @@ def container_definitions(path: Path, shown: str) -> Iterator[tuple[str, dict[st
 def container_lines(path: Path, shown: str, progress: Progress | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each record as a line object, its place being FILE:RECORD, counted from 1."""
     size = path.stat().st_size if path.exists() else 0
-    with _opened(path, shown) as reader:
+    with _Container(path, shown) as reader:
         number = 0
         records = iter(reader)
         while True:
@@ -86,8 +100,8 @@ def container_lines(path: Path, shown: str, progress: Progress | None = None) ->
             yield place, _line(datum, place)
 
 
-class _opened:  # noqa: N801  # a context manager, used as a function
-    """A container's records; InputError where the file is none of ours."""
+class _Container:
+    """An open container of ours, and its records; InputError where the file is another."""
 
     def __init__(self, path: Path, shown: str) -> None:
         try:
@@ -108,7 +122,7 @@ class _opened:  # noqa: N801  # a context manager, used as a function
     def __iter__(self) -> Iterator[Any]:
         return iter(self._records)
 
-    def __enter__(self) -> _opened:
+    def __enter__(self) -> _Container:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,7 +140,7 @@ def _datum(line: Mapping[str, Any]) -> dict[str, Any]:
         "retracts": [bytes.fromhex(each) for each in line["retracts"]],
         "link": None if link is None else {**link, **{key: _micros(link[key]) for key in ("valid_from", "valid_to")}},
         "origin": None if origin is None else {**origin, "recorded_at": parse_time(origin["recorded_at"]) // 1000},
-        "blobs": line.get("blobs", {}),
+        "blobs": {digest: base64.b64decode(content) for digest, content in line.get("blobs", {}).items()},
     }
 
 
@@ -148,7 +162,7 @@ def _line(datum: Mapping[str, Any], place: str) -> dict[str, Any]:
         "patch": patch,
         "retracts": [each.hex() for each in datum["retracts"]],
         "link": None if link is None else {**link, **{key: _text(link[key]) for key in ("valid_from", "valid_to")}},
-        "blobs": dict(datum["blobs"]),
+        "blobs": {digest: base64.b64encode(content).decode() for digest, content in datum["blobs"].items()},
     }
     if origin is not None:
         line["origin"] = {**origin, "recorded_at": millis_text(datetime_micros(origin["recorded_at"]) // 1000)}

@@ -1,4 +1,4 @@
-"""A file of observations: JSON lines (plain or gzip), or an Avro container by the ending .avro.
+"""A file of observations: JSON lines (plain or gzip), or an Avro container.
 
 Both give the same two things: the type definitions that the file brings, and its observations as line objects.
 """
@@ -13,12 +13,11 @@ from typing import Any, NamedTuple, NoReturn
 
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.errors import InputError, SchemaError
-from refold.streams.exchange.container import container_definitions, container_lines
+from refold.streams.exchange.container import container_definitions, container_lines, is_container
 from refold.streams.exchange.reading import Progress, text_lines
 
 DEFINITION = "definition"
 DEFINITION_KEYS = frozenset({DEFINITION, "offset"})
-CONTAINER_SUFFIX = ".avro"
 
 
 class Carried(NamedTuple):
@@ -50,7 +49,7 @@ class ExchangeFile:
 
     def definitions(self) -> Iterator[Carried]:
         """The definitions, wherever they stand in the file; raises InputError naming the line."""
-        if self.path.suffix == CONTAINER_SUFFIX:
+        if is_container(self.path):
             for place, tree in container_definitions(self.path, self.shown):
                 yield _carried(place, tree)
             return
@@ -63,7 +62,7 @@ class ExchangeFile:
 
     def lines(self, progress: Progress | None = None) -> Iterator[Given]:
         """The observations in the file's order; raises InputError naming the line."""
-        if self.path.suffix == CONTAINER_SUFFIX:
+        if is_container(self.path):
             for place, tree in container_lines(self.path, self.shown, progress):
                 yield Given(place, tree)
             return

@@ -1,9 +1,9 @@
 """Random histories of one test type that has a field for each reducer: for Hypothesis, and from a seed.
 
-Both draw plans, small records without ids, and `build` makes observations of them: a plan refers to others by how
-many plans ago they were made, since an id can be named only once it exists. Arrival is another matter: each plan
-says by how many places it comes late and how often it comes again, so a retraction often comes before its target.
-Every reference, delay and copy shrinks by itself.
+Both draw plans, small records without ids, and `build` makes observations of them: a plan refers to others
+by how many plans ago they were made, since an id can be named only once it exists. Arrival is another
+matter: each plan says by how many places it comes late and how often it comes again, so a retraction often
+comes before its target. Every reference, delay and copy shrinks by itself.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ KEYS = ("", "a", "b", "\uffff", "\U00010000")
 DOUBLES = tuple(
     canonical_number(value)
     for value in (
-        0.0, -0.0, 1.0, -1.0, 0.5, 0.1, 0.2, -0.3, 1e16, -1e16, 2.0**53, 2.0**-53, 2.0**-106, 2.0**63, -(2.0**63),
-        2.0**64, 1e300, -1e300, 1.7976931348623157e308, -1.7976931348623157e308, 2.0**970, 5e-324, -5e-324,
+        0.0, -0.0, 1.0, -1.0, 0.5, 0.1, 0.2, -0.3, 1e16, -1e16, 2.0**53, 2.0**-53, 2.0**-106, 2.0**63,
+        -(2.0**63), 2.0**64, 1e300, -1e300, 1.7976931348623157e308, -1.7976931348623157e308, 2.0**970,
+        5e-324, -5e-324,
     )
 )  # fmt: skip
 
@@ -107,7 +108,8 @@ DOUBLES = tuple(
 class Plan:
     """One observation to be made. `retracts` and `causes` count plans back from it: 1 is the plan before, and
     what reaches below the first plan, or is 0, is an id that no log holds. `stutter` leaves seq where it was.
-    It arrives `delay` places late, and once more after each of `copies` further places."""
+    It arrives `delay` places late, and once more after each of `copies` further places.
+    """
 
     kind: Kind = "assert"
     entity: str = ENTITIES[0]
@@ -166,7 +168,9 @@ def unknown_id(number: int) -> bytes:
     return hashlib.sha256(b"no observation %d" % number).digest()
 
 
-def with_offsets(observations: Sequence[Observation], start: int = 0, gap: int = 1) -> list[tuple[int, Observation]]:
+def with_offsets(
+    observations: Sequence[Observation], start: int = 0, gap: int = 1
+) -> list[tuple[int, Observation]]:
     """The log that holds `observations` in this order; a gap above 1 is what transactions leave on Kafka."""
     return [(start + index * gap, observation) for index, observation in enumerate(observations)]
 
@@ -194,7 +198,9 @@ def _backs(size_max: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.lists(st.integers(0, 6), max_size=size_max).map(tuple)
 
 
-def plans(fields: Sequence[str] = tuple(EVERYTHING), entities: Sequence[str] = ENTITIES) -> st.SearchStrategy[Plan]:
+def plans(
+    fields: Sequence[str] = tuple(EVERYTHING), entities: Sequence[str] = ENTITIES
+) -> st.SearchStrategy[Plan]:
     """One plan; `fields` narrows what is asserted and cleared to the reducers under test."""
     common: dict[str, st.SearchStrategy[Any]] = {
         "entity": st.sampled_from(entities),
@@ -233,7 +239,9 @@ def plans(fields: Sequence[str] = tuple(EVERYTHING), entities: Sequence[str] = E
 def histories(
     size_max: int = 14, fields: Sequence[str] = tuple(EVERYTHING), entities: Sequence[str] = ENTITIES[:2]
 ) -> st.SearchStrategy[list[Observation]]:
-    """Observations in arrival order, with duplicates, of at most `size_max` plans; shrinks to few and plain ones."""
+    """Observations in arrival order, with duplicates, of at most `size_max` plans; shrinks to few and plain
+    ones.
+    """
     return st.lists(plans(fields, entities), min_size=1, max_size=size_max).map(build)
 
 
@@ -256,7 +264,7 @@ class Regime:
 
     @classmethod
     def draw(cls, rng: random.Random) -> Regime:
-        """Calm and wild ones alike: from all in order to nearly nothing in order, from one source to sixty."""
+        """Calm and wild ones alike: all in order or nearly nothing, one source or sixty."""
         return cls(
             entities=rng.choice((1, 1, 2, 4)),
             sources=rng.choice((1, 2, 4, 20, 60)),
@@ -274,7 +282,7 @@ class Regime:
 
 
 def random_history(seed: int, length: int, regime: Regime | None = None) -> list[Observation]:
-    """Observations in arrival order, with duplicates, of `length` plans: a function of the arguments alone."""
+    """Observations in arrival order, with duplicates, of `length` plans: a function of its arguments."""
     rng = random.Random(seed)
     chosen = regime or Regime.draw(rng)
     entities = [f"{TYPE}/{number}" for number in range(chosen.entities)]
@@ -298,7 +306,9 @@ def _random_plan(
     patch: dict[str, Any] = {}
     # Some retractions are corrections, the others are pure.
     if not linking and not (retracting and chance(0.5)):
-        patch = {name: _random_value(rng, name) for name in rng.sample(list(EVERYTHING), rng.choice((1, 1, 2, 4)))}
+        patch = {
+            name: _random_value(rng, name) for name in rng.sample(list(EVERYTHING), rng.choice((1, 1, 2, 4)))
+        }
     retracts: tuple[int, ...] = ()
     if retracting:
         retracts = tuple(_random_back(rng, regime, index) for _ in range(rng.choice((1, 1, 1, 3))))

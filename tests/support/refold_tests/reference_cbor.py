@@ -1,7 +1,7 @@
-"""Deterministic CBOR (RFC 8949 section 4.2.1) under the number rules of ids and states, written apart from any library.
+"""Deterministic CBOR (RFC 8949 4.2.1) under the number rules of ids and states, without any library.
 
-A number with an integral value in [-2^63, 2^64) is an integer, -0.0 is 0, every other number is the shortest
-float that keeps its value; NaN and infinity are refused. Map keys are text. There are no tags.
+A number with an integral value in [-2^63, 2^64) is an integer, -0.0 is 0, every other number is the
+shortest float that keeps its value; NaN and infinity are refused. Map keys are text. There are no tags.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INTEGER_END = 2**64
 
 
 def canonical_number(value: int | float) -> int | float:
-    """`value` as ids and states write it; ValueError for NaN, infinity and what no integer or double can hold."""
+    """`value` as ids and states write it; ValueError for NaN, infinity and what neither form can hold."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is no canonical number")
     if value == int(value) and INTEGER_MIN <= value < INTEGER_END:

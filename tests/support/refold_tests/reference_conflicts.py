@@ -1,9 +1,9 @@
 """Conflicts of one entity, computed from the whole set.
 
-Of the live assertions of the winning priority each agent's last in Q is looked at, an agent being `source.agent`
-whatever the run, the winner's own agent included (under `first` it may contradict itself). It loses if its value
-differs from the winner's (null values of map keys included) and no live assertion of the same field with a
-greater Q, of any priority and for a map of any key, names its id in `causes`.
+Of the live assertions of the winning priority each agent's last in Q is looked at, an agent being
+`source.agent` whatever the run, the winner's own agent included (under `first` it may contradict itself).
+It loses if its value differs from the winner's (null values of map keys included) and no live assertion of
+the same field with a greater Q, of any priority and for a map of any key, names its id in `causes`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ LISTED_MAX = 8
 
 
 def reference_conflicts(definition: Definition, entity: str, log: Log) -> tuple[list[dict[str, Any]], int]:
-    """The losers of the entity and how many there are: {field, key (of a map only), agent, observation, value}.
+    """The losers of the entity and how many there are: {field, key (of a map only), agent, observation,
+    value}.
 
     At most 8 for the whole entity are listed, in the order of field name, key (both as UTF-8) and Q.
     """
@@ -42,7 +43,9 @@ def reference_conflicts(definition: Definition, entity: str, log: Log) -> tuple[
             values = {one.id: one.value for one in live}
             losers += ({"field": field, **loser} for loser in _losers(winner, values, live))
         elif reducer == "map":
-            for key in sorted({key for one in live for key in one.value}, key=lambda key: key.encode("utf-8")):
+            for key in sorted(
+                {key for one in live for key in one.value}, key=lambda key: key.encode("utf-8")
+            ):
                 values = {one.id: one.value[key] for one in live if key in one.value}
                 winner = latest_of([one for one in live if one.id in values])
                 losers += ({"field": field, "key": key, **loser} for loser in _losers(winner, values, live))
@@ -50,7 +53,9 @@ def reference_conflicts(definition: Definition, entity: str, log: Log) -> tuple[
 
 
 def _losers(winner: Assertion, values: dict[bytes, Any], live: list[Assertion]) -> Iterator[dict[str, Any]]:
-    """Who loses against `winner`; `values` is what each contender says, `live` is all of the field in Q order."""
+    """Who loses against `winner`; `values` is what each contender says, `live` is all of the field in Q
+    order.
+    """
     contenders = [one for one in live if one.id in values and one.priority == winner.priority]
     last_of_agent = {one.source.agent: one for one in contenders}
     for one in sorted(last_of_agent.values(), key=lambda one: one.order):

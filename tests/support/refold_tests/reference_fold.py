@@ -1,14 +1,16 @@
-"""The fold of one entity, computed anew from the whole set each time: slow, plain, and the judge of every other fold.
+"""The fold of one entity, computed anew from the whole set each time: slow, plain, the judge of other folds.
 
-A log here is a sequence of (offset, observation) in log order; it may hold duplicates and other entities. Two
-observations are the same one if and only if their ids are equal.
+A log here is a sequence of (offset, observation) in log order; it may hold duplicates and other entities.
+Two observations are the same one if and only if their ids are equal.
 
 The rules, as read here:
 
 - A retracted observation contributes nothing but its own `retracts`. It counts in `version`.
-- An assertion of a field is live unless its observation is retracted or a clear of that field by an observation
-  that is not retracted has a greater Q. A clear does not hide an assertion of its own observation.
-- A field's folded form is a list of cells: one for a scalar, one for each element of a collection, none if absent.
+- An assertion of a field is live unless its observation is retracted or a clear of that field by an
+  observation that is not retracted has a greater Q. A clear does not hide an assertion of its own
+  observation.
+- A field's folded form is a list of cells: one for a scalar, one for each element of a collection, none if
+  absent.
 - A null value of a map removes its key if it wins. A patch asserts null for no whole field: null there is
   "not asserted".
 - A field that the definition does not name is ignored wherever it stands.
@@ -47,7 +49,9 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """How a field folds: `limit` is the n of append, `function(value or None, assertion) -> value or None` of custom."""
+    """How a field folds: `limit` is the n of append, `function(value or None, assertion) -> value or None`
+    of custom.
+    """
 
     reducer: str
     limit: int | None = None
@@ -150,8 +154,10 @@ def latest_of(assertions: Sequence[Assertion]) -> Assertion:
 
 
 def exact_sum(values: Iterable[int | float]) -> int | float:
-    """The exact sum rounded once: an integer if it is one in [-2^63, 2^64), else the nearest double, ties to even,
-    and past the largest double that one. A double that rounding made integral is an integer again."""
+    """The exact sum rounded once: an integer if it is one in [-2^63, 2^64), else the nearest double, ties
+    to even, and past the largest double that one. A double that rounding made integral is an integer
+    again.
+    """
     total = sum((Fraction(value) for value in values), Fraction(0))
     if total.denominator == 1 and -(2**63) <= total < 2**64:
         return int(total)
@@ -178,7 +184,7 @@ def _first(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
 
 
 def _extreme(choose: Callable[[Iterable[Any]], Any], live: list[Assertion]) -> list[Cell]:
-    # Python compares integers with doubles exactly, and strings by code point, which is the order of their UTF-8.
+    # Python compares integers with doubles exactly, and strings by code point: the order of their UTF-8.
     extreme = choose(one.value for one in live)
     holder = next(one for one in live if one.value == extreme)
     return _scalar(holder.value, holder.id)
@@ -210,7 +216,7 @@ def _union(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
 
 
 def _append(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
-    assert spec.limit is not None and spec.limit > 0, "append needs a limit"
+    assert spec.limit, "append needs a limit of at least 1"
     cells = [
         Cell(place=(one.order, index), key=[order_key(one.order), index], value=item, by=one.id)
         for one in live
@@ -293,7 +299,8 @@ def fold(definition: Definition, entity: str, seen: Sequence[Seen]) -> State:
             fields[name] = cells[0].value
             by[name] = cells[0].by
     links = [
-        {"relation": cell.key[0], "target": cell.key[1], "by": cell.by, **cell.value} for cell in link_cells(seen)
+        {"relation": cell.key[0], "target": cell.key[1], "by": cell.by, **cell.value}
+        for cell in link_cells(seen)
     ]
     return {"format": 1, "entity": entity, "version": len(seen), "fields": fields, "by": by, "links": links}
 
@@ -312,9 +319,10 @@ def reference_states(definition: Definition, log: Log) -> dict[str, State]:
 
 
 def reference_true_at(definition: Definition, entity: str, log: Log, true_at: int) -> State | None:
-    """"True at T" (micros): the fold of the observations with observed_at <= T, less every id that any observation
-    of the entity in the log retracts, whenever that one was observed. `version` counts what is left; None if
-    nothing is."""
+    """True at T (micros): the fold of the observations with observed_at <= T, less every id that any
+    observation of the entity in the log retracts, whenever that one was observed. `version` counts what
+    is left; None if nothing is.
+    """
     everything = distinct(entity, log)
     retracted = retracted_ids(everything)
     left = [one for one in everything if one.observation.observed_at <= true_at and one.id not in retracted]

@@ -1,19 +1,22 @@
-"""Mutations: the difference of two whole folds, one before and one after each distinct observation in log order.
+"""Mutations: the difference of whole folds before and after each distinct observation in log order.
 
-A mutation is {offset, version, field, key, op, old, new, observation, by}; old and new are None where there is nothing.
+A mutation is {offset, version, field, key, op, old, new, observation, by}; old and new are None where there
+is nothing.
 
-- A scalar (latest, first, min, max, sum, count, custom): key None; `set` when a value stands that is new or differs,
-  `clear` when none is left.
+- A scalar (latest, first, min, max, sum, count, custom): key None; `set` when a value stands that is new or
+  differs, `clear` when none is left.
 - map: key is the map key; `add`, `set` (another value), `remove`.
 - union: key None; `add` with new, or `remove` with old, the element.
-- append: key [Q of the holder as [observed_at, agent, run, seq, id in hex], index in its list]; `add`, `remove`,
-  also when an item only leaves or enters the last n.
-- links: field `links`, key [relation, target], old and new {valid_from?, valid_to?}; `add`, `set`, `remove`.
-- `by` is the id of the observation that caused it. `observation` is the id of what holds the place now: for custom
-  the live assertion with the greatest Q; for sum and count, which have no one holder, and after clear and remove, `by`.
+- append: key [Q of the holder as [observed_at, agent, run, seq, id in hex], index in its list]; `add`,
+  `remove`, also when an item only leaves or enters the last n.
+- links: field `links`, key [relation, target], old and new {valid_from?, valid_to?}; `add`, `set`,
+  `remove`.
+- `by` is the id of the observation that caused it. `observation` is the id of what holds the place now: for
+  custom the live assertion with the greatest Q; for sum and count, which have no one holder, and after
+  clear and remove, `by`.
 - Another holder with an equal value is no mutation.
-- Within one version: by field name (UTF-8), in a field by place (map keys as UTF-8, elements and links by their CBOR,
-  append by its key), links last.
+- Within one version: by field name (UTF-8), in a field by place (map keys as UTF-8, elements and links by
+  their CBOR, append by its key), links last.
 """
 
 from __future__ import annotations
@@ -75,9 +78,11 @@ def _difference(
 
 
 def apply_mutations(definition: Definition, replayed: Replayed, mutations: Iterable[Mutation]) -> Replayed:
-    """`replayed` (at first {}) after `mutations`: field -> place -> (key, value), from what mutations alone say.
+    """`replayed` (at first {}) after `mutations`: field -> place -> (key, value), from what mutations alone
+    say.
 
-    AssertionError if an op or an `old` does not fit what stood there. `replayed_fields` makes plain fields of it.
+    AssertionError if an op or an `old` does not fit what stood there. `replayed_fields` makes plain fields
+    of it.
     """
     result: Replayed = {field: dict(cells) for field, cells in replayed.items()}
     for mutation in mutations:
@@ -134,5 +139,8 @@ def _place(definition: Definition, field: str, key: Any, element: Any) -> Any:
         return encode(element)
     if reducer == "append":
         (observed_at, agent, run, seq, identity), index = key
-        return ((observed_at, agent.encode("utf-8"), run.encode("utf-8"), seq, bytes.fromhex(identity)), index)
+        return (
+            (observed_at, agent.encode("utf-8"), run.encode("utf-8"), seq, bytes.fromhex(identity)),
+            index,
+        )
     return ()

@@ -1,4 +1,4 @@
-"""Bucket, slot and root digests over a whole table of state hashes, and Kafka's murmur2: the naive form of section 7."""
+"""Bucket, slot and root digests over a whole table of state hashes, and Kafka's murmur2, in naive form."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def reference_bucket(entity: str) -> int:
 
 
 def reference_root(state_hashes: Mapping[str, bytes]) -> bytes:
-    """The root (32 bytes) of a table given as entity -> state hash (32 bytes). No entities: 1,024 empty slots."""
+    """The root (32 bytes) of a table given as entity -> state hash (32 bytes). No entities: 1,024 empty
+    slots.
+    """
     slots = b"".join(_slot_digest(state_hashes, slot) for slot in range(SLOTS))
     return hashlib.sha256(b"refold-root/1" + len(state_hashes).to_bytes(8, "big") + slots).digest()
 

@@ -1,0 +1,82 @@
+"""Folding on the embedded log: observations a second through the whole path, and the memory it takes.
+
+One process: observe (checks, id, Avro), then the log record, state, timeline, arrivals, id index and change in one
+write. Making the observations is not counted; each case runs in a process of its own, whose peak memory is read.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import refold
+from workload import observations, uniform, zipf
+
+AT_ONCE = 10_000
+SEED = 7
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table."""
+
+    name: str
+    count: int
+    entities: int
+    zipf: bool = False
+    rebuild: bool = False
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a case measured."""
+
+    per_second: float
+    slowest_per_second: float
+    peak_mb: float
+    bytes_per_observation: float
+    rebuilt_per_second: float
+
+
+def measure(case: Case, folder: Path) -> Figures:
+    """Run a case in a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_run, (case, str(folder)))
+
+
+def _run(case: Case, folder: str) -> Figures:
+    path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
+    draw = (zipf if case.zipf else uniform)(case.entities, SEED)
+    source = observations(case.count, draw)
+    spent: list[float] = []
+    with refold.open(f"file:{path}/log") as log:
+        while some := list(islice(source, AT_ONCE)):
+            begin = time.perf_counter()
+            for each in some:
+                log.observe(**each)
+            log.flush()
+            spent.append(time.perf_counter() - begin)
+        rebuilt = _rebuild(log, case) if case.rebuild else 0.0
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    shutil.rmtree(path)
+    peak_mb = peak / 1024 if sys.platform == "linux" else peak / 1024**2
+    rates = [AT_ONCE / each for each in spent]
+    return Figures(case.count / sum(spent), median(sorted(rates)[: max(1, len(rates) // 10)]), peak_mb,
+                   size / case.count, rebuilt)  # fmt: skip
+
+
+def _rebuild(log: Any, case: Case) -> float:
+    begin = time.perf_counter()
+    view = log.rebuild()
+    assert view.observations == case.count
+    return case.count / (time.perf_counter() - begin)

@@ -1,0 +1,62 @@
+"""Where the demo keeps its log, and which folders it may replace: only logs that a former demo made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import refold
+
+DEFAULT = Path(".refold-demo")
+SIGN = "DEMO"
+SIGN_TEXT = "Made by `refold demo`, which replaces this folder when it is run again.\n"
+CONTENTS = frozenset({SIGN, "FORMAT", "FORMAT.creating", "SYNCED", "db", "blobs", "owner.sock"})
+
+
+def make(folder: Path | None, keep: bool) -> tuple[Path, bool]:
+    """A folder with an empty log in it, and whether a former demo's log was replaced.
+
+    keep: leave a former demo's log and go beside it. InputError where something else stands in the way.
+    """
+    place = _free(folder or DEFAULT) if keep else folder or DEFAULT
+    replaced = _is_demo(place)
+    if replaced:
+        shutil.rmtree(place)
+    elif _exists(place) and not _is_empty(place):
+        raise refold.InputError(f"{place}: something else is here, not the log of a demo; name another folder, or remove it")
+    with refold.open(url(place)):
+        pass
+    # Only now: the folder of a log that is being made must be empty.
+    (place / SIGN).write_text(SIGN_TEXT, encoding="utf-8")
+    return place, replaced
+
+
+def url(place: Path) -> str:
+    """The URL of the log there."""
+    return f"file:{place}"
+
+
+def _free(place: Path) -> Path:
+    beside, number = place, 1
+    while _exists(beside) and not _is_empty(beside):
+        number += 1
+        beside = place.with_name(f"{place.name}-{number}")
+    return beside
+
+
+def _exists(place: Path) -> bool:
+    return place.exists() or place.is_symlink()
+
+
+def _is_empty(place: Path) -> bool:
+    return place.is_dir() and not any(place.iterdir())
+
+
+def _is_demo(place: Path) -> bool:
+    """A folder of this user's with the demo's sign in it, and nothing that a demo does not make."""
+    sign = place / SIGN
+    if place.is_symlink() or not sign.is_file() or place.stat().st_uid != os.getuid():
+        return False
+    names = {each.name for each in place.iterdir()}
+    return names <= CONTENTS and sign.read_text(encoding="utf-8", errors="replace") == SIGN_TEXT

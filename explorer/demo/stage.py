@@ -1,0 +1,118 @@
+"""The demo's processes: real ones, each started, listened to and ended here. None outlives the demo.
+
+They are in sessions of their own, so a Ctrl-C reaches the demo alone, which ends them; and each that waits for a
+word of the demo ends by itself when the demo is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from types import TracebackType
+from typing import Any
+
+import refold
+
+PATIENCE_S = 60.0
+PACKAGE = "refold.explorer.demo"
+
+
+class DemoFailed(refold.RefoldError):
+    """One of the demo's processes did not do its part."""
+
+
+class Actor:
+    """A running module of the demo."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self.name = module
+        self._complaints = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  # closed in `end`
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", f"{PACKAGE}.{module}", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def listen(self) -> dict[str, Any]:
+        """The next thing it says; DemoFailed if it ends, or stays silent for PATIENCE_S seconds."""
+        assert self._process.stdout is not None
+        # One line at a time and a word between: none can be waiting in a buffer that select does not see.
+        if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
+            raise DemoFailed(f"{self.name} said nothing for {PATIENCE_S:g} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failed(self._process.wait())
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    def go_on(self) -> None:
+        """The word it waits for."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failed(self._process.wait()) from None
+
+    def finish(self) -> None:
+        """Wait for its end; DemoFailed if it does not end well."""
+        try:
+            status = self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise DemoFailed(f"{self.name} did not end within {PATIENCE_S:g} s") from None
+        if status:
+            raise self._failed(status)
+
+    def kill(self) -> int:
+        """SIGKILL, which no process can see coming or clean up after; its exit status, -9 if that is what ended it."""
+        self._process.send_signal(signal.SIGKILL)
+        return self._process.wait()
+
+    def end(self) -> None:
+        """Whatever it does, it is gone after this."""
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout, self._complaints):
+            if stream is not None:
+                stream.close()
+
+    def _failed(self, status: int) -> DemoFailed:
+        self._complaints.seek(0)
+        last = (self._complaints.read().strip().splitlines() or ["it said nothing"])[-1]
+        return DemoFailed(f"{self.name} ended with status {status}: {last}")
+
+
+class Stage:
+    """Context manager around all actors."""
+
+    def __init__(self) -> None:
+        self._actors: list[Actor] = []
+
+    def start(self, module: str, *arguments: str) -> Actor:
+        """Start `python -m refold.explorer.demo.MODULE ARGUMENTS`."""
+        self._actors.append(Actor(module, *arguments))
+        return self._actors[-1]
+
+    def play(self, module: str, *arguments: str) -> None:
+        """Start one and wait for its good end."""
+        self.start(module, *arguments).finish()
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for actor in self._actors:
+            actor.end()

@@ -1,0 +1,61 @@
+"""The contents behind an observation's Blobs, which travel with it when it is exported."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from refold.avro.blob import Blob, option_of
+from refold.avro.errors import CorruptionError, InputError
+from refold.avro.observation import ID_BYTES, Observation
+
+
+def references(observation: Observation) -> Iterator[Blob]:
+    """Every Blob in the patch, at any depth."""
+    waiting: list[Any] = list(observation.patch.values())
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            option = option_of(value)
+            if isinstance(option, Blob) and isinstance(option.hash, bytes) and len(option.hash) == ID_BYTES:
+                yield option
+            else:
+                waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+
+
+def carried(observation: Observation, content_of: Callable[[bytes], bytes | None], place: str) -> dict[str, str]:
+    """What an exported line holds as `blobs`: contents in base64 by their SHA-256 in hex."""
+    found: dict[str, str] = {}
+    for blob in references(observation):
+        content = content_of(blob.hash)
+        if content is None:
+            raise CorruptionError(
+                f"{place}: the content {blob.hash.hex()} of {observation.entity} is not in the store; put it back into "
+                "blobs/, or export up to a point before it with --at"
+            )
+        found[blob.hash.hex()] = base64.b64encode(content).decode()
+    return found
+
+
+def needed(
+    observation: Observation, given: Mapping[bytes, bytes], is_held: Callable[[bytes], bool]
+) -> dict[bytes, bytes]:
+    """The given contents that the observation names; raises InputError for a wrong or a missing one."""
+    found: dict[bytes, bytes] = {}
+    for blob in references(observation):
+        content = given.get(blob.hash)
+        if content is None:
+            if not is_held(blob.hash):
+                raise InputError(
+                    f"the content {blob.hash.hex()} is neither among the line's blobs nor in the log; "
+                    "export again from the log that holds it"
+                )
+        elif hashlib.sha256(content).digest() != blob.hash:
+            raise InputError(f"blobs.{blob.hash.hex()}: the content is not what its SHA-256 says; export it again")
+        else:
+            found[blob.hash] = content
+    return found

@@ -1,0 +1,66 @@
+"""Importing files of observations, in two passes: nothing is written before every line was found good.
+
+1. `check`: collect the definitions the files bring, wherever they stand; build every observation and compare its id.
+2. `record`: register the definitions in their order, build every observation again and hand it to the log.
+What stops the second pass leaves a prefix of the files in the log; importing again adds the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from refold.avro.definition import TypeDefinition
+from refold.avro.errors import InputError
+from refold.avro.line import check_keys
+from refold.avro.observation import Observation
+from refold.streams.client import Log
+from refold.streams.exchange.contents import needed
+from refold.streams.exchange.files import ExchangeFile, Given
+from refold.streams.exchange.intake import Intake, Take
+from refold.streams.exchange.reading import Progress
+from refold.streams.exchange.vocabulary import Vocabulary
+
+
+class Incoming:
+    """Files on their way into a log. is_held: whether the log's store has a content, by its SHA-256."""
+
+    def __init__(
+        self, files: Sequence[ExchangeFile], vocabulary: Vocabulary, is_held: Callable[[bytes], bool]
+    ) -> None:
+        self._files = files
+        self._vocabulary = vocabulary
+        self._is_held = is_held
+        self._new: list[TypeDefinition] = []
+
+    def check(self, progress: Sequence[Progress | None] = ()) -> int:
+        """Pass 1: the number of observations. InputError names file and line; `progress` has one for each file."""
+        carried = [each for file in self._files for each in file.definitions()]
+        self._new = self._vocabulary.adopt(carried)
+        count = 0
+
+        def one_more(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        self._each(one_more, progress)
+        return count
+
+    def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
+        """Pass 2, into a log that is open for writing; durable on return."""
+        for definition in self._new:
+            log.register(definition)
+        self._each(intake.take, progress)
+        intake.flush()
+
+    def _each(self, take: Take, progress: Sequence[Progress | None]) -> None:
+        for number, file in enumerate(self._files):
+            for given in file.lines(progress[number] if progress else None):
+                take(*self._built(given))
+
+    def _built(self, given: Given) -> tuple[Observation, bytes, TypeDefinition, dict[bytes, bytes]]:
+        blobs: dict[bytes, bytes] = {}
+        try:
+            observation, observation_id, definition = self._vocabulary.read(check_keys(given.line), blobs)
+            return observation, observation_id, definition, needed(observation, blobs, self._is_held)
+        except InputError as error:
+            raise InputError(f"{given.place}: {error}") from None

@@ -1,0 +1,53 @@
+"""Writing a file that is there wholly or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from refold.avro.errors import InputError
+
+
+@contextmanager
+def whole_file(path: Path, *, replace: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write that takes its name when the body succeeded, and leaves nothing when it failed.
+
+    InputError when the name is taken and `replace` is False. A device or a pipe is written to as it is.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as device:
+            yield device
+        return
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; give a file's name in it")
+    if path.exists() and not replace:
+        raise InputError(f"{path}: is there already; choose another name, or replace it with --force")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        try:
+            file = unfinished.open("wb")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def write_json_lines(file: IO[bytes], lines: Iterable[Mapping[str, Any]], *, zipped: bool) -> None:
+    """One JSON object a line, in UTF-8; gzip without name and time, so that equal lines give equal bytes."""
+    stream: IO[bytes] = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else file  # type: ignore[assignment]
+    for line in lines:
+        stream.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode())
+        stream.write(b"\n")
+    if zipped:
+        stream.close()

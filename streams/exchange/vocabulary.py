@@ -1,0 +1,88 @@
+"""The definitions an import reads by, known before anything is written.
+
+A type is written by the user's own file if one was given, else by the newest version the log (or the imported file)
+has, else by the shipped one: as `Log.observe` decides. Everything a log would refuse when a definition is registered
+is refused here first, on a registry of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from refold.avro.blob import Blobs
+from refold.avro.definition import TypeDefinition
+from refold.avro.envelope import Door, check_entity
+from refold.avro.errors import InputError, SchemaError
+from refold.avro.line import LineReader
+from refold.avro.observation import Observation
+from refold.avro.registry import Registry, TypeVersion
+from refold.reducers.fold import Fold
+from refold.streams.exchange.files import Carried
+
+
+class Vocabulary:
+    """Definitions by type. held: the log's, in order; mine: given by the user; shipped: the rest."""
+
+    def __init__(
+        self,
+        held: Iterable[TypeVersion],
+        mine: Mapping[str, TypeDefinition],
+        shipped: Mapping[str, TypeDefinition],
+    ) -> None:
+        self._registry = Registry()
+        for version in held:
+            self._registry.add(version.definition)
+        self._mine = mine
+        self._shipped = shipped
+        self._readers: dict[str, LineReader] = {}
+        self._doors: dict[str, Door] = {}
+
+    def adopt(self, carried: Iterable[Carried]) -> list[TypeDefinition]:
+        """Take up a file's definitions in the order of their offsets; the ones that are new, in that order."""
+        distinct = {(each.offset, each.definition.fingerprint): each for each in carried}
+        taken = []
+        for _, each in sorted(distinct.items()):
+            if self._registry.find(each.definition) is None:
+                try:
+                    self.use(each.definition)
+                except SchemaError as error:
+                    raise InputError(f"{each.place}: {error}") from None
+                taken.append(each.definition)
+        self._readers.clear()
+        self._doors.clear()
+        return taken
+
+    def use(self, definition: TypeDefinition) -> None:
+        """Say that a definition will be written by; SchemaError where the log would not register it."""
+        if self._registry.find(definition) is None:
+            self._registry.check(definition)
+            Fold(definition)  # a custom reducer that cannot run is refused here
+            self._registry.add(definition)
+
+    def door(self, type_name: str) -> Door:
+        """The checks at write of a type; SchemaError where it is unknown."""
+        door = self._doors.get(type_name)
+        if door is None:
+            door = self._doors[type_name] = Door(self._candidates(type_name)[0])
+        return door
+
+    def read(self, line: Mapping[str, object], blobs: Blobs) -> tuple[Observation, bytes, TypeDefinition]:
+        """The observation in a line, its id, and the definition to write it by; raises InputError."""
+        type_name = check_entity(line.get("entity")).partition("/")[0]
+        reader = self._readers.get(type_name)
+        if reader is None:
+            reader = self._readers[type_name] = LineReader(self._candidates(type_name))
+        found = reader.read(line, blobs)
+        self.use(found[2])
+        return found
+
+    def _candidates(self, type_name: str) -> list[TypeDefinition]:
+        """Every definition the type may be read by, the one to write by first."""
+        held = [version.definition for version in reversed(self._registry.versions(type_name))]
+        rest = [each[type_name] for each in (self._mine, self._shipped) if type_name in each]
+        ordered = [*rest[:1], *held, *rest[1:]] if type_name in self._mine else [*held, *rest]
+        found = {definition.fingerprint: definition for definition in reversed(ordered)}
+        if not found:
+            known = ", ".join(sorted({*self._mine, *self._shipped, *(each.definition.name for each in self._registry)}))
+            raise SchemaError(f"unknown type {type_name!r}; known here: {known}. Add its .avsc file with --types")
+        return list(reversed(found.values()))
