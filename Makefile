@@ -36,7 +36,7 @@ soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests w
 	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m 'faults or hypothesis' $(ARGS)
 
 bench: $(VENV)/.installed ## measure on this machine
-	@$(BIN)/python -P bench/run.py $(ARGS)
+	@PYTHONPATH=bench $(BIN)/python bench/run.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff and mypy --strict, changing nothing
 	@$(BIN)/ruff check --quiet

@@ -32,10 +32,11 @@ class Blob:
 
     def tree(self, path: str) -> dict[str, Value]:
         """The canonical form; raises ValidationError where it is not a possible reference."""
-        whole = type(self.hash) is bytes and type(self.size) is int and isinstance(self.media_type, str)
-        if not whole or len(self.hash) != ID_BYTES or not 0 <= self.size < 2**63:
+        raw, size, media_type = _untyped(self.hash, self.size, self.media_type)
+        whole = type(raw) is bytes and type(size) is int and isinstance(media_type, str)
+        if not whole or len(raw) != ID_BYTES or not 0 <= size < 2**63:
             raise ValidationError(path, "a Blob has a 32-byte hash, a size and a media type", self)
-        return {"hash": self.hash, "size": self.size, "media_type": text(self.media_type, path)}
+        return {"hash": raw, "size": size, "media_type": text(media_type, path)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,15 @@ class Sealed:
 
     def tree(self, path: str) -> dict[str, Value]:
         """The canonical form; raises ValidationError where it is not a possible one."""
-        if not isinstance(self.key_id, str) or type(self.ciphertext) is not bytes:
+        key_id, ciphertext = _untyped(self.key_id, self.ciphertext)
+        if not isinstance(key_id, str) or type(ciphertext) is not bytes:
             raise ValidationError(path, "a Sealed has the text of a key id, and ciphertext bytes", self)
-        return {"key_id": text(self.key_id, path), "ciphertext": self.ciphertext}
+        return {"key_id": text(key_id, path), "ciphertext": ciphertext}
+
+
+def _untyped(*parts: Any) -> tuple[Any, ...]:
+    """The parts as whoever made them without a type checker may have left them."""
+    return parts
 
 
 def option_of(tree: Any) -> Blob | Sealed | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from refold.avro.canonical import encode, json_tree
 from refold.avro.errors import SchemaError
-from refold.avro.nodes import NAME, Node, allows, emit, expand, value_of, walk
+from refold.avro.nodes import Node, allows, branches, emit, expand, value_of, walk
 
 NAMESPACE = "refold.types"
 INLINE_DEFAULT = 256 * 1024
@@ -153,7 +153,8 @@ def _elements_not_null(node: Node, reducer: str) -> Node:
     value = value_of(node)
     if reducer not in ("union", "append") or value["type"] != "array" or not allows(value["items"], "null"):
         return node
-    bare = {"type": "array", "items": [each for each in value["items"] if each["type"] != "null"]}
+    items = [each for each in branches(value["items"]) if each["type"] != "null"]
+    bare = {"type": "array", "items": items if len(items) > 1 else items[0]}
     return [bare if each is value else each for each in node] if isinstance(node, list) else bare
 
 

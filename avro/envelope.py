@@ -53,7 +53,7 @@ def check_entity(value: object, path: str = "entity") -> str:
 def check_id(value: object, path: str) -> bytes:
     """An observation's id, from 32 bytes or 64 hexadecimal digits."""
     try:
-        raw = bytes.fromhex(value) if isinstance(value, str) else value
+        raw = bytes.fromhex(value) if isinstance(value, str) and len(value) == 2 * ID_BYTES else value
     except ValueError:
         raw = b""
     if not isinstance(raw, (bytes, bytearray, memoryview)) or len(raw) != ID_BYTES:
@@ -118,6 +118,8 @@ class Door:
         return observation
 
     def _patch(self, patch: Mapping[str, Any], blobs: Blobs | None) -> dict[str, Value]:
+        if not isinstance(patch, Mapping):
+            raise ValidationError("patch", "an object of fields and their values", patch)
         tree: dict[str, Value] = {}
         for name, value in patch.items():
             found = self._fields.get(name)
@@ -135,7 +137,7 @@ class Door:
 
     def _cleared(self, names: Iterable[str]) -> tuple[str, ...]:
         firsts = set()
-        for name in names:
+        for name in _several(names, "cleared", "field names"):
             if not isinstance(name, str) or name not in self._fields:
                 known = ", ".join(self.definition.fields)
                 raise ValidationError("cleared", f"{self.definition.name} has the fields {known}", name)
@@ -144,8 +146,15 @@ class Door:
 
 
 def _id_set(ids: Iterable[str | bytes], path: str) -> tuple[bytes, ...]:
-    found = [check_id(each, path) for each in ids]
+    found = [check_id(each, path) for each in _several(ids, path, "ids")]
     return tuple(sorted(set(found))) if found else ()
+
+
+def _several(given: Iterable[Any], path: str, what: str) -> Iterable[Any]:
+    """A text is iterable too, letter by letter: a single id or name is not a list of them."""
+    if isinstance(given, (str, bytes, bytearray)) or not isinstance(given, Iterable):
+        raise ValidationError(path, f"a list of {what}", given)
+    return given
 
 
 def check_decoded(observation: Observation, definition: TypeDefinition) -> None:
@@ -163,7 +172,11 @@ def check_decoded(observation: Observation, definition: TypeDefinition) -> None:
             raise ValidationError(path, "a set: sorted, without repeats", [each.hex()[:8] for each in values])
     if observation.cleared and list(observation.cleared) != sorted(set(observation.cleared)):
         raise ValidationError("cleared", "a set: sorted, without repeats", observation.cleared)
-    if observation.subject:
+    if observation.cleared:
+        unknown = set(observation.cleared) - definition.by_first_name.keys()
+        if unknown:
+            raise ValidationError("cleared", f"fields of {definition.name}, by their first names", min(unknown))
+    if observation.subject != "":
         check_name(observation.subject, "subject")
     _check_kind(observation)
 
@@ -175,6 +188,8 @@ def _check_names(agent: object, run: object, step: object, tool: object) -> None
 
 
 def _check_source(source: Source) -> None:
+    if not isinstance(source, Source):
+        raise ValidationError("source", "a Source", source)
     parts = (source.agent, source.run, source.step, source.tool)
     for name, value in zip(("agent", "run", "step", "tool"), parts, strict=True):
         if type(value) is not str:
@@ -194,8 +209,8 @@ def _check_kind(observation: Observation) -> None:
         if not (observation.patch or observation.cleared or observation.retracts):
             raise ValidationError("patch", "an assert says something: fields, cleared or retracts", "(nothing)")
         return
-    if link is None:
-        raise ValidationError("link", f"the kind {kind} needs a relation and a target", link)
+    if not isinstance(link, Link):
+        raise ValidationError("link", f"the kind {kind} needs a Link: a relation and a target", link)
     if observation.patch or observation.cleared or observation.retracts:
         raise ValidationError("kind", f"{kind} has no patch, no cleared and no retracts", kind)
     check_name(link.relation, "link.relation")

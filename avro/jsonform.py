@@ -1,7 +1,8 @@
 """Canonical values in JSON: what `--json`, exports and Python views show, and the way back.
 
 bytes are base64 text and fixed lower-case hex; refold-json values stand as the JSON they are; a Blob or Sealed value
-is {"$blob": ...} or {"$sealed": ...}, and a JSON value that looks like one of these is wrapped as {"$json": value}.
+is {"$blob": ...} or {"$sealed": ...}, and a JSON value or a map that looks like one of these is wrapped as
+{"$json": value}.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from refold.avro.blob import Blob, Sealed, option_of
+from refold.avro.blob import BLOB_FIELDS, SEALED_FIELDS, Blob, Sealed, option_of
 from refold.avro.errors import ValidationError
 from refold.avro.nodes import JSON, Node, allows, value_of
 from refold.avro.values import first_name
@@ -29,6 +30,7 @@ def shower(node: Node, *, python: bool = False) -> Show:
     value = value_of(node)
     plain = _show_plain(value, python)
     options = allows(node, "refold.Blob") or allows(node, "refold.Sealed")
+    wraps = options and value["type"] == "map" and not python
     if plain is None and not options:
         return lambda tree: tree
 
@@ -38,7 +40,8 @@ def shower(node: Node, *, python: bool = False) -> Show:
         option = option_of(tree) if options else None
         if option is not None:
             return option if python else option_json(option)
-        return tree if plain is None else plain(tree)
+        shown = tree if plain is None else plain(tree)
+        return _wrap(shown) if wraps else shown
 
     return show
 
@@ -61,8 +64,21 @@ def _show_plain(node: dict[str, Any], python: bool) -> Show | None:
         return lambda tree: {key: value(each) for key, each in tree.items()}
     if kind == "record":
         fields = {first_name(field): shower(field["type"], python=python) for field in node["fields"]}
-        return lambda tree: {key: fields[key](each) if key in fields else each for key, each in tree.items()}
+        rest: Show = (lambda tree: tree) if python else _show_unknown
+        return lambda tree: {key: fields.get(key, rest)(each) for key, each in tree.items()}
     return None
+
+
+def _show_unknown(tree: Any) -> Any:
+    """What an older version's record holds and this version's no longer names, as far as its form alone can tell."""
+    option = option_of(tree)
+    if option is not None:
+        return option_json(option)
+    if isinstance(tree, bytes):
+        return base64.b64encode(tree).decode()
+    if isinstance(tree, list):
+        return [_show_unknown(each) for each in tree]
+    return {key: _show_unknown(each) for key, each in tree.items()} if isinstance(tree, dict) else tree
 
 
 def option_json(option: Blob | Sealed) -> dict[str, Any]:
@@ -81,15 +97,15 @@ def reader(node: Node) -> Read:
     value = value_of(node)
     plain = _read_plain(value)
     options = allows(node, "refold.Blob") or allows(node, "refold.Sealed")
-    is_json = value.get("logicalType") == JSON
+    wraps = value.get("logicalType") == JSON or (options and value["type"] == "map")
 
     def read(given: Any, path: str) -> Any:
         if isinstance(given, dict) and len(given) == 1:
             mark = next(iter(given))
             if options and mark in (BLOB, SEALED):
                 return _read_option(mark, given[mark], path)
-            if is_json and mark == WRAPPED:
-                return given[mark]
+            if wraps and mark == WRAPPED:
+                given = given[mark]
         return given if given is None or plain is None else plain(given, path)
 
     return read
@@ -105,7 +121,9 @@ def _read_plain(node: dict[str, Any]) -> Read | None:
         return _hex
     if kind == "array":
         item = reader(node["items"])
-        return lambda given, path: [item(x, path) for x in given] if isinstance(given, list) else given
+        return lambda given, path: (
+            [item(x, f"{path}[{index}]") for index, x in enumerate(given)] if isinstance(given, list) else given
+        )
     if kind == "map":
         value = reader(node["values"])
         return lambda given, path: (
@@ -127,6 +145,8 @@ def _read_record(node: dict[str, Any]) -> Read:
         tree = {}
         for key, value in given.items():
             name, inner = fields.get(key, (key, None))
+            if name in tree:
+                raise ValidationError(f"{path}.{key}", f"{name} given twice, by its first name and by its own", value)
             tree[name] = value if inner is None else inner(value, f"{path}.{key}")
         return tree
 
@@ -134,14 +154,12 @@ def _read_record(node: dict[str, Any]) -> Read:
 
 
 def _read_option(mark: str, given: Any, path: str) -> Blob | Sealed:
-    try:
-        if mark == BLOB:
-            return Blob(_hex(given["hash"], path), int(given["size"]), str(given["media_type"]))
-        return Sealed(str(given["key_id"]), _base64(given["ciphertext"], path))
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ValidationError):
-            raise
-        raise ValidationError(path, f"a complete {mark} object", given) from None
+    names = BLOB_FIELDS if mark == BLOB else SEALED_FIELDS
+    if not isinstance(given, dict) or given.keys() != names:
+        raise ValidationError(path, f"a {mark} object has {', '.join(sorted(names))}", given)
+    if mark == BLOB:
+        return Blob(_hex(given["hash"], f"{path}.hash"), given["size"], given["media_type"])
+    return Sealed(given["key_id"], _base64(given["ciphertext"], f"{path}.ciphertext"))
 
 
 def _base64(given: Any, path: str) -> bytes:

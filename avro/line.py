@@ -10,6 +10,7 @@ computes its id again: a line whose id is another is refused.
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -140,9 +141,12 @@ def check_keys(line: object) -> Mapping[str, Any]:
 def _carry_blobs(line: Mapping[str, Any], blobs: Blobs) -> None:
     for name, content in _object(line.get("blobs"), "blobs").items():
         try:
-            blobs[bytes.fromhex(name)] = base64.b64decode(content, validate=True)
+            digest, data = bytes.fromhex(name), base64.b64decode(content, validate=True)
         except (ValueError, TypeError):
             raise ValidationError("blobs", "contents as base64 by their SHA-256 in hex", name) from None
+        if hashlib.sha256(data).digest() != digest:
+            raise ValidationError(f"blobs.{name}", "a content stands under its own SHA-256", f"({len(data)} bytes)")
+        blobs[digest] = data
 
 
 def _time(given: object, path: str) -> int:

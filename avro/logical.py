@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from refold.avro.errors import ValidationError
-from refold.avro.times import datetime_micros, parse_time
+from refold.avro.times import TIME_MAX, TIME_MIN, datetime_micros, parse_time
 
-SPANS = {"int": (-(2**31), 2**31), "long": (-(2**63), 2**63)}
 EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+DIGITS_MAX = 1000
+UUID_FORM = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Check = Callable[[Any, str, Any], Any]
 
@@ -24,17 +26,28 @@ def logical_checker(node: dict[str, Any]) -> Check:
         return _decimal(node["precision"], node["scale"])
     if logical == "uuid":
         return _uuid
-    low, end = SPANS[node["type"]]
+    low, end = span_of(logical)
+    rule = "a time of day, below 24 hours" if logical.startswith("time-") else "a time within the years 1 to 9999"
     unit = 1000 if logical.endswith("millis") else 1
     convert = _from_time if logical.startswith("time-") else _from_date if logical == "date" else _from_timestamp
 
     def check(given: Any, path: str, blobs: Any) -> Any:
         value = given if type(given) is int else convert(given, path, unit, logical)
         if not low <= value < end:
-            raise ValidationError(path, f"a {logical} within a {node['type']}", given)
+            raise ValidationError(path, f"{rule} ({logical})", given)
         return value
 
     return check
+
+
+def span_of(logical: str) -> tuple[int, int]:
+    """The least value of a date or time, and one past the greatest: what every reader's own types can hold."""
+    unit = 1000 if logical.endswith("millis") else 1
+    if logical == "date":
+        return dt.date.min.toordinal() - EPOCH_DAY, dt.date.max.toordinal() - EPOCH_DAY + 1
+    if logical.startswith("time-"):
+        return 0, 86_400_000_000 // unit
+    return TIME_MIN // unit, TIME_MAX // unit + 1
 
 
 def _from_timestamp(given: Any, path: str, unit: int, logical: str) -> int:
@@ -75,35 +88,51 @@ def _uuid(given: Any, path: str, blobs: Any) -> str:
         raise ValidationError(path, "a UUID", given) from None
 
 
+def check_uuid_text(given: str) -> str:
+    """`given` unchanged; ValidationError unless it is a UUID in its canonical text."""
+    if not UUID_FORM.fullmatch(given):
+        raise ValidationError("uuid", "a UUID in lower-case text with hyphens", given)
+    return given
+
+
 def _decimal(precision: int, scale: int) -> Check:
-    rule = f"a decimal of at most {precision} digits, {scale} of them after the point"
+    rule = _decimal_rule(precision, scale)
 
     def check(given: Any, path: str, blobs: Any) -> Any:
-        try:
-            if isinstance(given, Mapping):
-                value = decimal.Decimal(int(given["unscaled"])).scaleb(-int(given["scale"]))
-            elif isinstance(given, bool):
-                raise ValidationError(path, rule, given)
-            else:
-                value = decimal.Decimal(repr(given) if isinstance(given, float) else given)
-        except (decimal.InvalidOperation, KeyError, TypeError, ValueError):
-            raise ValidationError(path, rule, given) from None
-        if not value.is_finite():
-            raise ValidationError(path, rule, given)
-        sign, digits, exponent = value.as_tuple()
-        assert isinstance(exponent, int)
-        unscaled = int("".join(map(str, digits)))
-        while unscaled and unscaled % 10 == 0:
-            unscaled, exponent = unscaled // 10, exponent + 1
-        if not unscaled:
+        # Nothing here is arithmetic of decimals: that would round to whatever context the caller's thread has.
+        negative, digits, exponent = _decimal_parts(given, path, rule)
+        significant = digits.rstrip("0")
+        exponent += len(digits) - len(significant)
+        significant = significant.lstrip("0")
+        if not significant:
             return {"unscaled": 0, "scale": 0}
-        if exponent > 0:
-            unscaled, exponent = unscaled * 10 ** min(exponent, precision + 1), 0
-        if -exponent > scale or unscaled * 10 ** (scale + exponent) >= 10**precision:
+        if exponent < -scale or len(significant) + exponent > precision - scale:
             raise ValidationError(path, rule, given)
-        return {"unscaled": -unscaled if sign else unscaled, "scale": -exponent}
+        unscaled = int(significant) * 10 ** max(exponent, 0)
+        return {"unscaled": -unscaled if negative else unscaled, "scale": max(-exponent, 0)}
 
     return check
+
+
+def _decimal_rule(precision: int, scale: int) -> str:
+    return f"a decimal of at most {precision} digits, {scale} of them after the point"
+
+
+def _decimal_parts(given: Any, path: str, rule: str) -> tuple[bool, str, int]:
+    """(negative, digits, exponent) of any form a decimal is given in."""
+    if isinstance(given, Mapping) and given.keys() == {"unscaled", "scale"}:
+        unscaled, scale = given["unscaled"], given["scale"]
+        if type(unscaled) is int and type(scale) is int and abs(unscaled) < 10**DIGITS_MAX:
+            return unscaled < 0, str(abs(unscaled)), -scale
+    elif isinstance(given, (int, float, str, decimal.Decimal)) and not isinstance(given, bool):
+        try:
+            value = decimal.Decimal(float.__repr__(given) if isinstance(given, float) else given)
+        except (decimal.InvalidOperation, ValueError):
+            raise ValidationError(path, rule, given) from None
+        sign, digits, exponent = value.as_tuple()
+        if isinstance(exponent, int):
+            return bool(sign), "".join(map(str, digits)), exponent
+    raise ValidationError(path, rule, given)
 
 
 def decimal_bytes(tree: Mapping[str, Any], scale: int) -> bytes:
@@ -112,9 +141,16 @@ def decimal_bytes(tree: Mapping[str, Any], scale: int) -> bytes:
     return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
 
 
-def decimal_tree(data: bytes, scale: int) -> dict[str, int]:
-    """The canonical decimal behind Avro's bytes: its scale as small as it can be."""
-    unscaled = int.from_bytes(data, "big", signed=True)
-    while scale and unscaled % 10 == 0:
-        unscaled, scale = unscaled // 10, scale - 1
-    return {"unscaled": unscaled, "scale": scale}
+def decimal_reader(precision: int, scale: int) -> Callable[[bytes], dict[str, int]]:
+    """From Avro's bytes to the canonical decimal: its scale as small as it can be."""
+    end = 10**precision
+
+    def read(data: bytes) -> dict[str, int]:
+        unscaled, places = int.from_bytes(data, "big", signed=True), scale
+        if not -end < unscaled < end:
+            raise ValidationError("decimal", _decimal_rule(precision, scale), unscaled)
+        while places and unscaled % 10 == 0:
+            unscaled, places = unscaled // 10, places - 1
+        return {"unscaled": unscaled, "scale": places}
+
+    return read

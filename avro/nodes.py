@@ -191,7 +191,7 @@ class _Expansion:
         if "logicalType" in field:
             raise SchemaError(f"{inner}: logicalType stands inside the type, as {{'type': ..., 'logicalType': ...}}")
         node = self._inner(field["type"], namespace, inner)
-        kept = {"name": name, "type": node, **_aliases_of(field, inner)}
+        kept: dict[str, Any] = {"name": name, "type": node, **_aliases_of(field, inner)}
         if allows(node, "null"):
             kept["default"] = None  # without it an Avro reader of a later version could not read older records
         kept.update({key: value for key, value in field.items() if key.startswith("refold.") or key == "doc"})

@@ -67,9 +67,10 @@ class Registry:
     def check(self, definition: TypeDefinition) -> None:
         """Raise SchemaError unless the definition may be added."""
         check_evolution((each.definition for each in self._by_name.get(definition.name, ())), definition)
-        clash = self._by_wire_id.get(ObservationCodec(definition).schema_id)
-        if clash is not None and clash.definition.name != definition.name:
-            raise SchemaError(f"{definition.name}: its schema has the same 31-bit id as that of {clash.definition.name}; "
+        codec = ObservationCodec(definition)
+        clash = self._by_wire_id.get(codec.schema_id)
+        if clash is not None and clash.codec.text != codec.text:
+            raise SchemaError(f"{definition.name}: its schema has the same 31-bit id as one of {clash.definition.name}; "
                               "change any doc-free part of it, such as the order of its fields")  # fmt: skip
 
     def add(self, definition: TypeDefinition, registered_at: int = 0) -> TypeVersion:

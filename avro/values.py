@@ -139,25 +139,28 @@ def _bytes(given: Any, path: str, blobs: Blobs | None) -> Value:
 
 def _enum(symbols: tuple[str, ...]) -> Check:
     def check(given: Any, path: str, blobs: Blobs | None) -> Value:
-        if given not in symbols or not isinstance(given, str):
+        if not isinstance(given, str) or given not in symbols:
             raise ValidationError(path, f"one of {', '.join(symbols)}", given)
-        return str(given)
+        return str.__str__(given)  # a Python enum's own str() may be something else
 
     return check
 
 
 def _fixed(size: int) -> Check:
     def check(given: Any, path: str, blobs: Blobs | None) -> Value:
-        if not isinstance(given, (bytes, bytearray, memoryview)) or len(given) != size:
+        if not isinstance(given, (bytes, bytearray, memoryview)) or len(raw := bytes(given)) != size:
             raise ValidationError(path, f"{size} bytes (fixed)", given)
-        return bytes(given)
+        return raw
 
     return check
 
 
 def _array(item: Check) -> Check:
     def check(given: Any, path: str, blobs: Blobs | None) -> Value:
-        if not isinstance(given, (Sequence, set, frozenset)) or isinstance(given, (str, bytes, bytearray)):
+        if isinstance(given, (set, frozenset)):
+            # Python gives a set in another order in each process; the same call has to make the same id.
+            return sorted([item(each, f"{path}[]", blobs) for each in given], key=encode)
+        if not isinstance(given, Sequence) or isinstance(given, (str, bytes, bytearray, memoryview)):
             raise ValidationError(path, "a list (array)", given)
         return [item(each, f"{path}[{index}]", blobs) for index, each in enumerate(given)]
 
@@ -179,18 +182,24 @@ def _map(value: Check) -> Check:
 
 
 def _record(node: dict[str, Any], inline_bytes: int) -> Check:
-    fields = {field["name"]: (first_name(field), checker(field["type"], inline_bytes), allows(field["type"], "null"))
-              for field in node["fields"]}  # fmt: skip
+    fields = [(field["name"], first_name(field), checker(field["type"], inline_bytes), allows(field["type"], "null"))
+              for field in node["fields"]]  # fmt: skip
+    names = {name for field in node["fields"] for name in (field["name"], first_name(field))}
 
     def check(given: Any, path: str, blobs: Blobs | None) -> Value:
         if not isinstance(given, Mapping):
             raise ValidationError(path, f"an object ({node['name']})", given)
-        unknown = [key for key in given if key not in fields]
-        if unknown:
-            raise ValidationError(f"{path}.{unknown[0]}", f"one of {', '.join(fields)}", unknown[0])
+        for key in given:
+            if key not in names:
+                known = ", ".join(field["name"] for field in node["fields"])
+                raise ValidationError(f"{path}.{key}", f"{node['name']} has the fields {known}", key)
         tree: dict[str, Value] = {}
-        for name, (first, inner, optional) in fields.items():
+        for name, first, inner, optional in fields:
             each = given.get(name)
+            if first != name and first in given:  # as states and exports show it
+                if name in given:
+                    raise ValidationError(f"{path}.{name}", f"given twice: as {first} and as {name}", each)
+                each = given[first]
             if each is not None:
                 tree[first] = inner(each, f"{path}.{name}", blobs)
             elif not optional:

@@ -1,6 +1,7 @@
 """Canonical values to and from what the Avro codec takes and gives.
 
-Each side is a function per node, or None where the two forms are the same, so plain fields cost nothing.
+Each side is a function per node, or None where the two forms are the same, so plain fields cost nothing. What comes
+from the wire is held to the rules of the door (avro/values.py): a stranger's producer knows Avro's types, not these.
 """
 
 from __future__ import annotations
@@ -8,42 +9,62 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from refold.avro.canonical import number
-from refold.avro.logical import decimal_bytes, decimal_tree
-from refold.avro.nodes import Node, branches, id_of
-from refold.avro.values import first_name
+from refold.avro.blob import Blob, option_of
+from refold.avro.canonical import check_json_text, number
+from refold.avro.errors import ValidationError
+from refold.avro.logical import check_uuid_text, decimal_bytes, decimal_reader, span_of
+from refold.avro.nodes import JSON, OPTIONS, Node, branches, id_of
+from refold.avro.values import RANGES, first_name
 
 Adapt: TypeAlias = Callable[[Any], Any] | None
 
 
 def to_wire(node: Node) -> Adapt:
     """From canonical to datum: decimals become bytes, a union's records are named."""
-    choices = branches(node)
-    if len(choices) == 1:
-        return _plain(choices[0], to_wire, decimal_bytes, rename_from="first")
-    return _union_to_wire(choices)
+    value, has_options = _split(node)
+    inner = _plain_to_wire(value)
+    if not has_options:
+        return inner if isinstance(node, dict) else _or_null(inner)
+    name = value["name"] if value["type"] == "record" else None
+
+    def adapt(tree: Any) -> Any:
+        if tree is None:
+            return None
+        option = option_of(tree)
+        if option is not None:
+            return ("refold.Blob" if isinstance(option, Blob) else "refold.Sealed", tree)
+        datum = tree if inner is None else inner(tree)
+        return datum if name is None else (name, datum)
+
+    return adapt
 
 
 def from_wire(node: Node) -> Adapt:
-    """From datum to canonical: numbers under the number rules, nulls of records left out."""
-    choices = branches(node)
-    if len(choices) == 1:
-        return _plain(choices[0], from_wire, decimal_tree, rename_from="name")
-    value = [choice for choice in choices if choice["type"] != "null"]
-    adapts = {id_of(choice): from_wire(choice) for choice in value}
-    if all(adapt is None for adapt in adapts.values()):
-        return None
-    if len(value) == 1:
-        return _or_null(adapts[id_of(value[0])])
-    keys = {frozenset(field["name"] for field in choice["fields"]): adapts[id_of(choice)]
-            for choice in value if choice["type"] == "record"}  # fmt: skip
-    plain = next((adapts[id_of(choice)] for choice in value if choice["type"] != "record"), None)
+    """From datum to canonical: numbers under the number rules, nulls of records left out.
+
+    The function raises ValidationError for what the door would have refused, or written in another form.
+    """
+    value, has_options = _split(node)
+    inner = _plain_from_wire(value)
+    if not has_options:
+        return inner if isinstance(node, dict) else _or_null(inner)
 
     def adapt(datum: Any) -> Any:
-        chosen = keys.get(frozenset(datum), plain) if isinstance(datum, dict) else plain
-        return datum if datum is None or chosen is None else chosen(datum)
+        if datum is None:
+            return None
+        option = option_of(datum)
+        if option is not None:
+            return option.tree(id_of(value))
+        return datum if inner is None else inner(datum)
 
     return adapt
+
+
+def _split(node: Node) -> tuple[dict[str, Any], bool]:
+    """A node's one value type, and whether Blob or Sealed stand beside it."""
+    choices = branches(node)
+    plain = next((choice for choice in choices if id_of(choice) not in OPTIONS), choices[-1])
+    return plain, any(id_of(choice) in OPTIONS and choice["type"] == "record" for choice in choices if choice is not plain)
 
 
 def _or_null(adapt: Adapt) -> Adapt:
@@ -53,56 +74,62 @@ def _or_null(adapt: Adapt) -> Adapt:
     return lambda datum: None if datum is None else inner(datum)
 
 
-def _union_to_wire(choices: list[dict[str, Any]]) -> Adapt:
-    value = [choice for choice in choices if choice["type"] != "null"]
-    records = [choice for choice in value if choice["type"] == "record"]
-    if len(value) == 1 or not records:
-        return _or_null(to_wire(value[0]))
-    by_keys = {frozenset(first_name(field) for field in record["fields"]): record["name"] for record in records
-               if record["name"] in ("refold.Blob", "refold.Sealed")}  # fmt: skip
-    plain = next(choice for choice in value if choice.get("name") not in ("refold.Blob", "refold.Sealed"))
-    inner = to_wire(plain)
-    named = plain["type"] == "record"
-
-    def adapt(datum: Any) -> Any:
-        if datum is None:
-            return None
-        if isinstance(datum, dict):
-            name = by_keys.get(frozenset(datum))
-            if name is not None:
-                return (name, datum)
-        datum = datum if inner is None else inner(datum)
-        return (plain["name"], datum) if named else datum
-
-    return adapt
-
-
-def _plain(node: dict[str, Any], side: Callable[[Node], Adapt], decimal: Callable[..., Any], rename_from: str) -> Adapt:
-    kind = node["type"]
+def _plain_to_wire(node: dict[str, Any]) -> Adapt:
     if node.get("logicalType") == "decimal":
         scale = node["scale"]
-        return lambda datum: decimal(datum, scale)
+        return lambda tree: decimal_bytes(tree, scale)
+    return _collection(node, to_wire) or (_record_to_wire(node) if node["type"] == "record" else None)
+
+
+def _plain_from_wire(node: dict[str, Any]) -> Adapt:
+    kind, logical = node["type"], node.get("logicalType")
+    if logical == "decimal":
+        return decimal_reader(node["precision"], node["scale"])
+    if logical == JSON:
+        return check_json_text
+    if logical == "uuid":
+        return check_uuid_text
+    if logical is not None:
+        return _within(*span_of(logical), logical)
     if kind in ("float", "double"):
-        return number if rename_from == "name" else None
-    if kind == "array":
+        return number
+    if kind == "int":
+        return _within(*RANGES[kind], kind)
+    return _collection(node, from_wire) or (_record_from_wire(node) if kind == "record" else None)
+
+
+def _within(low: int, end: int, rule: str) -> Adapt:
+    def check(datum: Any) -> Any:
+        if not low <= datum < end:
+            raise ValidationError("value", f"{rule} in [{low}, {end - 1}]", datum)
+        return datum
+
+    return check
+
+
+def _collection(node: dict[str, Any], side: Callable[[Node], Adapt]) -> Adapt:
+    if node["type"] == "array":
         item = side(node["items"])
-        return None if item is None else lambda datum: [item(each) for each in datum]
-    if kind == "map":
+        return None if item is None else lambda given: [item(each) for each in given]
+    if node["type"] == "map":
         value = side(node["values"])
-        return None if value is None else lambda datum: {key: value(each) for key, each in datum.items()}
-    if kind == "record":
-        return _record(node, side, rename_from)
+        return None if value is None else lambda given: {key: value(each) for key, each in given.items()}
     return None
 
 
-def _record(node: dict[str, Any], side: Callable[[Node], Adapt], rename_from: str) -> Adapt:
-    names = [(field["name"], first_name(field), side(field["type"])) for field in node["fields"]]
-    steps = [(name, first, adapt) if rename_from == "name" else (first, name, adapt) for name, first, adapt in names]
+def _record_to_wire(node: dict[str, Any]) -> Adapt:
+    return _record([(first_name(field), field["name"], to_wire(field["type"])) for field in node["fields"]])
 
-    def adapt(datum: Any) -> Any:
+
+def _record_from_wire(node: dict[str, Any]) -> Adapt:
+    return _record([(field["name"], first_name(field), from_wire(field["type"])) for field in node["fields"]])
+
+
+def _record(steps: list[tuple[str, str, Adapt]]) -> Adapt:
+    def adapt(given: Any) -> Any:
         tree = {}
         for source, target, inner in steps:
-            value = datum.get(source)
+            value = given.get(source)
             if value is not None:
                 tree[target] = value if inner is None else inner(value)
         return tree

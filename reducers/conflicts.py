@@ -6,7 +6,7 @@ whose value differs from the winner's, and whose id no later assertion of the fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from refold.avro.observation import Value
@@ -40,36 +40,36 @@ def conflicts(fold: Fold, entity: Entity, history: Sequence[Seen]) -> Conflicts:
     retracted = {target for seen in history for target in seen.observation.retracts}
     live = sorted((seen for seen in history if seen.id not in retracted), key=lambda seen: seen.q)
     found: list[Loser] = []
-    for field in fold.definition.fields.values():
-        name = field.first_name
+    for name in sorted(fold.reducers):
         cell = entity.cells.get(name)
-        if field.reducer not in DECIDED or cell is None:
+        if cell is None or fold.definition.by_first_name[name].reducer not in DECIDED:
             continue
         said = [seen for seen in live if name in seen.observation.patch and seen.q >= entity.clears.get(name, FIRST)]
-        if field.reducer != "map":
-            said_here = [(seen, seen.observation.patch[name]) for seen in said]
-            found.extend(_losers(name, None, cell[0], cell[1], cell[2], said_here))
+        settled = {cause: seen.q for seen in said for cause in seen.observation.causes}
+        if not isinstance(cell, dict):
+            words = [(seen, seen.observation.patch[name]) for seen in said]
+            found += _losers(name, None, cell, words, settled)
             continue
         for key in sorted(cell):
-            value, priority, q = cell[key]
-            said_key: list[tuple[Seen, Any]] = []
-            for seen in said:
-                patch: Any = seen.observation.patch[name]
-                if key in patch:
-                    said_key.append((seen, patch[key]))
-            found.extend(_losers(name, key, value, priority, q, said_key))
+            found += _losers(name, key, cell[key], [each for seen in said for each in _of_key(seen, name, key)], settled)
     return Conflicts(found[:LISTED], len(found))
 
 
+def _of_key(seen: Seen, name: str, key: str) -> Iterator[tuple[Seen, Any]]:
+    entries: Any = seen.observation.patch[name]
+    if key in entries:
+        yield seen, entries[key]
+
+
 def _losers(
-    field: str, key: str | None, winner: Value, priority: int, q: bytes, said: list[tuple[Seen, Any]]
+    field: str, key: str | None, winner: Sequence[Any], words: Sequence[tuple[Seen, Any]], settled: Mapping[bytes, bytes]
 ) -> Iterator[Loser]:
+    """winner: the cell (value, priority, q); settled: by id the greatest Q of an assertion that names it as a cause."""
+    value, priority, _ = winner
     last: dict[str, tuple[Seen, Any]] = {}
-    for seen, value in said:
+    for seen, said in words:
         if seen.observation.priority == priority:
-            last[seen.observation.source.agent] = (seen, value)
-    for agent, (seen, value) in sorted(last.items()):
-        if value == winner or seen.q == q:
-            continue
-        if not any(later.q > seen.q and seen.id in later.observation.causes for later, _ in said):
-            yield Loser(field, key, agent, seen.id, value)
+            last[seen.observation.source.agent] = (seen, said)
+    for seen, said in sorted(last.values(), key=lambda each: each[0].q):
+        if said != value and settled.get(seen.id, FIRST) <= seen.q:
+            yield Loser(field, key, seen.observation.source.agent, seen.id, said)

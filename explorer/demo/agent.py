@@ -65,7 +65,7 @@ class RefundAgent:
 
     def _step(self, number: int, name: str, task: Callable[[str], dict[str, Any]]) -> None:
         journal, step, at = self._journal, f"step/{RUN}#{number}", now_micros()
-        journal.step, self._calls.retried = str(number), 0
+        journal.step, self._calls.failed_tries = str(number), 0
         decided = journal.note(step, {"run": RUN, "session": RUN, "agent": AGENT, "position": number,
                                       "status": "pending", "decision": name, "started_at": at}, [self._last])  # fmt: skip
         journal.tie(step, "of", f"run/{RUN}", decided)
@@ -125,7 +125,7 @@ class RefundAgent:
             self._now(name, {"status": "paid", "reference": answer["reference"]}, [told])
             if number % BATCH == 0:
                 self._last = self._journal.note(PIPELINE, {"outputs": {"paid": number}}, [told])
-                self._remember("paid", paid=number)
+                self._remember(f"{number} paid", paid=number)
         return {"paid": len(approved)}
 
     def _notify(self, _: str) -> dict[str, Any]:
@@ -134,15 +134,19 @@ class RefundAgent:
         return {"notified": len(self._claims)}
 
     def _now(self, claim: str, fields: dict[str, Any], causes: list[str]) -> None:
-        self._known[claim] = self._journal.note(f"document/refund-{claim}", {"kind": "refund", "fields": fields}, causes)
+        self._known[claim] = self._journal.note(
+            f"document/refund-{claim}", {"kind": "refund", "fields": fields}, causes
+        )
 
     def _remember(self, at: str, **facts: object) -> None:
         """Read the pipeline back, note the version and hash it is at, and make all durable."""
         state = self._log.state(PIPELINE)
         self._seen = {"at": at, "version": state.version, "state_hash": state.state_hash}
-        self._journal.note(SESSION, {"variables": {"pipeline_seen": self._seen}, "last_active_at": now_micros()})
+        self._journal.note(
+            SESSION, {"variables": {"pipeline_seen": self._seen}, "last_active_at": now_micros()}
+        )
         self._journal.flush()
-        self._cue.say(**self._seen, kept=self._journal.kept, retried=self._calls.retried, **facts)
+        self._cue.say(**self._seen, kept=self._journal.kept, failed_tries=self._calls.failed_tries, **facts)
         self._cue.wait()
 
     def _limits(self) -> dict[str, int]:

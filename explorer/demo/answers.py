@@ -2,35 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import refold
-from refold.explorer.demo.names import CONFIG, PAYING, PIPELINE, RUN, SESSION
+from refold.explorer.demo.names import CONFIG, PAYING, PIPELINE, RUN, SESSION, STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class LastWord:
+    """What the agent last told the demo: the pipeline's version and state hash (hex), and how much was acknowledged."""
+
+    version: int
+    state_hash: str
+    kept: int
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A state the agent saw and noted while it lived, and the same state folded anew from the log; hashes in hex."""
+    """One version of the pipeline, folded anew from the log; hashes in hex, at in microseconds.
 
-    at: str
+    noted: the hash the agent wrote down when it saw this version; empty if it did not.
+    failed_tries: of a step's tool calls, where this version ends a step.
+    """
+
     version: int
+    at: int
+    what: str
+    state_hash: str
     noted: str
-    folded: str
-
-    @property
-    def same(self) -> bool:
-        """Whether they are equal."""
-        return self.noted == self.folded
+    failed_tries: int | None
 
 
-def replay(log: refold.Log, at: refold.Cut) -> list[Replayed]:
-    """Every state of the pipeline that the agent noted, replayed."""
-    noted = [row.new for row in log.history(SESSION, until=at) if row.key == "pipeline_seen"]
-    return [
-        Replayed(each["at"], each["version"], each["state_hash"], log.state(PIPELINE, f"v{each['version']}").state_hash)
-        for each in noted
-    ]
+def replay(log: refold.Log, view: refold.StateView) -> list[Replayed]:
+    """Every version of the pipeline up to a point."""
+    noted = {row.new["version"]: row.new["state_hash"]
+             for row in log.history(SESSION, until=view.cut) if row.key == "pipeline_seen"}  # fmt: skip
+    found = []
+    for rows in _by_observation(log, PIPELINE, view.cut):
+        version = rows[0].version
+        steps = [row for row in rows if row.field == "steps"]
+        ended = [row.key for row in steps if row.new["status"] == "committed"]
+        what = (
+            "begins"
+            if version == 1
+            else " ".join(_progress(row) for row in steps or rows if row.field in MOVES)
+        )
+        found.append(
+            Replayed(
+                version, rows[0].observed_at, what, log.state(PIPELINE, f"v{version}").state_hash,
+                noted.get(version, ""), failed_tries(view, STEPS.index(ended[0]) + 1) if ended else None,
+            )
+        )  # fmt: skip
+    return found
+
+
+MOVES = ("steps", "outputs")
+
+
+def _progress(row: refold.Row) -> str:
+    if row.field == "steps":
+        return f"{row.key} {'done' if row.new['status'] == 'committed' else 'starts'}"
+    return f"{row.new} {row.key}"
+
+
+def failed_tries(view: refold.StateView, step: int) -> int:
+    """How often a tool call of a step failed and was repeated."""
+    actions = (view[entity] for entity in view if entity.startswith(f"action/{RUN}#{step}."))
+    return sum(len(each.fields.get("retries", ())) for each in actions)
 
 
 def live_hashes(log: refold.Log) -> dict[str, bytes]:
@@ -47,12 +86,10 @@ class StaleRead:
 
 
 def stale_read(view: refold.StateView) -> StaleRead | None:
-    """Whether the configuration that the plan rests on was still the one in force."""
+    """Whether the configuration that the plan rests on was still the one in force; None if so."""
     read = next(each for each in view[f"step/{RUN}#1"].fields["reads"] if each["entity"] == CONFIG)
     config = view[CONFIG]
-    if read["state_hash"] == config.state_hash:
-        return None
-    return StaleRead(read["version"], config.version)
+    return None if read["state_hash"] == config.state_hash else StaleRead(read["version"], config.version)
 
 
 def unanswered(view: refold.StateView) -> refold.EntityView | None:
@@ -71,25 +108,30 @@ class Moment:
     agent: str
 
 
-def timeline(log: refold.Log, view: refold.StateView, entities: list[str]) -> list[Moment]:
-    """What happened to some entities up to a point, one line for each observation, by time."""
-    found = [moment for entity in entities for moment in _moments(log, view.cut, entity)]
+def timeline(log: refold.Log, at: refold.Cut, entities: Sequence[str]) -> list[Moment]:
+    """What happened to some entities up to a point, one line for each observation that says something, by time."""
+    found = [
+        Moment(rows[0].observed_at, entity, text, rows[0].source.agent)
+        for entity in entities
+        for rows in _by_observation(log, entity, at)
+        if (text := ", ".join(said for row in rows if (said := _said(row))))
+    ]
     return sorted(found, key=lambda moment: moment.at)
 
 
-def _moments(log: refold.Log, at: refold.Cut, entity: str) -> Iterator[Moment]:
+def _by_observation(log: refold.Log, entity: str, at: refold.Cut) -> Iterator[list[refold.Row]]:
     told: dict[str, list[refold.Row]] = {}
     for row in log.history(entity, until=at):
         told.setdefault(row.by, []).append(row)
-    for rows in told.values():
-        texts = [text for row in rows if (text := _change(row))]
-        if texts:
-            yield Moment(rows[0].observed_at, entity, ", ".join(texts), rows[0].source.agent)
+    yield from told.values()
 
 
-def _change(row: refold.Row) -> str:
-    """A change in few words; empty for fields that a timeline does not need."""
-    if row.field not in ("status", "current_step", "outputs", "rate_limit", "timeout_ms", "version", "tool"):
-        return ""
-    name = row.key if row.field == "outputs" else row.field
-    return f"{name} {row.new}" if row.old is None else f"{name} {row.old} -> {row.new}"
+def _said(row: refold.Row) -> str:
+    """A change in few words; empty for what a timeline does not need."""
+    if row.field == "current_step":
+        return f"{row.new} starts"
+    if row.field == "outputs" and row.key == "paid":
+        return f"{row.new} paid"
+    if row.field in ("rate_limit", "timeout_ms"):
+        return f"{row.field} {row.new}"
+    return f"asks {row.new}" if row.field == "tool" and row.entity.startswith("action/") else ""

@@ -1,6 +1,6 @@
 """The provider's statement: it comes late, and says what really became of a payment nobody heard back from.
 
-    python -m refold.explorer.demo.bank file:PATH @crash
+python -m refold.explorer.demo.bank file:PATH @crash
 """
 
 from __future__ import annotations

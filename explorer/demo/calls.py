@@ -22,7 +22,7 @@ class Calls:
         self._tools = tools
         self._position = 0
         self._step = ""
-        self.retried = 0
+        self.failed_tries = 0
 
     def call(
         self, tool: str, inputs: Inputs, causes: Iterable[str], effect: str = "read"
@@ -57,7 +57,7 @@ class Calls:
         return action, asked
 
     def _failed(self, action: str, tool: str, attempt: int, failure: ToolFailure, last: str) -> str:
-        self.retried += 1
+        self.failed_tries += 1
         at, given_up = now_micros(), attempt == ATTEMPTS_MAX
         backoff_ms = 0 if given_up else BACKOFF_MS * 2 ** (attempt - 1)
         retry = {"attempt": attempt, "at": at, "backoff_ms": backoff_ms, "error": str(failure)}

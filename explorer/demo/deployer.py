@@ -1,7 +1,7 @@
 """A second agent with its hands on what the first one relies on: it deploys, marks the point, and overwrites later.
 
-    python -m refold.explorer.demo.deployer file:PATH deploy
-    python -m refold.explorer.demo.deployer file:PATH overwrite
+python -m refold.explorer.demo.deployer file:PATH deploy
+python -m refold.explorer.demo.deployer file:PATH overwrite
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ import argparse
 import refold
 from refold.explorer.demo.names import CONFIG, DEPLOYED, DEPLOYER, PLATFORM
 
-CREATED = {"tool": "acme.refund", "version": "2026.10", "rate_limit": 20, "timeout_ms": 5000, "owner": "payments"}
+CREATED = {
+    "tool": "acme.refund",
+    "version": "2026.10",
+    "rate_limit": 20,
+    "timeout_ms": 5000,
+    "owner": "payments",
+}
 RELEASED = {"version": "2026.11", "rate_limit": 50, "timeout_ms": 2000}
 OVERWRITTEN = {"rate_limit": 500, "timeout_ms": 30000}
+OBSERVATIONS = 3
 
 
 def deploy(log: refold.Log) -> None:

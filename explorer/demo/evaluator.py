@@ -1,6 +1,6 @@
 """Judges a run from its log: it never met the agent, and may come long after.
 
-    python -m refold.explorer.demo.evaluator file:PATH @crash
+python -m refold.explorer.demo.evaluator file:PATH @crash
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ def judge(log: refold.Log, at: str) -> str:
     payments = [view[entity] for entity in view if entity.startswith(PAYMENT)]
     refused = [payment for payment in payments if "429" in str(payment.fields.get("retries", ""))]
     score = 1 - len(refused) / len(payments)
-    evidence = [*pipeline.held_by("outputs", "paid"), *(held for each in refused for held in each.held_by("retries"))]
+    evidence = [
+        *pipeline.held_by("outputs", "paid"),
+        *(held for each in refused for held in each.held_by("retries")),
+    ]
     patch = {
         "name": "payments-within-limits",
         "subject": PIPELINE,

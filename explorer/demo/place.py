@@ -24,7 +24,9 @@ def make(folder: Path | None, keep: bool) -> tuple[Path, bool]:
     if replaced:
         shutil.rmtree(place)
     elif _exists(place) and not _is_empty(place):
-        raise refold.InputError(f"{place}: something else is here, not the log of a demo; name another folder, or remove it")
+        raise refold.InputError(
+            f"{place}: something else is here, not the log of a demo; name another folder, or remove it"
+        )
     with refold.open(url(place)):
         pass
     # Only now: the folder of a log that is being made must be empty.

@@ -13,7 +13,7 @@ PAGE = 12
 FLAKY = 0.06
 PROVIDER_LIMIT = 50
 """Calls a second that the payment provider puts up with."""
-REFUSES_EACH, HANGS_AT = 3, 20
+REFUSES_EACH, HANGS_AT = 6, 20
 """Of the calls made faster than that: which are refused, and which one is never answered."""
 
 Inputs = Mapping[str, Any]
@@ -34,7 +34,9 @@ class ToolFailure(Exception):
 class Tools:
     """crm.claims, orders.lookup, risk.score, acme.refund, mail.send; `hang(seconds)` is called when no answer comes."""
 
-    def __init__(self, seed: int, config: Callable[[], Mapping[str, int]], hang: Callable[[float], None]) -> None:
+    def __init__(
+        self, seed: int, config: Callable[[], Mapping[str, int]], hang: Callable[[float], None]
+    ) -> None:
         self._random = random.Random(seed)
         self._config = config
         self._hang = hang

@@ -175,6 +175,7 @@ class TestReducers:
         ((DOUBLE_MAX, DOUBLE_MAX), DOUBLE_MAX),
         ((-DOUBLE_MAX, -(2.0**970)), -DOUBLE_MAX),
         ((2**53, 1), 2**53 + 1),  # an integer is not rounded to a double
+        ((-(2**53), -1), -(2**53) - 1),
         ((2**63, 2**63 - 1), 2**64 - 1),
         ((2**63, 2**63), 2.0**64),
         ((-(2**63), -1), -(2**63)),  # out of range: rounded to a double, which is in range

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from threading import Lock
 
-from refold.avro.errors import InputError, OwnerGone, OwnerSilent, StorageError
+from refold.avro.errors import OwnerGone, OwnerSilent, StorageError
 from refold.streams.log.file.address import is_same_user, locate
 from refold.streams.log.file.messages import encode, receive, result_of
 
@@ -25,6 +25,8 @@ class Client:
         self._timeout_s = timeout_s
         self._lock = Lock()
         self._connection: socket.socket | None = None
+        self.session = 0
+        """Number of the connection that the last question went over: another number may be another owner."""
 
     def call(self, op: str, payload: object) -> object:
         """The owner's result.
@@ -48,7 +50,8 @@ class Client:
             except OSError as error:
                 self._drop()
                 raise self._gone() from error
-            except (InputError, StorageError):
+            except BaseException:
+                # Also an interrupt between question and answer: the answer would be taken for the next one's.
                 self._drop()
                 raise
         return result_of(answer)
@@ -97,6 +100,7 @@ class Client:
         except BaseException:
             connection.close()
             raise
+        self.session += 1
         return connection
 
     def _drop(self) -> None:

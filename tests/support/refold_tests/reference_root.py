@@ -37,18 +37,18 @@ def reference_bucket(entity: str) -> int:
 
 
 def reference_root(state_hashes: Mapping[str, bytes]) -> bytes:
-    """The root (32 bytes) of a table given as entity -> state hash (32 bytes). No entities: 1,024 empty
-    slots.
-    """
-    slots = b"".join(_slot_digest(state_hashes, slot) for slot in range(SLOTS))
-    return hashlib.sha256(b"refold-root/1" + len(state_hashes).to_bytes(8, "big") + slots).digest()
+    """The root (32 bytes) of a table of entity -> state hash (32 bytes); of no entities, 1,024 empty slots."""
+    slots: list[dict[str, bytes]] = [{} for _ in range(SLOTS)]
+    for entity, state_hash in state_hashes.items():
+        slots[reference_slot(entity)][entity] = state_hash
+    digests = b"".join(_slot_digest(slot) for slot in slots)
+    return hashlib.sha256(b"refold-root/1" + len(state_hashes).to_bytes(8, "big") + digests).digest()
 
 
-def _slot_digest(state_hashes: Mapping[str, bytes], slot: int) -> bytes:
-    inside = {entity: digest for entity, digest in state_hashes.items() if reference_slot(entity) == slot}
-    if not inside:
+def _slot_digest(slot_hashes: Mapping[str, bytes]) -> bytes:
+    if not slot_hashes:
         return EMPTY
-    return hashlib.sha256(b"".join(_bucket_digest(inside, bucket) for bucket in range(BUCKETS))).digest()
+    return hashlib.sha256(b"".join(_bucket_digest(slot_hashes, bucket) for bucket in range(BUCKETS))).digest()
 
 
 def _bucket_digest(slot_hashes: Mapping[str, bytes], bucket: int) -> bytes:

@@ -1,0 +1,64 @@
+"""`refold mark` and `refold markers`: points with names."""
+
+from __future__ import annotations
+
+import click
+
+from refold.avro.times import millis_text
+from refold.explorer.cli.options import WHEN, Place, as_json, at, on_log
+from refold.explorer.cli.screen import Screen, moment
+from refold.explorer.cli.shapes import point_json
+from refold.streams.cut import parse_cut
+from refold.streams.point import Point
+
+
+@click.command(epilog=WHEN)
+@click.argument("name")
+@at
+@click.option("--replace", is_flag=True, help="Move the marker if it is there already.")
+@as_json
+@on_log
+def mark(place: Place, name: str, at: str | None, replace: bool, as_json: bool) -> int:
+    """Name a point, to ask for it as @NAME later. Marking changes no state and no root.
+
+    \b
+    Examples
+      refold mark deploy-1
+      refold mark before-the-incident --at 2026-11-21T03:12:00Z
+    """
+    if not place.exists():
+        with place.read():
+            raise AssertionError("a log that is not there was opened")
+    screen = Screen()
+    with place.write() as log:
+        point = Point(log.mark(name, at, replace=replace))
+        if as_json:
+            screen.json({"name": name, **point_json(point)})
+        else:
+            screen.point(point, f"@{name} is")
+    return 0
+
+
+@click.command()
+@as_json
+@on_log
+def markers(place: Place, as_json: bool) -> int:
+    """List the markers, oldest first.
+
+    \b
+    Example
+      refold markers --json
+    """
+    screen = Screen()
+    with place.read() as log:
+        found = [(each, Point(parse_cut(each.cut))) for each in log.port.markers()]
+        if as_json:
+            screen.json([{"name": each.name, "marked_at": millis_text(each.marked_at), **point_json(point)}
+                         for each, point in found])  # fmt: skip
+            return 0
+        rows = [[f"@{each.name}", moment(each.marked_at * 1000), str(point.cut.records), point.cut.short, str(point.cut)]
+                for each, point in found]  # fmt: skip
+        screen.table(("marker", "marked", "records below", "short", "cut"), rows, ("cyan", "dim"))
+        if not found:
+            screen.say("no markers yet; set one with `refold mark NAME`")
+    return 0

@@ -1,0 +1,108 @@
+"""What every command has in common: which log, which types, JSON or text, and how a point in time is given."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from refold.avro.definition import TypeDefinition
+from refold.avro.shipped import load_types
+from refold.reducers.custom import code_of
+from refold.streams.client import Log
+from refold.streams.log.file.log import OWNER_TIMEOUT_S
+from refold.streams.open import log_exists, open_log
+from refold.streams.point import CLOCKS
+
+TYPES_ENVIRONMENT = "REFOLD_TYPES"
+
+WHEN = """\b
+WHEN is one of
+  2026-11-21T03:12:00Z   a time, RFC 3339 with its zone
+  @deploy-1              a marker
+  cut:TEXT               a cut, as printed by any answer about the past
+  offset:0=41,1=17       next offsets; a partition not named stands at its start
+  v12                    a version, with one entity
+  run:ID#STEP            after a step of a run
+  now                    everything recorded so far
+"""
+
+Command = Callable[..., "int | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The log a command works on. url None: REFOLD_LOG, or file:.refold."""
+
+    url: str | None = None
+    types: tuple[str, ...] = ()
+    owner_timeout_s: float = OWNER_TIMEOUT_S
+
+    def read(self) -> Log:
+        """The log, opened to read: it is never made, and nothing in it changes."""
+        return open_log(self.url, types=self.types, read_only=True, owner_timeout_s=self.owner_timeout_s)
+
+    def write(self) -> Log:
+        """The log, opened to write; it is made where there is none."""
+        return open_log(self.url, types=self.types, owner_timeout_s=self.owner_timeout_s)
+
+    def exists(self) -> bool:
+        """Whether there is a log."""
+        return log_exists(self.url)
+
+    def own_types(self) -> dict[str, TypeDefinition]:
+        """The types given by --types."""
+        return load_types([Path(each) for each in self.types], code_of)
+
+
+def place_options(command: Command) -> Command:
+    """--log, --types and --owner-timeout, as `log_url`, `types` and `owner_timeout`."""
+    for option in (
+        click.option("--owner-timeout", type=click.FloatRange(min=0.1), metavar="SECONDS",
+                     help=f"How long to wait for the process that owns the log [{OWNER_TIMEOUT_S:g}]."),
+        click.option("--types", multiple=True, metavar="PATH",
+                     help="An .avsc file, or a folder of them; may be repeated [$REFOLD_TYPES]."),
+        click.option("--log", "log_url", metavar="URL", help="The log [$REFOLD_LOG, else file:.refold]."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def merged(outer: Place, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None) -> Place:
+    """What stands behind the command goes before what stands in front of it."""
+    return Place(log_url or outer.url, (*outer.types, *types), owner_timeout or outer.owner_timeout_s)
+
+
+def from_environment() -> Place:
+    """The types that REFOLD_TYPES lists; the log's own variable is read where it is opened."""
+    listed = os.environ.get(TYPES_ENVIRONMENT, "")
+    return Place(types=tuple(each for each in listed.split(os.pathsep) if each))
+
+
+def on_log(command: Command) -> Command:
+    """Give a command its Place as the first argument."""
+
+    @click.pass_context
+    @functools.wraps(command)
+    def run(context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None,
+            **given: Any) -> int | None:  # fmt: skip
+        return command(merged(context.find_object(Place) or from_environment(), log_url, types, owner_timeout), **given)
+
+    return place_options(run)
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+at = click.option("--at", metavar="WHEN", help="The point to answer for [now].")
+clock = click.option(
+    "--clock",
+    type=click.Choice(CLOCKS),
+    default="recorded",
+    show_default=True,
+    help="What a time means: when the log took it (known by then), or when it happened (true by then).",
+)
+entity = click.argument("entity", metavar="TYPE/ID")

@@ -1,0 +1,71 @@
+"""Progress bars, on a terminal only, on standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+UPDATE_EVERY_S = 0.1
+
+Advance = Callable[[int], None]
+Reached = Callable[[int, int], None]
+
+
+@contextmanager
+def counted(doing: str, total: int, unit: str) -> Iterator[Advance]:
+    """A bar that is told how many more were done."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda more: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(doing, total=total)
+        yield _seldom(lambda more: bar.advance(task, more))
+
+
+def _seldom(advance: Advance) -> Advance:
+    """The same in larger steps: drawing costs more than what is counted."""
+    waiting, drawn_at = 0, 0.0
+
+    def add(more: int) -> None:
+        nonlocal waiting, drawn_at
+        waiting += more
+        now = time.monotonic()
+        if now - drawn_at >= UPDATE_EVERY_S:
+            advance(waiting)
+            waiting, drawn_at = 0, now
+
+    return add
+
+
+@contextmanager
+def files_read(doing: str, paths: Sequence[Path]) -> Iterator[list[Reached | None]]:
+    """A bar over the bytes of several files: for each, what is told (bytes read, bytes it has)."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield [None] * len(paths)
+        return
+    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
+    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
+                  console=console, transient=True) as bar:  # fmt: skip
+        task = bar.add_task(doing, total=sum(sizes))
+        yield [_reached(bar, task, sum(sizes[:number])) for number in range(len(paths))]
+
+
+def _reached(bar: Progress, task: object, before: int) -> Reached:
+    drawn_at = 0.0
+
+    def draw(read: int, size: int) -> None:
+        nonlocal drawn_at
+        now = time.monotonic()
+        if now - drawn_at >= UPDATE_EVERY_S:
+            bar.update(task, completed=before + read)  # type: ignore[arg-type]
+            drawn_at = now
+
+    return draw

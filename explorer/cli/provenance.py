@@ -1,0 +1,123 @@
+"""`refold why`: from a value back to what was observed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+
+from refold.avro.errors import InputError, UnknownEntity
+from refold.explorer.cli.humane import Humane
+from refold.explorer.cli.options import WHEN, Place, as_json, at, clock, on_log
+from refold.explorer.cli.screen import Screen, moment
+from refold.explorer.cli.shapes import patch_of, why_json
+from refold.streams.client import Log
+from refold.streams.point import Point
+from refold.streams.trace import Link
+from refold.streams.view import EntityView
+
+
+class Asked(NamedTuple):
+    """TYPE/ID.FIELD, taken apart."""
+
+    entity: str
+    field: str
+    key: str | None
+
+
+@click.command(epilog=WHEN)
+@click.argument("value", metavar="TYPE/ID.FIELD[.KEY]")
+@at
+@clock
+@as_json
+@on_log
+def why(place: Place, value: str, at: str | None, clock: str, as_json: bool) -> int:
+    """Trace a field's value to the observations it rests on, and through their causes to the first of them.
+
+    KEY is a key of a map field. An id may hold dots: the last way to read the argument that names an entity which
+    exists is taken.
+
+    \b
+    Examples
+      refold why tool_config/acme.rate_limit
+      refold why document/user-mia.fields.email --at @deploy-1
+      refold why evaluation/8f2c.score --json
+    """
+    screen = Screen()
+    with place.read() as log:
+        point, view, asked = _found(log, value, at, clock)
+        chain = view.why(asked.field, asked.key)
+        if as_json:
+            screen.json([why_json(link, log.port.registry) for link in chain])
+            return 0
+        screen.point(point)
+        _show(screen, log, view, asked, chain)
+    return 0
+
+
+def _found(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, EntityView, Asked]:
+    """The entity behind the rightmost split at a field of its type, at the point."""
+    refusal: UnknownEntity | None = None
+    for asked in readings(log, text):
+        try:
+            point = log.point(at, asked.entity, clock)
+            return point, log.state(asked.entity, point.cut), asked
+        except UnknownEntity as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
+    type_name = text.partition("/")[0]
+    definition = log.types.get(type_name)
+    if definition is None:
+        raise InputError(f"{text}: unknown type {type_name!r}; `refold types` lists what there is")
+    known = ", ".join(definition.by_first_name)
+    raise InputError(f"{text}: names no field; give {type_name}/ID.FIELD with one of {known}")
+
+
+def readings(log: Log, text: str) -> Iterator[Asked]:
+    """Every way to read the argument, the rightmost split first."""
+    definition = log.types.get(text.partition("/")[0])
+    fields = {} if definition is None else definition.by_first_name
+    position = text.rfind(".")
+    while position > 0:
+        field, dot, key = text[position + 1 :].partition(".")
+        if field in fields and (not dot or fields[field].reducer == "map"):
+            yield Asked(text[:position], field, key if dot else None)
+        position = text.rfind(".", 0, position)
+
+
+def _show(screen: Screen, log: Log, view: EntityView, asked: Asked, chain: list[Link]) -> None:
+    humane = Humane(log.types)
+    value = view.shown()[asked.field]
+    if asked.key is None:
+        shown, name = humane.field(asked.entity, asked.field, value), asked.field
+    else:
+        shown, name = humane.element(asked.entity, asked.field, value[asked.key]), f"{asked.field}.{asked.key}"
+    screen.say(f"{asked.entity} v{view.version}", "bold")
+    screen.say(f"{name} = {screen.cell(shown)}", "bold")
+    for link in chain:
+        screen.say()
+        for line in _lines(screen, log, humane, link):
+            screen.say("  " * min(link.depth, 12) + line)
+    screen.say()
+    screen.say(f"{len(chain):,} observations, {max(link.depth for link in chain):,} steps back")
+
+
+def _lines(screen: Screen, log: Log, humane: Humane, link: Link) -> Iterator[str]:
+    lead = "because of " if link.depth else ""
+    if link.statement is None or link.position is None or link.recorded_at is None:
+        yield f"{lead}{link.observation}, which does not stand in this log below the point"
+        return
+    statement, source = link.statement, link.statement.source
+    yield f"{lead}{statement.entity}  observation {link.observation}"
+    parts = [("run", source.run), ("step", source.step), ("tool", source.tool)]
+    by = " ".join([source.agent or "-", *(f"{name} {given}" for name, given in parts if given), f"seq {source.seq}"])
+    yield (f"  at {link.position}  observed {moment(statement.observed_at)}  "
+           f"recorded {moment(link.recorded_at * 1000)}  by {by}")  # fmt: skip
+    for name, given in patch_of(statement, log.port.registry).items():
+        yield f"  {name} = {screen.cell(humane.field(statement.entity, name, given))}"
+    if statement.link is not None:
+        yield f"  {statement.kind} {statement.link.relation} {statement.link.target}"
+    yield from (f"  cleared {name}" for name in statement.cleared)
+    yield from (f"  retracts {each.hex()}" for each in statement.retracts)

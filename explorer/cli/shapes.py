@@ -1,0 +1,190 @@
+"""The JSON that `--json` prints. Ids and hashes in hex, times in RFC 3339 UTC: observed_at to the microsecond,
+recorded_at to the millisecond. The keys here are what others build on: add to them, rename none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from refold.avro.line import patch_json, source_json
+from refold.avro.observation import Link as Relation
+from refold.avro.observation import Observation
+from refold.avro.registry import Registry
+from refold.avro.times import millis_text, time_text
+from refold.reducers.links import FIELD as LINKS
+from refold.streams.changes import Change
+from refold.streams.log.port import Position
+from refold.streams.mutations import Row, Shown, rows
+from refold.streams.point import Point
+from refold.streams.trace import Link
+from refold.streams.verify import Verdict
+from refold.streams.view import EntityView, Holder, StateView
+
+
+def point_json(point: Point) -> dict[str, Any]:
+    """The cut of an answer, and whether it may still grow."""
+    return {"cut": str(point.cut), "cut_short": point.cut.short, "open": point.open}
+
+
+def position_json(position: Position) -> dict[str, int]:
+    """A place in the log."""
+    return {"partition": position.partition, "offset": position.offset}
+
+
+def row_json(row: Row) -> dict[str, Any]:
+    """One mutation."""
+    is_link = row.field == LINKS
+    return {
+        "entity": row.entity,
+        "field": row.field,
+        "op": row.op,
+        "key": row.key,
+        "old": _validity(row.old) if is_link else row.old,
+        "new": _validity(row.new) if is_link else row.new,
+        "observation": row.observation,
+        "by": row.by,
+        "version": row.version,
+        "position": {"partition": row.partition, "offset": row.offset},
+        "observed_at": time_text(row.observed_at),
+        "recorded_at": millis_text(row.recorded_at),
+        "source": source_json(row.source),
+    }
+
+
+def _validity(given: Mapping[str, int] | None) -> dict[str, str] | None:
+    return None if given is None else {side: time_text(micros) for side, micros in given.items()}
+
+
+def rebuild_json(point: Point, view: StateView) -> dict[str, Any]:
+    """What a rebuild found, without the states themselves."""
+    return {
+        **point_json(point),
+        "observations": view.observations,
+        "entities": len(view),
+        "root": view.root,
+        "source": view.source,
+    }
+
+
+def state_json(point: Point, view: EntityView) -> dict[str, Any]:
+    """One entity, each field with the newest observation that holds it, and each element with its own."""
+    conflicts = view.conflicts
+    shown = Shown(view.definition.definition, python=False)
+    return {
+        "entity": view.entity,
+        "version": view.version,
+        "state_hash": view.state_hash,
+        **point_json(point),
+        "fields": {name: _field_json(view, shown, name, value) for name, value in view.shown().items()},
+        "links": [link_json(each) for each in view.links],
+        "conflicts": [
+            {**each._asdict(), "observation": each.observation.hex(), "value": shown.value(each.field, each.value)}
+            for each in conflicts.losers
+        ],
+        "conflicts_count": conflicts.count,
+    }
+
+
+def link_json(link: Mapping[str, Any]) -> dict[str, Any]:
+    """A live link and the observation that made it."""
+    times = {side: time_text(link[side]) for side in ("valid_from", "valid_to") if link.get(side) is not None}
+    return {"relation": link["relation"], "target": link["target"], "by": link["by"].hex(), **times}
+
+
+def _field_json(view: EntityView, shown: Shown, name: str, value: Any) -> dict[str, Any]:
+    field = {"value": value, **_holder_json(view.holder(name))}
+    if view.definition.definition.by_first_name[name].reducer in ("union", "append", "map"):
+        field["elements"] = [
+            ({} if key is None else {"key": shown.key(key)})
+            | {"value": shown.value(name, element), **_holder_json(holder)}
+            for key, element, holder in view.element_holders(name)
+        ]
+    return field
+
+
+def _holder_json(holder: Holder) -> dict[str, Any]:
+    return {
+        "observed_at": time_text(holder.observed_at),
+        "recorded_at": millis_text(holder.recorded_at),
+        "observation": holder.observation,
+        "source": source_json(holder.source),
+    }
+
+
+def verdict_json(point: Point, verdict: Verdict) -> dict[str, Any]:
+    """What verify found."""
+    return {
+        "ok": verdict.ok,
+        "root": verdict.root,
+        "mismatches": [each._asdict() for each in verdict.mismatches],
+        "observations": verdict.observations,
+        "entities": verdict.entities,
+        **point_json(point),
+    }
+
+
+def why_json(link: Link, registry: Registry) -> dict[str, Any]:
+    """One observation of a chain; a cause that does not stand below the cut has its id alone."""
+    statement = link.statement
+    return {
+        "observation": link.observation,
+        "entity": None if statement is None else statement.entity,
+        "position": None if link.position is None else position_json(link.position),
+        "source": None if statement is None else source_json(statement.source),
+        "causes": link.causes,
+        "kind": None if statement is None else statement.kind,
+        "observed_at": None if statement is None else time_text(statement.observed_at),
+        "recorded_at": None if link.recorded_at is None else millis_text(link.recorded_at),
+        "patch": None if statement is None else patch_of(statement, registry),
+        "cleared": None if statement is None else list(statement.cleared),
+        "retracts": None if statement is None else [each.hex() for each in statement.retracts],
+        "link": None if statement is None or statement.link is None else relation_json(statement.link),
+        "depth": link.depth,
+    }
+
+
+def relation_json(link: Relation) -> dict[str, Any]:
+    """What a link or an unlink says."""
+    times = {"valid_from": link.valid_from, "valid_to": link.valid_to}
+    return {
+        "relation": link.relation,
+        "target": link.target,
+        **{side: time_text(micros) for side, micros in times.items() if micros is not None},
+    }
+
+
+def patch_of(statement: Observation, registry: Registry) -> dict[str, Any]:
+    """An observation's patch in JSON, by the newest version that knows all its fields."""
+    versions = registry.versions(statement.type)
+    for version in reversed(versions):
+        if statement.patch.keys() <= version.definition.by_first_name.keys():
+            return patch_json(statement, version.definition)
+    return patch_json(statement, versions[-1].definition)
+
+
+def change_json(change: Change, shown: Shown, partition: int) -> dict[str, Any]:
+    """One change of an entity, with the mutations of each step."""
+    return {
+        "entity": change.entity,
+        "from_version": change.from_version,
+        "to_version": change.to_version,
+        "hash_before": None if change.hash_before is None else change.hash_before.hex(),
+        "hash_after": change.hash_after.hex(),
+        "definition": change.definition.hex(),
+        "through": {"partition": partition, "offset": change.through},
+        "redefined": change.redefined,
+        "mutations": [row_json(row) for row in change_rows(change, shown, partition)],
+    }
+
+
+def change_rows(change: Change, shown: Shown, partition: int) -> list[Row]:
+    """A change's mutations as rows."""
+    return [
+        row
+        for step in change.steps
+        for row in rows(
+            shown, change.entity, step.mutations, by=step.observation, version=step.version, partition=partition,
+            offset=step.offset, observed_at=step.observed_at, recorded_at=step.recorded_at, source=step.source,
+        )
+    ]  # fmt: skip

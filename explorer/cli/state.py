@@ -1,0 +1,108 @@
+"""`refold state`: one entity at a point in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from refold.avro.definition import FieldDefinition
+from refold.explorer.cli.humane import Humane
+from refold.explorer.cli.options import WHEN, Place, as_json, at, clock, entity, on_log
+from refold.explorer.cli.screen import Screen, moment
+from refold.explorer.cli.shapes import link_json, state_json
+from refold.reducers.conflicts import Conflicts
+from refold.streams.mutations import Shown
+from refold.streams.view import EntityView, Holder
+
+
+@click.command(epilog=WHEN)
+@entity
+@at
+@clock
+@as_json
+@on_log
+def state(place: Place, entity: str, at: str | None, clock: str, as_json: bool) -> int:
+    """Show an entity as it was: its fields, and for each the observation that put it there.
+
+    \b
+    Examples
+      refold state tool_config/acme
+      refold state tool_config/acme --at 2026-11-21T03:12:00Z
+      refold state agent_session/s-17 --at v46
+      refold state run/8f2c --at run:8f2c#3 --json
+    """
+    screen = Screen()
+    with place.read() as log:
+        point = log.point(at, entity, clock)
+        view = log.state(entity, point.cut)
+        if as_json:
+            screen.json(state_json(point, view))
+            return 0
+        screen.point(point)
+        _show(screen, view, Humane({view.definition.definition.name: view.definition.definition}))
+    return 0
+
+
+def _show(screen: Screen, view: EntityView, humane: Humane) -> None:
+    screen.say(f"{view.entity} matches v{view.version}, state hash {view.state_hash}", "bold")
+    screen.say()
+    rows: list[list[str]] = []
+    shown = Shown(view.definition.definition, python=False)
+    for name, value in view.shown().items():
+        field = view.definition.definition.by_first_name[name]
+        if field.reducer in ("union", "append", "map"):
+            for label, element, holder in _elements(view, shown, field):
+                rows.append([label, humane.element(view.entity, name, element), *_holder(screen, holder)])
+        else:
+            rows.append([name, humane.field(view.entity, name, value), *_holder(screen, view.holder(name))])
+    styles = ("cyan", "", "dim", "dim", "dim", "dim")
+    screen.table(("field", "value", "observed", "recorded", "by", "observation"), rows, styles)
+    links = [
+        [each["relation"], each["target"], _validity(link_json(each)), screen.id(each["by"].hex())] for each in view.links
+    ]
+    if links:
+        screen.say()
+        screen.table(("relation", "target", "valid", "observation"), links, ("cyan", "", "dim", "dim"))
+    _show_conflicts(screen, view, shown, humane, view.conflicts)
+
+
+def _elements(view: EntityView, shown: Shown, field: FieldDefinition) -> list[tuple[str, Any, Holder]]:
+    """Each element of a collection as field.key, field[position] or field[]."""
+    name = field.first_name
+    found = []
+    for position, (key, element, holder) in enumerate(view.element_holders(name)):
+        label = {"map": f"{name}.{key}", "append": f"{name}[{position}]"}.get(field.reducer, f"{name}[]")
+        found.append((label, shown.value(name, element), holder))
+    return found
+
+
+def _holder(screen: Screen, holder: Holder) -> list[str]:
+    return [
+        moment(holder.observed_at),
+        moment(holder.recorded_at * 1000),
+        holder.source.agent or "-",
+        screen.id(holder.observation),
+    ]
+
+
+def _validity(link: dict[str, Any]) -> str:
+    sides = [f"{side.removeprefix('valid_')} {link[side]}" for side in ("valid_from", "valid_to") if side in link]
+    return " ".join(sides) or "-"
+
+
+def _show_conflicts(screen: Screen, view: EntityView, shown: Shown, humane: Humane, conflicts: Conflicts) -> None:
+    if not conflicts.count:
+        return
+    screen.say()
+    screen.say(f"{conflicts.count} in conflict: agents whose last word differs from what won", "yellow")
+    rows = [
+        [
+            each.field if each.key is None else f"{each.field}.{each.key}",
+            humane.element(view.entity, each.field, shown.value(each.field, each.value)),
+            each.agent or "-",
+            screen.id(each.observation.hex()),
+        ]
+        for each in conflicts.losers
+    ]
+    screen.table(("field", "said", "by", "observation"), rows, ("yellow",))

@@ -1,0 +1,39 @@
+"""What to ask oneself: commands that can be pasted where the demo was run."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from refold.explorer.demo.names import CONFIG, CRASH, DEPLOYED, EVALUATION, PIPELINE, RUN
+
+PROGRAM = "refold"
+
+
+def commands(log: str, document: str, crashed_at: str) -> list[tuple[str, str]]:
+    """(what it shows, the command)."""
+    asked = [
+        ("the pipeline when the agent died", f"state {PIPELINE} --at @{CRASH}"),
+        ("the pipeline after step 3", f"state {PIPELINE} --at run:{RUN}#3"),
+        ("what the overwrite changed", f"history {CONFIG} --since @{DEPLOYED}"),
+        ("why the evaluation failed", f"why {EVALUATION}.passed"),
+        ("what differs between two points", f"diff @{DEPLOYED} @{CRASH} {CONFIG}"),
+        ("what was true at the crash", f"state {document} --at {crashed_at} --clock observed"),
+        ("the same root, by the same replay", f"rebuild --at @{CRASH}"),
+    ]
+    prefix = f"{program()} --log {shlex.quote(log)}"
+    return [(shows, f"{prefix} {command}") for shows, command in asked]
+
+
+def program() -> str:
+    """How this refold is called from here: by name where a shell finds it, else by its path."""
+    beside = Path(sys.executable).with_name(PROGRAM)
+    found = shutil.which(PROGRAM)
+    if found is not None and (not beside.exists() or Path(found).samefile(beside)):
+        return PROGRAM
+    if beside.exists():
+        here = Path.cwd()
+        return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
+    return f"{shlex.quote(sys.executable)} -P -m refold.explorer.cli"

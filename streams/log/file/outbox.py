@@ -1,0 +1,147 @@
+"""What this process has appended, until it is where it cannot be lost: written here, or acknowledged by the owner.
+
+1. An owner writes what is kept, a batch at a time, and lets it go; a flush syncs.
+2. Another process sends what is kept, and keeps it until a flush was answered on the connection that all of it went
+   over. A new connection may lead to another owner, and one that broke may have lost what was under way: all is
+   sent again. The same observations have the same ids, so a repeat is never counted twice.
+3. A batch is taken wholly or not at all. Of one that is refused each half is tried by itself, so that what is
+   refused takes none of its neighbours along; the first refusal is raised when all else is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from refold.avro.errors import RefoldError, StorageError
+from refold.avro.observation import Observation
+from refold.streams.log.file.client import Client
+from refold.streams.log.file.owner import Owner
+
+BATCH_RECORDS = 1000
+BATCH_BYTES = 8 << 20
+KEPT_RECORDS = 50_000
+KEPT_BYTES = 64 << 20
+
+
+class Appended(NamedTuple):
+    """An observation, its id and its framed bytes."""
+
+    observation: Observation
+    id: bytes
+    data: bytes
+
+
+class Outbox:
+    """Appended observations in order; those before `_sent` went over the connection `_session`."""
+
+    def __init__(self) -> None:
+        self._kept: list[Appended] = []
+        self._kept_bytes = 0
+        self._sent = 0
+        self._sent_bytes = 0
+        self._session = 0
+        self._unsynced = False
+
+    def add(self, appended: Appended) -> None:
+        """Keep one more."""
+        self._kept.append(appended)
+        self._kept_bytes += len(appended.data)
+
+    @property
+    def batch_due(self) -> bool:
+        """Whether enough waits to be written or sent."""
+        waiting = len(self._kept) - self._sent
+        return waiting >= BATCH_RECORDS or self._kept_bytes - self._sent_bytes >= BATCH_BYTES
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether so much is kept that it must become durable, to be let go."""
+        return len(self._kept) >= KEPT_RECORDS or self._kept_bytes >= KEPT_BYTES
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything appended is durable."""
+        return not self._kept and not self._unsynced
+
+    def write(self, owner: Owner, *, sync: bool) -> None:
+        """As the owner: write all that is kept. Raises the first refusal, when all else is written."""
+        self._sent = self._sent_bytes = 0
+        refusals: list[RefoldError] = []
+        while self._kept:
+            batch = self._batch()
+            self._unsynced = True
+            _take(batch, owner.append, refusals)
+            del self._kept[: len(batch)]
+            self._kept_bytes -= sum(len(each.data) for each in batch)
+        if sync and self._unsynced:
+            owner.sync()
+            self._unsynced = False
+        if refusals:
+            raise refusals[0]
+
+    def send(self, client: Client, *, sync: bool) -> None:
+        """Through the owner: send what is kept; with sync, let it go when it is durable. Refusals as `write`."""
+        refusals: list[RefoldError] = []
+        while not self._sent_all(client, refusals) or (sync and not self._flushed(client)):
+            self._sent = self._sent_bytes = 0
+        if refusals:
+            raise refusals[0]
+
+    def _sent_all(self, client: Client, refusals: list[RefoldError]) -> bool:
+        """False: what was sent before went over another connection."""
+        sessions = {self._session} if self._sent else set()
+
+        def take(some: Sequence[Appended]) -> None:
+            client.call("append", [[each.id, each.data] for each in some])
+            sessions.add(client.session)
+
+        while self._sent < len(self._kept):
+            batch = self._batch()
+            taken = _take(batch, take, refusals)
+            self._kept[self._sent : self._sent + len(batch)] = taken
+            size = sum(len(each.data) for each in taken)
+            self._kept_bytes -= sum(len(each.data) for each in batch) - size
+            self._session = client.session
+            if len(sessions) > 1:
+                return False
+            self._sent += len(taken)
+            self._sent_bytes += size
+        return True
+
+    def _flushed(self, client: Client) -> bool:
+        """False: the flush went over another connection than what was to be flushed."""
+        client.call("flush", None)
+        if self._sent and client.session != self._session:
+            return False
+        self._kept.clear()
+        self._kept_bytes = self._sent = self._sent_bytes = 0
+        return True
+
+    def _batch(self) -> list[Appended]:
+        """What comes next, of a bounded size."""
+        batch: list[Appended] = []
+        size = 0
+        for each in self._kept[self._sent : self._sent + BATCH_RECORDS]:
+            batch.append(each)
+            size += len(each.data)
+            if size >= BATCH_BYTES:
+                break
+        return batch
+
+
+def _take(
+    batch: Sequence[Appended], take: Callable[[Sequence[Appended]], object], refusals: list[RefoldError]
+) -> list[Appended]:
+    """Have a batch taken, by halves where it is refused; returns what was taken."""
+    try:
+        take(batch)
+    except StorageError:
+        raise
+    except RefoldError as refusal:
+        if len(batch) == 1:
+            refusals.append(refusal)
+            return []
+        half = len(batch) // 2
+        return [*_take(batch[:half], take, refusals), *_take(batch[half:], take, refusals)]
+    return list(batch)
