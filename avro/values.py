@@ -24,15 +24,15 @@ Check: TypeAlias = Callable[[Any, str, "Blobs | None"], Value]
 RANGES = {"int": (-(2**31), 2**31), "long": (-(2**63), 2**63)}
 
 
-def checker(node: Node, inline_bytes: int) -> Check:
-    """The check for one position; `inline_bytes` bounds a value's canonical CBOR before it must be a Blob."""
+def checker(node: Node, inline_bytes: int, enclosed: bool = False) -> Check:
+    """The check for one position; `inline_bytes` bounds a value's canonical CBOR before it must be a Blob.
+
+    enclosed: a Blob may stand for something around this position, and does where this part alone is too large.
+    """
     value = value_of(node)
-    if value.get("name") in ("refold.Blob", "refold.Sealed"):
-        plain: Check = _record(value, inline_bytes)
-    else:
-        plain = _plain(value, inline_bytes)
     can_be_null = allows(node, "null")
     blob, sealed = allows(node, "refold.Blob"), allows(node, "refold.Sealed")
+    plain = _plain(value, inline_bytes, enclosed or blob)
     is_json = value.get("logicalType") == JSON
     small = value["type"] in ("boolean", "int", "long", "float", "double", "enum")
     if small and not (can_be_null or blob or sealed):
@@ -54,8 +54,8 @@ def checker(node: Node, inline_bytes: int) -> Check:
         if size <= inline_bytes:
             return canonical
         if not blob:
-            if not isinstance(canonical, (str, bytes)):
-                return canonical  # what may be large inside it is checked there
+            if enclosed or not isinstance(canonical, (str, bytes)):
+                return canonical  # what is around it becomes the Blob, or what may be large inside it has
             raise ValidationError(path, f"at most {inline_bytes} bytes; the type has no refold.Blob", f"({size} bytes)")
         if blobs is None:
             raise ValidationError(path, f"over {inline_bytes} bytes needs a blob store", f"({size} bytes)")
@@ -64,7 +64,7 @@ def checker(node: Node, inline_bytes: int) -> Check:
     return check
 
 
-def _plain(node: dict[str, Any], inline_bytes: int) -> Check:
+def _plain(node: dict[str, Any], inline_bytes: int, enclosed: bool) -> Check:
     kind = node["type"]
     if "logicalType" in node:
         if node["logicalType"] == JSON:
@@ -80,10 +80,10 @@ def _plain(node: dict[str, Any], inline_bytes: int) -> Check:
     if kind == "fixed":
         return _fixed(node["size"])
     if kind == "array":
-        return _array(checker(node["items"], inline_bytes))
+        return _array(checker(node["items"], inline_bytes, enclosed))
     if kind == "map":
-        return _map(checker(node["values"], inline_bytes))
-    return _record(node, inline_bytes)
+        return _map(checker(node["values"], inline_bytes, enclosed))
+    return _record(node, inline_bytes, enclosed)
 
 
 def _integer(low: int, end: int, kind: str) -> Check:
@@ -181,9 +181,11 @@ def _map(value: Check) -> Check:
     return check
 
 
-def _record(node: dict[str, Any], inline_bytes: int) -> Check:
-    fields = [(field["name"], first_name(field), checker(field["type"], inline_bytes), allows(field["type"], "null"))
-              for field in node["fields"]]  # fmt: skip
+def _record(node: dict[str, Any], inline_bytes: int, enclosed: bool) -> Check:
+    fields = [
+        (each["name"], first_name(each), checker(each["type"], inline_bytes, enclosed), allows(each["type"], "null"))
+        for each in node["fields"]
+    ]
     names = {name for field in node["fields"] for name in (field["name"], first_name(field))}
 
     def check(given: Any, path: str, blobs: Blobs | None) -> Value:

@@ -122,12 +122,15 @@ class Fold:
     def from_nothing(self, name: str, history: Sequence[Seen], until: int | None = None) -> Entity:
         """The entity behind its distinct observations in log order.
 
-        until: fold only those observed at or before this time (microseconds), under the retractions of all.
+        until: fold only those observed at or before this time (microseconds) that none of all retracts; version
+        counts these.
         """
         entity = Entity(name)
         retracted = {target for seen in history for target in seen.observation.retracts}
-        within = history if until is None else [seen for seen in history if seen.observation.observed_at <= until]
-        live = sorted((seen for seen in within if seen.id not in retracted), key=lambda seen: seen.q)
+        live = sorted((seen for seen in history if seen.id not in retracted), key=lambda seen: seen.q)
+        within = history
+        if until is not None:
+            within = live = [seen for seen in live if seen.observation.observed_at <= until]
         for seen in live:
             for field in seen.observation.cleared:
                 entity.clears[field] = seen.q

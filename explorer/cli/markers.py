@@ -26,11 +26,8 @@ def mark(place: Place, name: str, at: str | None, replace: bool, as_json: bool) 
       refold mark deploy-1
       refold mark before-the-incident --at 2026-11-21T03:12:00Z
     """
-    if not place.exists():
-        with place.read():
-            raise AssertionError("a log that is not there was opened")
     screen = Screen()
-    with place.write() as log:
+    with place.write(make=False) as log:
         point = Point(log.mark(name, at, replace=replace))
         if as_json:
             screen.json({"name": name, **point_json(point)})

@@ -12,11 +12,12 @@ from typing import Any
 import click
 
 from refold.avro.definition import TypeDefinition
+from refold.avro.errors import InputError
 from refold.avro.shipped import load_types
 from refold.reducers.custom import code_of
 from refold.streams.client import Log
 from refold.streams.log.file.log import OWNER_TIMEOUT_S
-from refold.streams.open import log_exists, open_log
+from refold.streams.open import DEFAULT_URL, ENVIRONMENT, log_exists, open_log
 from refold.streams.point import CLOCKS
 
 TYPES_ENVIRONMENT = "REFOLD_TYPES"
@@ -47,8 +48,11 @@ class Place:
         """The log, opened to read: it is never made, and nothing in it changes."""
         return open_log(self.url, types=self.types, read_only=True, owner_timeout_s=self.owner_timeout_s)
 
-    def write(self) -> Log:
-        """The log, opened to write; it is made where there is none."""
+    def write(self, *, make: bool = True) -> Log:
+        """The log, opened to write; with `make`, it is made where there is none."""
+        if not make and not self.exists():
+            shown = self.url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
+            raise InputError(f"{shown}: no log is here yet; record into it first, or give its path with --log")
         return open_log(self.url, types=self.types, owner_timeout_s=self.owner_timeout_s)
 
     def exists(self) -> bool:

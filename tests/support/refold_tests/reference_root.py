@@ -37,7 +37,7 @@ def reference_bucket(entity: str) -> int:
 
 
 def reference_root(state_hashes: Mapping[str, bytes]) -> bytes:
-    """The root (32 bytes) of a table of entity -> state hash (32 bytes); of no entities, 1,024 empty slots."""
+    """The root (32 bytes) of a table of entity -> state hash (32 bytes); no entities: 1,024 empty slots."""
     slots: list[dict[str, bytes]] = [{} for _ in range(SLOTS)]
     for entity, state_hash in state_hashes.items():
         slots[reference_slot(entity)][entity] = state_hash

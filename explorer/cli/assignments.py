@@ -1,0 +1,108 @@
+"""FIELD=VALUE on the command line, read by the field's own type.
+
+    rate_limit=50            a number        enabled=true             true or false
+    tool=search              text as it is   tags='["a", "b"]'        lists, maps and records as JSON
+    fields.email='"a@b.c"'   an entry of a map; what may be any JSON value is JSON, so text is quoted
+    output=@result.txt       the content of a file; text that begins with @ is written @@
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from refold.avro.definition import FieldDefinition, TypeDefinition
+from refold.avro.errors import InputError
+from refold.avro.jsonform import reader
+from refold.avro.nodes import JSON, Node, allows, value_of
+
+COLLECTED = frozenset({"array", "map", "record"})
+NUMBERS = {"int": int, "long": int, "float": float, "double": float}
+
+
+def patch_of(definition: TypeDefinition, assignments: Iterable[str]) -> dict[str, Any]:
+    """The patch that some assignments make; InputError names the one that is wrong."""
+    patch: dict[str, Any] = {}
+    fields = definition.by_first_name | definition.fields
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals:
+            raise InputError(f"{assignment!r:.120}: an assignment is FIELD=VALUE, such as rate_limit=50")
+        name, dot, key = path.partition(".")
+        if name not in fields:
+            known = ", ".join(definition.fields)
+            raise InputError(f"{path}: {definition.name} has the fields {known}")
+        if dot:
+            entries = patch.setdefault(name, {})
+            _add_entry(fields[name], entries, key, _content(text, path), path)
+        elif name in patch:
+            raise InputError(f"{path}: given twice; give it once")
+        else:
+            patch[name] = _value(fields[name].node, _content(text, path), path)
+    return patch
+
+
+def _add_entry(field: FieldDefinition, entries: dict[str, Any], key: str, text: str, path: str) -> None:
+    if field.reducer != "map":
+        raise InputError(f"{path}: {field.name} is no map, so it has no entries; give {field.name}=VALUE")
+    if key in entries:
+        raise InputError(f"{path}: given twice; give it once")
+    entries[key] = _value(field.element, text, path)
+
+
+def _content(text: str, path: str) -> str:
+    if not text.startswith("@"):
+        return text
+    if text.startswith("@@"):
+        return text[1:]
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InputError(f"{path}: {text[1:]!r:.120} cannot be read ({reason}); text that begins with @ is written @@") from None
+
+
+def _value(node: Node, text: str, path: str) -> Any:
+    """What the text says under a type; whether the type allows it, the door decides."""
+    plain = value_of(node)
+    kind, logical = plain["type"], plain.get("logicalType")
+    if text == "null" and allows(node, "null") and (logical == JSON or kind != "string"):
+        return None
+    if logical == JSON:
+        return reader(node)(_json(text, path, "any JSON value; put text in double quotes"), path)
+    if kind in COLLECTED or text.startswith(('{"$blob"', '{"$sealed"')):
+        example = {"array": '["a", "b"]', "map": '{"key": ...}'}.get(kind, '{"field": ...}')
+        return reader(node)(_json(text, path, f"JSON, such as {example}"), path)
+    if logical == "decimal" or kind in ("string", "enum", "bytes", "fixed"):
+        return reader(node)(text, path)
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(text, text)
+    return _number(NUMBERS[kind], text, is_time=logical is not None)
+
+
+def _number(convert: type, text: str, *, is_time: bool) -> Any:
+    """A number; text that is none goes on as text, for a time or for the refusal."""
+    if not text.isascii() or "_" in text:
+        return text
+    try:
+        return convert(text)
+    except ValueError:
+        pass
+    try:
+        # 5.0 and 5e3 are whole numbers too; what is not, the door refuses by its type.
+        return text if is_time else float(text)
+    except ValueError:
+        return text
+
+
+def _json(text: str, path: str, wanted: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: the value is {wanted}; given {text!r:.120}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
