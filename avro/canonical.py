@@ -123,10 +123,9 @@ def check_json_text(given: str, path: str = "json") -> str:
         with contextlib.suppress(ValueError):
             if PLAIN_ENCODER.encode(PLAIN_DECODER.decode(given)) == given:
                 return given
-    try:
+    canonical = None
+    with contextlib.suppress(ValueError, RecursionError):
         canonical = json_text(json.loads(given), path)
-    except (ValueError, RecursionError):
-        canonical = ""
     if canonical != given:
         raise ValidationError(path, "canonical JSON: keys sorted, no white space, shortest numbers", given)
     return given

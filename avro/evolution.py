@@ -15,6 +15,7 @@ from refold.avro.nodes import Node, allows, value_of
 from refold.avro.values import first_name
 
 PROMOTIONS = {("int", "long"), ("float", "double")}
+RECODED = {("string", "bytes"), ("bytes", "string")}
 LOSSY = {("int", "float"), ("int", "double"), ("long", "float"), ("long", "double")}
 
 
@@ -38,6 +39,8 @@ def _type_reasons(old: TypeDefinition, new: TypeDefinition) -> Iterator[str]:
 
 
 def _field_reasons(old: FieldDefinition, new: FieldDefinition) -> Iterator[str]:
+    if old.name not in (new.name, *new.aliases):
+        yield f"{new.name}: it was called {old.name}; list that in aliases, for Avro's readers go by it"
     yield from _node_reasons(old.node, new.node, new.name)
     same_version = old.code.get("name") == new.code.get("name") and old.code.get("version") == new.code.get("version")
     if old.reducer == new.reducer == "custom" and same_version and old.code != new.code:
@@ -58,11 +61,15 @@ def _value_reasons(old: dict[str, Any], new: dict[str, Any], path: str) -> Itera
     if (before, after) in LOSSY:
         yield f"{path}: {before} to {after} loses digits, so an old id could not be computed again; add a new field"
         return
+    if (before, after) in RECODED:
+        yield f"{path}: ids hash {before} and {after} differently, so an old id could not be computed again; add a new field"
+        return
     if before != after and (before, after) not in PROMOTIONS:
         yield f"{path}: Avro reads no {before} as {after}; add a new field"
         return
     if old.get("logicalType") != new.get("logicalType"):
-        yield f"{path}: the logical type is {old.get('logicalType')} and would be {new.get('logicalType')}"
+        was, would_be = (each.get("logicalType", "no logical type") for each in (old, new))
+        yield f"{path}: {was} would become {would_be}, and old values were written by the rules of the first; add a new field"
     if before in ("record", "enum", "fixed") and old["name"] != new["name"] and old["name"] not in _aliases(new):
         yield f"{path}: the {before} {old['name']} was renamed without an alias"
     if old.get("logicalType") == "decimal" and (old["precision"], old["scale"]) != (new["precision"], new["scale"]):
@@ -89,6 +96,9 @@ def _record_reasons(old: dict[str, Any], new: dict[str, Any], path: str) -> Iter
     after = {first_name(field): field for field in new["fields"]}
     for name, field in after.items():
         if name in before:
+            was = before[name]["name"]
+            if was not in (field["name"], *field.get("aliases", ())):
+                yield f"{path}.{field['name']}: it was called {was}; list that in aliases, for Avro's readers go by it"
             yield from _node_reasons(before[name]["type"], field["type"], f"{path}.{name}")
         elif not allows(field["type"], "null"):
             yield f"{path}.{name}: a new field must allow null, for old values lack it"

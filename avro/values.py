@@ -50,12 +50,12 @@ def checker(node: Node, inline_bytes: int, enclosed: bool = False) -> Check:
         canonical = plain(given, path, blobs)
         if small or (given_type is str and not is_json and len(given) * 4 + 9 <= inline_bytes):
             return canonical
+        if not blob and (enclosed or not isinstance(canonical, (str, bytes))):
+            return canonical  # what is around it becomes the Blob, or what is large inside it has
         size = len(encode(canonical))
         if size <= inline_bytes:
             return canonical
         if not blob:
-            if enclosed or not isinstance(canonical, (str, bytes)):
-                return canonical  # what is around it becomes the Blob, or what may be large inside it has
             raise ValidationError(path, f"at most {inline_bytes} bytes; the type has no refold.Blob", f"({size} bytes)")
         if blobs is None:
             raise ValidationError(path, f"over {inline_bytes} bytes needs a blob store", f"({size} bytes)")

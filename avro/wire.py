@@ -13,7 +13,7 @@ from refold.avro.blob import Blob, option_of
 from refold.avro.canonical import check_json_text, number
 from refold.avro.errors import ValidationError
 from refold.avro.logical import check_uuid_text, decimal_bytes, decimal_reader, span_of
-from refold.avro.nodes import JSON, OPTIONS, Node, branches, id_of
+from refold.avro.nodes import JSON, OPTIONS, Node, allows, branches, id_of
 from refold.avro.values import RANGES, first_name
 
 Adapt: TypeAlias = Callable[[Any], Any] | None
@@ -46,6 +46,8 @@ def from_wire(node: Node) -> Adapt:
     """
     value, has_options = _split(node)
     inner = _plain_from_wire(value)
+    if value.get("logicalType") == JSON and allows(node, "null"):
+        inner = _json_but_null
     if not has_options:
         return inner if isinstance(node, dict) else _or_null(inner)
 
@@ -96,6 +98,13 @@ def _plain_from_wire(node: dict[str, Any]) -> Adapt:
     if kind == "int":
         return _within(*RANGES[kind], kind)
     return _collection(node, from_wire) or (_record_from_wire(node) if kind == "record" else None)
+
+
+def _json_but_null(given: str) -> str:
+    """Where Avro's null may stand, a JSON null is that null: as a text beside it, it would be shown and read as absent."""
+    if given == "null":
+        raise ValidationError("json", "null itself, not the text of a JSON null", given)
+    return check_json_text(given)
 
 
 def _within(low: int, end: int, rule: str) -> Adapt:

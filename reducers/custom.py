@@ -64,7 +64,10 @@ class Custom(Reducer):
 
     def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
         before = None if cell is None else cell[0]
-        result = self.function(before, assertion)
+        try:
+            result = self.function(before, assertion)
+        except Exception as error:  # whatever a user's code raises
+            raise SchemaError(f"the custom reducer of {self.field} failed: {error!r}") from error
         try:
             after = None if result is None else self._check(result, self.field, None)
         except ValidationError as error:

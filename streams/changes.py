@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from refold.avro.nodes import Node
+from refold.avro.definition import FieldDefinition
+from refold.avro.derive import DOUBLE
+from refold.avro.nodes import Node, nullable
 from refold.avro.observation import Source
 from refold.avro.registry import TypeVersion
 from refold.avro.wire import from_wire, to_wire
@@ -56,8 +58,8 @@ class ChangeCodec:
     def __init__(self, version: TypeVersion) -> None:
         self._codec = version.changes
         fields = version.definition.fields.values()
-        self._write = {each.first_name: (each.reducer, to_wire(_element(each.element))) for each in fields}
-        self._read = {each.first_name: (each.reducer, from_wire(_element(each.element))) for each in fields}
+        self._write = {each.first_name: (each.reducer, to_wire(_element(each))) for each in fields}
+        self._read = {each.first_name: (each.reducer, from_wire(_element(each))) for each in fields}
 
     def encode(self, change: Change) -> bytes:
         """Framed bytes."""
@@ -121,9 +123,9 @@ class ChangeCodec:
         return result
 
 
-def _element(node: Node) -> list[dict[str, Any]]:
-    branches = node if isinstance(node, list) else [node]
-    return [{"type": "null"}, *(branch for branch in branches if branch["type"] != "null")]
+def _element(field: FieldDefinition) -> Node:
+    """What one mutation carries, or null; a sum and a count are numbers whatever the field's own type."""
+    return nullable(DOUBLE if field.reducer in ("sum", "count") else field.element)
 
 
 def _link_datum(mutation: Mutation, own: bytes) -> tuple[Any, ...]:

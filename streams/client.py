@@ -131,6 +131,9 @@ class Log:
             return found
         mine = self._types.get(type_name)
         known = self._port.registry.versions(type_name)
+        if not known:  # it is registered once, and another process may have a newer version than this one's
+            self._port.refresh()
+            known = self._port.registry.versions(type_name)
         if mine is not None and (type_name in self._mine or not known):
             return self._port.registry.find(mine) or TypeVersion(mine, UNREGISTERED, 0)
         if not known:
@@ -178,8 +181,8 @@ class Log:
         """One entity at a point; UnknownEntity where nothing of it stands there."""
         check_entity(entity)
         cut = self.point(at, entity, clock).cut
-        folds = Folds(self._port.registry, cut.schemas)
         observed = observed_below(self._port, entity, cut)
+        folds = Folds(self._port.registry, cut.schemas)
         fold = folds.of_entity(entity).fold
         found = fold_observed(fold, entity, observed, cut.observed_until)
         if not found.version:
@@ -233,8 +236,8 @@ class Log:
     def verify(self, progress: Progress = lambda read: None) -> Verdict:
         """Fold the whole log again and compare with every table, index, change and content."""
         self._port.flush()
-        self._port.refresh()
-        return verify(self._port, self.point().cut, progress)
+        with self._port.still() as port:
+            return verify(port, Points(port, self._around.now_micros() // 1000).end(), progress)
 
     def blob(self, reference: Blob | str) -> bytes:
         """The content behind a Blob, or behind its SHA-256 in hex."""

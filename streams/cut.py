@@ -80,9 +80,10 @@ def parse_cut(text: str) -> Cut:
     try:
         tree = cbor2.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
         offsets = tree["p"]
-        numbers = [*offsets.keys(), *offsets.values(), tree["s"], tree["v"], tree.get("o", 0)]
-        whole = all(isinstance(number, int) and (number >= 0 or number == tree.get("o")) for number in numbers)
-        if not whole or len(tree["l"]) != 16 or len(tree["t"]) != 32:
+        numbers = [*offsets.keys(), *offsets.values(), tree["s"], tree["v"]]
+        if not all(type(number) is int and number >= 0 for number in numbers) or type(tree.get("o", 0)) is not int:
+            raise ValueError("parts out of range")
+        if not all(type(tree[name]) is bytes and len(tree[name]) == size for name, size in (("l", 16), ("t", 32))):
             raise ValueError("parts out of range")
         cut = Cut(tree["l"], dict(sorted(offsets.items())), tree["s"], tree["t"], tree.get("o"), tree["v"])
     except (binascii.Error, ValueError, KeyError, TypeError, AttributeError, EOFError, cbor2.CBORDecodeError):

@@ -45,11 +45,14 @@ def changes_from(log: LogPort, cut: Cut | None, *, live: bool, poll_s: float) ->
     """The changes past a cut, in order within each partition."""
     reader = ChangeReader(log)
     log.refresh()
+    ends = {p: log.changes_end(p) for p in range(log.partitions)}
     positions = {p: 0 if cut is None else _first_past(log, reader, p, cut.offsets[p]) for p in range(log.partitions)}
     while True:
         idle = True
         for partition, start in positions.items():
             for record in log.read_changes(partition, start):
+                if not live and record.offset >= ends[partition]:
+                    break  # made since, perhaps by what is done with these
                 positions[partition] = record.offset + 1
                 idle = False
                 change = _trimmed(log, reader.decode(record.data), partition, cut)

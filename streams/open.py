@@ -56,7 +56,12 @@ def open_log(
 
 def log_exists(url: str | None = None) -> bool:
     """Whether a log is at the URL; InputError where the URL is none, or another thing is there."""
-    return is_log(_place(url)[0])
+    return is_log(file_path(url))
+
+
+def file_path(url: str | None = None) -> Path:
+    """The folder of a `file:` log, whether one is there or not; InputError where the URL names none."""
+    return _place(url)[0]
 
 
 def _place(url: str | None) -> tuple[Path, int | None]:

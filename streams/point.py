@@ -20,7 +20,8 @@ from refold.streams.log.port import LogPort
 
 CLOCK_SLACK_MS = 5000
 FORMS = "a time (2026-11-21T03:12:00Z), @marker, cut:TEXT, offset:0=41,1=17, vN with one entity, run:ID#STEP, or now"
-VERSION = re.compile(r"v(\d+)\Z")
+VERSION = re.compile(r"v([0-9]{1,18})\Z")
+OFFSET = re.compile(r" *([0-9]{1,18}) *= *([0-9]{1,18}) *\Z")
 SHORT = re.compile(r"[0-9a-f]{%d}\Z" % SHORT_DIGITS)
 CLOCKS = ("recorded", "observed")
 
@@ -49,7 +50,11 @@ class Points:
         if isinstance(when, Cut):
             return Point(self._checked(when))
         if isinstance(when, dt.datetime):
+            if when.tzinfo is None:
+                raise InputError(f"{when!r}: give a datetime with its time zone")
             return self._time(datetime_micros(when), clock)
+        if not isinstance(when, str | None):
+            raise InputError(f"{when!r} is no point in time: give a Cut, a datetime, or the text of {FORMS}")
         text = (when or "now").strip()
         if text == "now":
             return Point(self.end())
@@ -142,10 +147,13 @@ class Points:
         offsets = dict.fromkeys(ends, 0)
         given: dict[int, int] = {}
         for part in text.removeprefix("offset:").split(","):
-            partition, equals, offset = part.partition("=")
-            if not equals or not partition.strip().isdecimal() or not offset.strip().isdecimal():
-                raise InputError(f"{text!r}: offsets are written offset:PARTITION=NEXT,..., such as offset:0=41,1=17")
-            given[int(partition)] = int(offset)
+            found = OFFSET.match(part)
+            if found is None or int(found[1]) in given:
+                raise InputError(
+                    f"{text!r}: offsets are written offset:PARTITION=NEXT,..., each partition once, "
+                    "such as offset:0=41,1=17"
+                )
+            given[int(found[1])] = int(found[2])
         self._within(given, ends)
         offsets.update(given)
         return self._at(offsets, self._schemas_of(offsets))

@@ -1,29 +1,32 @@
 """verify: the whole log folded again, and compared with everything that was stored beside it.
 
 1. Every record: offsets without gaps, recorded_at never falling, its partition its key's, its bytes an observation,
-   its id the id of that; and the indexes of each (the backend's own check).
-2. A full replay; every stored entity equals its replayed one, values, residue and hash; none is missing or too many.
-3. Every chain of changes: versions without gaps, hashes that meet, the last one the stored state's.
-4. Every content a record names is in the store and is what its name says.
+   its id the id of that; every content it names is in the store and is what its name says.
+2. The indexes of the records (the backend's own check), and the markers: each names a point of this log.
+3. A full replay; every stored entity equals its replayed one, values, residue and hash; none is missing or too many.
+4. Every chain of changes (verify_changes.py).
 Each mismatch names entity, field and place; damaged storage is a mismatch too, not the end of the check.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import cbor2
+
 from refold.avro.blob import Blob, option_of
-from refold.avro.errors import RefoldError, StorageError, UndecodableError
+from refold.avro.errors import InputError, RefoldError, StorageError, UndecodableError
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
-from refold.reducers.entity import unpack
-from refold.streams.cut import Cut
+from refold.reducers.entity import Entity, pack, unpack
+from refold.streams.cut import Cut, parse_cut
 from refold.streams.digest import root_of
-from refold.streams.feed import ChangeReader
 from refold.streams.log.port import LogPort, Mismatch, Record
 from refold.streams.rebuild import Progress, Replay
+from refold.streams.verify_changes import check_changes
 
 MISMATCHES_MAX = 1000
 
@@ -55,27 +58,39 @@ class Verdict:
 
 
 def verify(log: LogPort, cut: Cut, progress: Progress = lambda read: None) -> Verdict:
-    """Check everything below a cut at the log's end."""
+    """Check everything below a cut at the end of a log that stands still (`LogPort.still`)."""
     verdict = Verdict(cut)
+    firsts: dict[int, dict[str, array[int]]] = {}
     for partition, end in cut.offsets.items():
-        verdict.add(_check_records(log, partition, end))
+        firsts[partition] = {}
+        verdict.add(_check_records(log, partition, end, firsts[partition]))
     verdict.add(log.check_indexes(cut.offsets))
+    verdict.add(_check_markers(log, cut))
+    hashes = _check_replay(log, cut, verdict, progress)
+    for partition, end in cut.offsets.items():
+        verdict.add(check_changes(log, partition, end, firsts[partition], hashes))
+    return verdict
+
+
+def _check_replay(log: LogPort, cut: Cut, verdict: Verdict, progress: Progress) -> dict[str, bytes] | None:
+    """The hashes of the replayed states, where the log could be replayed."""
     try:
         rebuilt = Replay(log, cut, progress).run()
     except RefoldError as error:
         verdict.mismatches.append(Mismatch("replay", str(error)))
-        return verdict
+        return None
     replayed = rebuilt.entities
     hashes = {name: unpack(name, packed).state_hash for name, packed in replayed.items()}
     verdict.root = root_of(hashes.items()).hex()
     verdict.observations, verdict.entities = rebuilt.observations, len(replayed)
     verdict.add(_check_table(log, replayed))
-    verdict.add(_check_changes(log, hashes))
-    return verdict
+    return hashes
 
 
-def _check_records(log: LogPort, partition: int, end: int) -> Iterator[Mismatch]:
+def _check_records(log: LogPort, partition: int, end: int, firsts: dict[str, array[int]]) -> Iterator[Mismatch]:
+    """The records of one partition; the offset of each that is no repeat is added to its entity's in `firsts`."""
     expected, last = 0, 0
+    known: set[bytes] = set()
     for record in log.read(partition, 0, end):
         place = f"observations {partition}={record.offset}"
         if record.offset != expected:
@@ -84,6 +99,9 @@ def _check_records(log: LogPort, partition: int, end: int) -> Iterator[Mismatch]
             yield Mismatch(place, "recorded before the one in front of it", record.entity)
         expected, last = record.offset + 1, record.recorded_at
         yield from _check_record(log, record, place)
+        if record.id not in known:
+            known.add(record.id)
+            firsts.setdefault(record.entity, array("Q")).append(record.offset)
     if expected != end:
         yield Mismatch(f"observations {partition}={expected}", f"missing; the log's next offset there is {end}")
 
@@ -119,6 +137,18 @@ def _blobs(observation: Observation) -> Iterator[Blob]:
             waiting.extend(value)
 
 
+def _check_markers(log: LogPort, cut: Cut) -> Iterator[Mismatch]:
+    for marked in log.markers():
+        try:
+            named = parse_cut(marked.cut)
+        except InputError as error:
+            yield Mismatch(f"markers @{marked.name}", str(error))
+            continue
+        below = named.log_id == cut.log_id and named.offsets.keys() == cut.offsets.keys()
+        if not below or any(offset > cut.offsets[partition] for partition, offset in named.offsets.items()):
+            yield Mismatch(f"markers @{marked.name}", "its cut is no point of this log")
+
+
 def _check_table(log: LogPort, replayed: dict[str, bytes]) -> Iterator[Mismatch]:
     stored = set()
     for name, packed in log.stored_entities():
@@ -128,44 +158,43 @@ def _check_table(log: LogPort, replayed: dict[str, bytes]) -> Iterator[Mismatch]
             yield Mismatch("state", "stored, but no observation of it is in the log", name)
         elif packed != expected:
             yield from _compare(name, packed, expected)
-    for name in replayed.keys() - stored:
+    for name in sorted(replayed.keys() - stored):
         yield Mismatch("state", "missing", name)
 
 
 def _compare(name: str, packed: bytes, expected: bytes) -> Iterator[Mismatch]:
+    """What differs, part by part: the same state may be stored in another order of its fields."""
     try:
         found, should = unpack(name, packed), unpack(name, expected)
-    except StorageError as error:
-        yield Mismatch("state", str(error), name)
+        parts, again = _parts(found), pack(found)
+        field_names = found.cells.keys() | should.cells.keys()
+    except (StorageError, TypeError, ValueError, LookupError, AttributeError) as error:
+        yield Mismatch("state", f"cannot be read: {error}", name)
         return
-    for field_name in sorted(found.cells.keys() | should.cells.keys()):
-        if found.cells.get(field_name) != should.cells.get(field_name):
+    for field_name in sorted(field_names):
+        if not _same(found.cells.get(field_name), should.cells.get(field_name)):
             yield Mismatch("state", "another value or holder than the log folds to", name, field_name)
-    for part in ("version", "links", "clears", "residue", "state_hash"):
-        if getattr(found, part) != getattr(should, part):
+    for part, value in _parts(should).items():
+        if not _same(parts[part], value):
             yield Mismatch("state", f"another {part} than the log folds to", name)
+    if again != packed:
+        yield Mismatch("state", "not the bytes that say it", name)
 
 
-def _check_changes(log: LogPort, hashes: dict[str, bytes]) -> Iterator[Mismatch]:
-    reader = ChangeReader(log)
-    reached: dict[str, tuple[int, bytes]] = {}
-    for partition in range(log.partitions):
-        for record in log.read_changes(partition, 0):
-            place = f"changes {partition}={record.offset}"
-            try:
-                change = reader.decode(record.data)
-            except (UndecodableError, StorageError) as error:
-                yield Mismatch(place, str(error))
-                continue
-            version, state_hash = reached.get(change.entity, (0, None))
-            if (change.from_version, change.hash_before) != (version, state_hash):
-                yield Mismatch(place, f"does not follow v{version}", change.entity)
-            if not change.redefined and [step.version for step in change.steps] != list(
-                range(change.from_version + 1, change.to_version + 1)
-            ):
-                yield Mismatch(place, "its steps are not its versions", change.entity)
-            reached[change.entity] = (change.to_version, change.hash_after)
-    for name, expected in hashes.items():
-        if reached.get(name, (0, b""))[1] != expected:
-            yield Mismatch("changes", "the chain does not end at the entity's state", name)
+def _parts(entity: Entity) -> dict[str, Any]:
+    """What is stored beside the cells, as plain trees."""
+    residue = entity.residue
+    pending = None if residue.pending is None else sorted(residue.pending)
+    return {
+        "version": entity.version,
+        "links": sorted([*key, *cell] for key, cell in entity.links.items()),
+        "clears": entity.clears,
+        "residue": [residue.greatest, list(residue.sources.items()), residue.floor, residue.last_ids, pending,
+                    residue.lowest_offset, residue.highest_offset],
+        "state_hash": entity.state_hash,
+    }  # fmt: skip
 
+
+def _same(found: Any, should: Any) -> bool:
+    """Equal, and of equal types: Python takes 1, 1.0 and True for the same."""
+    return found == should and cbor2.dumps(found, canonical=True) == cbor2.dumps(should, canonical=True)

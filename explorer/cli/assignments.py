@@ -1,9 +1,9 @@
 """FIELD=VALUE on the command line, read by the field's own type.
 
-    rate_limit=50            a number        enabled=true             true or false
-    tool=search              text as it is   tags='["a", "b"]'        lists, maps and records as JSON
-    fields.email='"a@b.c"'   an entry of a map; what may be any JSON value is JSON, so text is quoted
-    output=@result.txt       the content of a file; text that begins with @ is written @@
+rate_limit=50            a number        enabled=true             true or false
+tool=search              text as it is   tags='["a", "b"]'        lists, maps and records as JSON
+fields.email='"a@b.c"'   an entry of a map; what may be any JSON value is JSON, so text is quoted
+output=@result.txt       the content of a file; text that begins with @ is written @@
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUMBERS = {"int": int, "long": int, "float": float, "double": float}
 def patch_of(definition: TypeDefinition, assignments: Iterable[str]) -> dict[str, Any]:
     """The patch that some assignments make; InputError names the one that is wrong."""
     patch: dict[str, Any] = {}
-    fields = definition.by_first_name | definition.fields
+    fields = {**definition.by_first_name, **definition.fields}
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals:
@@ -61,7 +61,9 @@ def _content(text: str, path: str) -> str:
         return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InputError(f"{path}: {text[1:]!r:.120} cannot be read ({reason}); text that begins with @ is written @@") from None
+        raise InputError(
+            f"{path}: {text[1:]!r:.120} cannot be read ({reason}); text that begins with @ is written @@"
+        ) from None
 
 
 def _value(node: Node, text: str, path: str) -> Any:

@@ -17,18 +17,26 @@ HASH = re.compile(r"[0-9a-fA-F]{64}\Z")
 
 @click.command()
 @click.argument("digest", metavar="HASH")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file [standard output].")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write to a file [standard output].",
+)
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @on_log
 def blob(place: Place, digest: str, output: Path | None, force: bool) -> int:
-    """Get a content by the SHA-256 that a value names as its blob.
+    """Get a content by its SHA-256, as a value names its blob.
 
     \b
     Example
       refold blob 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 -o result.json
     """
     if not HASH.match(digest):
-        raise InputError(f"{digest!r:.80}: a content is named by 64 hexadecimal digits; `refold state` shows them")
+        raise InputError(
+            f"{digest!r:.80}: a content is named by 64 hexadecimal digits; `refold state` shows them"
+        )
     with place.read() as log:
         content = log.blob(digest.lower())
     if output is None:

@@ -8,18 +8,23 @@ import click
 
 
 @click.command()
-@click.option("--folder", type=click.Path(path_type=Path), metavar="FOLDER",
-              help="Where to put the demo's log [a temporary folder].")
-@click.option("--keep", is_flag=True, help="Keep the log at the end, to ask more of it.")  # fmt: skip
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where to put the demo's log [a temporary folder].",
+)
+@click.option("--keep", is_flag=True, help="Keep the log at the end, to ask more of it.")
 def demo(folder: Path | None, keep: bool) -> int:
-    """See the main job end to end: an agent is recorded, killed midway, and explained from its log alone.
+    """See the main job end to end.
 
-    Nothing is downloaded, and nothing outside the folder is touched.
+    An agent is recorded, killed midway, and explained from its log alone. Nothing is downloaded, and
+    nothing outside the folder is touched.
 
     \b
     Example
       refold demo --folder /tmp/refold-demo --keep
     """
-    from refold.explorer.demo import run
+    from refold.explorer.demo.run import run
 
     return run(folder, keep)

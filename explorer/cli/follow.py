@@ -16,14 +16,17 @@ from refold.streams.mutations import Shown
 
 
 @click.command(epilog=WHEN)
-@click.option("--from", "from_", metavar="WHEN", help="Begin after this point [the beginning; with --follow: now].")
+@click.option(
+    "--from", "from_", metavar="WHEN", help="Begin after this point [the beginning; with --follow: now]."
+)
 @click.option("--follow", "--live", "-f", is_flag=True, help="Go on as changes come, until interrupted.")
 @as_json
 @on_log
 def tail(place: Place, from_: str | None, follow: bool, as_json: bool) -> int:
-    """Print what happened to each entity, one mutation a line; with --json one change a line.
+    """Print what happened to each entity, and go on if asked.
 
-    Changes of one entity come in their order; entities of different partitions come one partition after the other.
+    One mutation a line; with --json one change a line. Changes of one entity come in their order;
+    entities of different partitions come one partition after the other.
 
     \b
     Examples
@@ -39,6 +42,8 @@ def tail(place: Place, from_: str | None, follow: bool, as_json: bool) -> int:
                 screen.json_line(change_json(change, shown.of(change), partition))
             else:
                 _show(screen, change, shown, partition)
+            if follow:
+                screen.flush()
     return 0
 
 
@@ -58,14 +63,20 @@ class _Shown:
     def _version(self, change: Change) -> TypeVersion:
         self.humane = Humane(self._log.types)
         versions = self._log.port.registry.versions(change.entity.partition("/")[0])
-        return next((each for each in versions if each.definition.fingerprint == change.definition), versions[-1])
+        return next(
+            (each for each in versions if each.definition.fingerprint == change.definition), versions[-1]
+        )
 
 
 def _show(screen: Screen, change: Change, shown: _Shown, partition: int) -> None:
     if change.redefined:
-        screen.say(f"{change.entity} v{change.to_version} folds to another state by a new definition of its type")
+        screen.say(
+            f"{change.entity} v{change.to_version} folds to another state by a new definition of its type"
+        )
         return
     for row in change_rows(change, shown.of(change), partition):
         old, new = (shown.humane.element(row.entity, row.field, value) for value in (row.old, row.new))
-        screen.say(f"{moment(row.recorded_at * 1000)} {row.entity} v{row.version} {place_of(row)}: "
-                   f"{screen.cell(old)} -> {screen.cell(new)} by {row.source.agent or '-'}")  # fmt: skip
+        screen.say(
+            f"{moment(row.recorded_at * 1000)} {row.entity} v{row.version} {place_of(row)}: "
+            f"{screen.cell(old)} -> {screen.cell(new)} by {row.source.agent or '-'}"
+        )

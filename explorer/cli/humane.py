@@ -36,7 +36,10 @@ class Humane:
 
     def _text(self, entity: str, name: str, value: Any, *, whole: bool) -> str:
         if name == LINKS:
-            return ", ".join(f"{side.removeprefix('valid_')} {moment(micros)}" for side, micros in value.items()) or "linked"
+            return (
+                ", ".join(f"{side.removeprefix('valid_')} {moment(micros)}" for side, micros in value.items())
+                or "linked"
+            )
         type_name = entity.partition("/")[0]
         key = (type_name, name, whole)
         convert = self._known.get(key)
@@ -87,7 +90,9 @@ def _plain(node: dict[str, Any]) -> Convert:
         return lambda value: {key: entry(each) for key, each in value.items()}
     if kind == "record":
         fields = {first_name(field): humane(field["type"]) for field in node["fields"]}
-        return lambda value: {key: fields[key](each) if key in fields else each for key, each in value.items()}
+        return lambda value: {
+            key: fields[key](each) if key in fields else each for key, each in value.items()
+        }
     return lambda value: value
 
 

@@ -1,8 +1,8 @@
 """`refold`: the command line.
 
-Exit status: 0 done; 1 the answer is no, or something differs; 2 unusable input or a log that cannot be used, with one
-line on standard error; 70 a defect in refold; 130 after Ctrl-C; 141 when whoever reads the output went away; 143 after
-SIGTERM.
+Exit status: 0 done; 1 the answer is no, or something differs; 2 unusable input or a log that cannot be
+used, with one line on standard error; 70 a defect in refold; 130 after Ctrl-C; 141 when whoever reads the
+output went away; 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -23,30 +23,41 @@ from refold.explorer.cli import (
     contents,
     demo,
     doctor,
+    exporting,
     follow,
+    importing,
     markers,
     observing,
     past,
     provenance,
     state,
-    transfer,
     types,
     whole,
 )
-from refold.explorer.cli.options import from_environment, merged, place_options
+from refold.explorer.cli.options import Place, merged, place_options
 
 DEBUG = "REFOLD_DEBUG"
 UNUSABLE, DEFECT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 70, 130, 141, 143
 
 
+class InOrder(click.Group):
+    """Lists its commands in the order in which one meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
 @click.group(
+    cls=InOrder,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(refold.__version__, message="refold %(version)s")
 @place_options
 @click.pass_context
-def cli(context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None) -> int:
+def cli(
+    context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None
+) -> int:
     """What your agents observed and did, and what their world looked like at any moment.
 
     \b
@@ -56,8 +67,8 @@ def cli(context: click.Context, log_url: str | None, types: tuple[str, ...], own
       refold why tool_config/acme.rate_limit          who put that value there
       refold diff @deploy-1 now                       what changed since
 
-    Every command says more with --help. --log, --types and --owner-timeout may also stand behind a command. With
-    REFOLD_LOG the log need not be named again and again.
+    Every command says more with --help. --log, --types and --owner-timeout may also stand behind a
+    command. With REFOLD_LOG the log need not be named again and again.
 
     \b
     Exit status
@@ -67,7 +78,7 @@ def cli(context: click.Context, log_url: str | None, types: tuple[str, ...], own
       70   a defect in refold; REFOLD_DEBUG=1 shows where
       130  interrupted (Ctrl-C)
     """
-    context.obj = merged(from_environment(), log_url, types, owner_timeout)
+    context.obj = merged(Place(), log_url, types, owner_timeout)
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     return 0
@@ -75,8 +86,8 @@ def cli(context: click.Context, log_url: str | None, types: tuple[str, ...], own
 
 for _command in (
     demo.demo,
-    transfer.import_,
-    transfer.export,
+    importing.import_,
+    exporting.export,
     observing.observe,
     state.state,
     past.history,
@@ -92,8 +103,6 @@ for _command in (
     doctor.doctor,
 ):
     cli.add_command(_command)
-# The order in which they are listed is the order in which one meets them.
-cli.list_commands = lambda context: list(cli.commands)  # type: ignore[method-assign]
 
 
 def main() -> NoReturn:

@@ -6,10 +6,18 @@ import click
 
 from refold.avro.times import millis_text
 from refold.explorer.cli.options import WHEN, Place, as_json, at, on_log
-from refold.explorer.cli.screen import Screen, moment
+from refold.explorer.cli.screen import Column, Screen, moment
 from refold.explorer.cli.shapes import point_json
 from refold.streams.cut import parse_cut
 from refold.streams.point import Point
+
+COLUMNS = (
+    Column("marker", "cyan"),
+    Column("marked", "dim", is_fixed=True),
+    Column("records below"),
+    Column("short", is_fixed=True),
+    Column("cut", piped_only=True),
+)
 
 
 @click.command(epilog=WHEN)
@@ -50,12 +58,24 @@ def markers(place: Place, as_json: bool) -> int:
     with place.read() as log:
         found = [(each, Point(parse_cut(each.cut))) for each in log.port.markers()]
         if as_json:
-            screen.json([{"name": each.name, "marked_at": millis_text(each.marked_at), **point_json(point)}
-                         for each, point in found])  # fmt: skip
+            screen.json(
+                [
+                    {"name": each.name, "marked_at": millis_text(each.marked_at), **point_json(point)}
+                    for each, point in found
+                ]
+            )
             return 0
-        rows = [[f"@{each.name}", moment(each.marked_at * 1000), str(point.cut.records), point.cut.short, str(point.cut)]
-                for each, point in found]  # fmt: skip
-        screen.table(("marker", "marked", "records below", "short", "cut"), rows, ("cyan", "dim"))
+        rows = [
+            [
+                f"@{each.name}",
+                moment(each.marked_at * 1000),
+                str(point.cut.records),
+                point.cut.short,
+                str(point.cut),
+            ]
+            for each, point in found
+        ]
+        screen.table(COLUMNS, rows)
         if not found:
             screen.say("no markers yet; set one with `refold mark NAME`")
     return 0

@@ -1,4 +1,4 @@
-"""What every command has in common: which log, which types, JSON or text, and how a point in time is given."""
+"""What commands have in common: which log, which types, JSON or text, and how a point in time is given."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Command = Callable[..., "int | None"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The log a command works on. url None: REFOLD_LOG, or file:.refold."""
+    """The log a command works on. url None: REFOLD_LOG, or file:.refold; no types: those of REFOLD_TYPES."""
 
     url: str | None = None
     types: tuple[str, ...] = ()
@@ -46,33 +46,57 @@ class Place:
 
     def read(self) -> Log:
         """The log, opened to read: it is never made, and nothing in it changes."""
-        return open_log(self.url, types=self.types, read_only=True, owner_timeout_s=self.owner_timeout_s)
+        return open_log(
+            self.url, types=self.type_paths(), read_only=True, owner_timeout_s=self.owner_timeout_s
+        )
 
     def write(self, *, make: bool = True) -> Log:
         """The log, opened to write; with `make`, it is made where there is none."""
         if not make and not self.exists():
             shown = self.url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
-            raise InputError(f"{shown}: no log is here yet; record into it first, or give its path with --log")
-        return open_log(self.url, types=self.types, owner_timeout_s=self.owner_timeout_s)
+            raise InputError(
+                f"{shown}: no log is here yet; record into it first, or give its path with --log"
+            )
+        return open_log(self.url, types=self.type_paths(), owner_timeout_s=self.owner_timeout_s)
 
     def exists(self) -> bool:
         """Whether there is a log."""
         return log_exists(self.url)
 
+    def type_paths(self) -> list[Path]:
+        """The type files and folders given, else those that the environment lists."""
+        listed = self.types or os.environ.get(TYPES_ENVIRONMENT, "").split(os.pathsep)
+        return [Path(each) for each in listed if each]
+
     def own_types(self) -> dict[str, TypeDefinition]:
-        """The types given by --types."""
-        return load_types([Path(each) for each in self.types], code_of)
+        """The user's own types, by name."""
+        return load_types(self.type_paths(), code_of)
+
+
+def _positive(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        raise click.BadParameter(f"{value:g} is no number of seconds above 0")
+    return value
 
 
 def place_options(command: Command) -> Command:
     """--log, --types and --owner-timeout, as `log_url`, `types` and `owner_timeout`."""
     for option in (
-        click.option("--owner-timeout", type=click.FloatRange(min=0.1), metavar="SECONDS",
-                     help=f"How long to wait for the process that owns the log [{OWNER_TIMEOUT_S:g}]."),
-        click.option("--types", multiple=True, metavar="PATH",
-                     help="An .avsc file, or a folder of them; may be repeated [$REFOLD_TYPES]."),
+        click.option(
+            "--owner-timeout",
+            type=float,
+            metavar="SECONDS",
+            callback=_positive,
+            help=f"How long to wait for the process that owns the log [{OWNER_TIMEOUT_S:g}].",
+        ),
+        click.option(
+            "--types",
+            multiple=True,
+            metavar="PATH",
+            help="An .avsc file, or a folder of them; may be repeated [$REFOLD_TYPES].",
+        ),
         click.option("--log", "log_url", metavar="URL", help="The log [$REFOLD_LOG, else file:.refold]."),
-    ):  # fmt: skip
+    ):
         command = option(command)
     return command
 
@@ -82,20 +106,18 @@ def merged(outer: Place, log_url: str | None, types: tuple[str, ...], owner_time
     return Place(log_url or outer.url, (*outer.types, *types), owner_timeout or outer.owner_timeout_s)
 
 
-def from_environment() -> Place:
-    """The types that REFOLD_TYPES lists; the log's own variable is read where it is opened."""
-    listed = os.environ.get(TYPES_ENVIRONMENT, "")
-    return Place(types=tuple(each for each in listed.split(os.pathsep) if each))
-
-
 def on_log(command: Command) -> Command:
     """Give a command its Place as the first argument."""
 
-    @click.pass_context
     @functools.wraps(command)
-    def run(context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None,
-            **given: Any) -> int | None:  # fmt: skip
-        return command(merged(context.find_object(Place) or from_environment(), log_url, types, owner_timeout), **given)
+    def run(
+        log_url: str | None,
+        types: tuple[str, ...],
+        owner_timeout: float | None,
+        **given: Any,
+    ) -> int | None:
+        context = click.get_current_context()
+        return command(merged(context.find_object(Place) or Place(), log_url, types, owner_timeout), **given)
 
     return place_options(run)
 

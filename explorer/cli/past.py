@@ -8,7 +8,7 @@ import click
 
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN, Place, as_json, clock, entity, on_log
-from refold.explorer.cli.screen import Screen, moment
+from refold.explorer.cli.screen import Column, Screen, counted, moment
 from refold.explorer.cli.shapes import row_json
 from refold.reducers.links import FIELD as LINKS
 from refold.streams.mutations import Row
@@ -21,8 +21,10 @@ from refold.streams.mutations import Row
 @clock
 @as_json
 @on_log
-def history(place: Place, entity: str, since: str | None, until: str | None, clock: str, as_json: bool) -> int:
-    """List what each observation changed in an entity: field, old, new, when, and by whom.
+def history(
+    place: Place, entity: str, since: str | None, until: str | None, clock: str, as_json: bool
+) -> int:
+    """List what changed in an entity: old, new, when, by whom.
 
     \b
     Examples
@@ -34,14 +36,16 @@ def history(place: Place, entity: str, since: str | None, until: str | None, clo
     with place.read() as log:
         last = log.point(until, entity, clock)
         first = None if since is None else log.point(since, entity, clock)
-        rows = log.history(entity, None if first is None else first.cut, last.cut, clock, python=False)
+        rows = log.history(
+            entity, since=None if first is None else first.cut, until=last.cut, clock=clock, python=False
+        )
         if as_json:
             screen.json([row_json(row) for row in rows])
             return 0
         if first is not None:
             screen.point(first, "since")
         screen.point(last, "until")
-        _show(screen, rows, Humane(log.types), whole_log=False)
+        _show(screen, rows, Humane(log.types), clock, whole_log=False)
         if not rows:
             screen.say(f"nothing changed in {entity} between these points")
     return 0
@@ -55,9 +59,10 @@ def history(place: Place, entity: str, since: str | None, until: str | None, clo
 @as_json
 @on_log
 def diff(place: Place, a: str, b: str, entity: str | None, clock: str, as_json: bool) -> int:
-    """Show what leads from one point to another: of one entity, or of the whole log.
+    """Show what leads from one point to another.
 
-    Exits with 1 when something differs, and with 0 when nothing does, as diff(1) does.
+    Without an entity, of the whole log. Exits with 1 when something differs, and with 0 when nothing
+    does, as diff(1) does.
 
     \b
     Examples
@@ -74,18 +79,28 @@ def diff(place: Place, a: str, b: str, entity: str | None, clock: str, as_json: 
             return 1 if rows else 0
         screen.point(before, "from")
         screen.point(after, "to")
-        _show(screen, rows, Humane(log.types), whole_log=entity is None)
+        _show(screen, rows, Humane(log.types), clock, whole_log=entity is None)
         if rows:
             entities = len({row.entity for row in rows})
-            screen.say(f"{len(rows):,} differences in {entities:,} entities")
+            screen.say(f"{counted(len(rows), 'difference')} in {counted(entities, 'entity', 'entities')}")
         else:
             screen.say("no difference")
     return 1 if rows else 0
 
 
-def _show(screen: Screen, rows: Sequence[Row], humane: Humane, *, whole_log: bool) -> None:
+def _show(screen: Screen, rows: Sequence[Row], humane: Humane, clock: str, *, whole_log: bool) -> None:
     screen.say()
-    headers = ["version", "field", "old", "new", "observed", "recorded", "by", "position", "observation"]
+    columns = [
+        Column("version", "dim", is_fixed=True),
+        Column("field", "cyan"),
+        Column("old", "red"),
+        Column("new", "green"),
+        Column("observed", "dim", is_fixed=True, piped_only=clock != "observed"),
+        Column("recorded", "dim", is_fixed=True, piped_only=clock != "recorded"),
+        Column("by"),
+        Column("position", "dim", piped_only=True),
+        Column("observation", "dim", is_fixed=True),
+    ]
     table = [
         [
             f"v{row.version}",
@@ -101,10 +116,9 @@ def _show(screen: Screen, rows: Sequence[Row], humane: Humane, *, whole_log: boo
         for row in rows
     ]
     if whole_log:
-        headers = ["entity", *headers]
+        columns = [Column("entity", "bold"), *columns]
         table = [[row.entity, *cells] for row, cells in zip(rows, table, strict=True)]
-    styles = [*(["bold"] if whole_log else []), "dim", "cyan", "red", "green", "dim", "dim", "", "dim", "dim"]
-    screen.table(headers, table, styles)
+    screen.table(columns, table)
     if rows:
         screen.say()
 

@@ -8,7 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 UPDATE_EVERY_S = 0.1
 
@@ -17,13 +24,19 @@ Reached = Callable[[int, int], None]
 
 
 @contextmanager
-def counted(doing: str, total: int, unit: str) -> Iterator[Advance]:
+def counting(doing: str, total: int, unit: str) -> Iterator[Advance]:
     """A bar that is told how many more were done."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda more: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(doing, total=total)
         yield _seldom(lambda more: bar.advance(task, more))
@@ -52,8 +65,14 @@ def files_read(doing: str, paths: Sequence[Path]) -> Iterator[list[Reached | Non
         yield [None] * len(paths)
         return
     sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
-    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
-                  console=console, transient=True) as bar:  # fmt: skip
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
         task = bar.add_task(doing, total=sum(sizes))
         yield [_reached(bar, task, sum(sizes[:number])) for number in range(len(paths))]
 

@@ -10,7 +10,7 @@ import click
 from refold.avro.errors import InputError, UnknownEntity
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN, Place, as_json, at, clock, on_log
-from refold.explorer.cli.screen import Screen, moment
+from refold.explorer.cli.screen import Screen, counted, moment
 from refold.explorer.cli.shapes import patch_of, why_json
 from refold.streams.client import Log
 from refold.streams.point import Point
@@ -33,10 +33,10 @@ class Asked(NamedTuple):
 @as_json
 @on_log
 def why(place: Place, value: str, at: str | None, clock: str, as_json: bool) -> int:
-    """Trace a field's value to the observations it rests on, and through their causes to the first of them.
+    """Trace a value to the observations it rests on.
 
-    KEY is a key of a map field. An id may hold dots: the last way to read the argument that names an entity which
-    exists is taken.
+    From each of these it goes on through the causes to the first ones. KEY is a key of a map field. An id
+    may hold dots: the last way to read the argument that names an entity which exists is taken.
 
     \b
     Examples
@@ -93,7 +93,10 @@ def _show(screen: Screen, log: Log, view: EntityView, asked: Asked, chain: list[
     if asked.key is None:
         shown, name = humane.field(asked.entity, asked.field, value), asked.field
     else:
-        shown, name = humane.element(asked.entity, asked.field, value[asked.key]), f"{asked.field}.{asked.key}"
+        shown, name = (
+            humane.element(asked.entity, asked.field, value[asked.key]),
+            f"{asked.field}.{asked.key}",
+        )
     screen.say(f"{asked.entity} v{view.version}", "bold")
     screen.say(f"{name} = {screen.cell(shown)}", "bold")
     for link in chain:
@@ -101,7 +104,9 @@ def _show(screen: Screen, log: Log, view: EntityView, asked: Asked, chain: list[
         for line in _lines(screen, log, humane, link):
             screen.say("  " * min(link.depth, 12) + line)
     screen.say()
-    screen.say(f"{len(chain):,} observations, {max(link.depth for link in chain):,} steps back")
+    screen.say(
+        f"{counted(len(chain), 'observation')}, {counted(max(link.depth for link in chain), 'step')} back"
+    )
 
 
 def _lines(screen: Screen, log: Log, humane: Humane, link: Link) -> Iterator[str]:
@@ -112,9 +117,13 @@ def _lines(screen: Screen, log: Log, humane: Humane, link: Link) -> Iterator[str
     statement, source = link.statement, link.statement.source
     yield f"{lead}{statement.entity}  observation {link.observation}"
     parts = [("run", source.run), ("step", source.step), ("tool", source.tool)]
-    by = " ".join([source.agent or "-", *(f"{name} {given}" for name, given in parts if given), f"seq {source.seq}"])
-    yield (f"  at {link.position}  observed {moment(statement.observed_at)}  "
-           f"recorded {moment(link.recorded_at * 1000)}  by {by}")  # fmt: skip
+    by = " ".join(
+        [source.agent or "-", *(f"{name} {given}" for name, given in parts if given), f"seq {source.seq}"]
+    )
+    yield (
+        f"  at {link.position}  observed {moment(statement.observed_at)}  "
+        f"recorded {moment(link.recorded_at * 1000)}  by {by}"
+    )
     for name, given in patch_of(statement, log.port.registry).items():
         yield f"  {name} = {screen.cell(humane.field(statement.entity, name, given))}"
     if statement.link is not None:

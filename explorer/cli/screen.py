@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -20,6 +20,7 @@ from refold.streams.point import Point
 
 ID_DIGITS = 12
 CELL_CHARACTERS_MAX = 240
+PADDED_CHARACTERS_MAX = 72
 GAP = "  "
 
 
@@ -36,6 +37,20 @@ def moment(micros: int | None) -> str:
         return "-"
     text = time_text(micros)
     return text.removesuffix("Z").rstrip("0").rstrip(".") + "Z" if "." in text else text
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number and what it counts: "1 step", "2,000 steps"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+class Column(NamedTuple):
+    """A column of a table. is_fixed: never wrapped; piped_only: left out on a terminal, for lack of room."""
+
+    header: str
+    style: str = ""
+    is_fixed: bool = False
+    piped_only: bool = False
 
 
 class Screen:
@@ -62,33 +77,39 @@ class Screen:
             return text
         return f"{text[:CELL_CHARACTERS_MAX]}... ({len(text):,} characters)"
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """Aligned columns; nothing where there are no rows."""
         if not rows:
             return
         if self.is_terminal:
-            self._fitted(headers, rows, styles)
+            self._fitted(columns, rows)
             return
-        lines = [list(headers), *([printable(cell) for cell in row] for row in rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(headers) - 1)]
+        lines = [[column.header for column in columns], *([printable(cell) for cell in row] for row in rows)]
+        # A column is as wide as most need it: a long value moves its own row aside, not all rows.
+        widths = [
+            max(len(line[number]) for line in lines if len(line[number]) <= PADDED_CHARACTERS_MAX)
+            for number in range(len(columns) - 1)
+        ]
         for line in lines:
             padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
             sys.stdout.write(GAP.join([*padded, line[-1]]).rstrip() + "\n")
 
-    def _fitted(self, headers: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
+    def _fitted(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-        for number, header in enumerate(headers):
-            style = styles[number] if number < len(styles) else ""
-            table.add_column(header, style=style, overflow="fold")
+        shown = [number for number, column in enumerate(columns) if not column.piped_only]
+        for column in (columns[number] for number in shown):
+            table.add_column(column.header, style=column.style, no_wrap=column.is_fixed, overflow="fold")
         for row in rows:
-            table.add_row(*(Text(printable(self.cell(cell))) for cell in row))
+            table.add_row(*(Text(printable(self.cell(row[number]))) for number in shown))
         self._console.print(table)
 
     def point(self, point: Point, name: str = "at") -> None:
         """The cut that an answer about the past is for, and whether it may still grow."""
         self.say(f"{name} {point.cut} ({point.cut.short})", "dim")
         if point.open and point.cut.observed_until is not None:
-            self.say(f"still open: what is recorded later may have been observed by {moment(point.cut.observed_until)}")
+            self.say(
+                f"still open: more may be recorded that was observed by {moment(point.cut.observed_until)}"
+            )
         elif point.open:
             self.say("still open: this time is not yet 5 s old, so more may be recorded before it")
 
@@ -97,8 +118,11 @@ class Screen:
         self._write_json(tree, 2)
 
     def json_line(self, tree: Any) -> None:
-        """One JSON value on one line, out at once."""
+        """One JSON value on one line."""
         self._write_json(tree, None)
+
+    def flush(self) -> None:
+        """Let readers of a pipe see everything so far."""
         sys.stdout.flush()
 
     def _write_json(self, tree: Any, indent: int | None) -> None:

@@ -1,5 +1,7 @@
-"""The JSON that `--json` prints. Ids and hashes in hex, times in RFC 3339 UTC: observed_at to the microsecond,
-recorded_at to the millisecond. The keys here are what others build on: add to them, rename none.
+"""The JSON that `--json` prints.
+
+Ids and hashes in hex; times in RFC 3339 UTC, observed_at to the microsecond, recorded_at to the millisecond.
+The keys here are what others build on: add to them, rename none.
 """
 
 from __future__ import annotations
@@ -79,10 +81,14 @@ def state_json(point: Point, view: EntityView) -> dict[str, Any]:
         "fields": {name: _field_json(view, shown, name, value) for name, value in view.shown().items()},
         "links": [link_json(each) for each in view.links],
         "conflicts": [
-            {**each._asdict(), "observation": each.observation.hex(), "value": shown.value(each.field, each.value)}
+            {
+                **each._asdict(),
+                "observation": each.observation.hex(),
+                "value": shown.value(each.field, each.value),
+            }
             for each in conflicts.losers
         ],
-        "conflicts_count": conflicts.count,
+        "conflicts_count": conflicts.total,
     }
 
 
@@ -184,7 +190,15 @@ def change_rows(change: Change, shown: Shown, partition: int) -> list[Row]:
         row
         for step in change.steps
         for row in rows(
-            shown, change.entity, step.mutations, by=step.observation, version=step.version, partition=partition,
-            offset=step.offset, observed_at=step.observed_at, recorded_at=step.recorded_at, source=step.source,
+            shown,
+            change.entity,
+            step.mutations,
+            by=step.observation,
+            version=step.version,
+            partition=partition,
+            offset=step.offset,
+            observed_at=step.observed_at,
+            recorded_at=step.recorded_at,
+            source=step.source,
         )
-    ]  # fmt: skip
+    ]

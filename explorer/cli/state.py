@@ -9,11 +9,22 @@ import click
 from refold.avro.definition import FieldDefinition
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN, Place, as_json, at, clock, entity, on_log
-from refold.explorer.cli.screen import Screen, moment
-from refold.explorer.cli.shapes import link_json, state_json
+from refold.explorer.cli.screen import Column, Screen, moment
+from refold.explorer.cli.shapes import state_json
 from refold.reducers.conflicts import Conflicts
 from refold.streams.mutations import Shown
 from refold.streams.view import EntityView, Holder
+
+BY = (Column("by", "dim"), Column("observation", "dim", is_fixed=True))
+FIELDS = (
+    Column("field", "cyan"),
+    Column("value"),
+    Column("observed", "dim", is_fixed=True),
+    Column("recorded", "dim", piped_only=True),
+    *BY,
+)
+LINKS = (Column("relation", "cyan"), Column("target"), Column("valid", "dim"), BY[1])
+CONFLICTS = (Column("field", "yellow"), Column("said"), *BY)
 
 
 @click.command(epilog=WHEN)
@@ -23,7 +34,7 @@ from refold.streams.view import EntityView, Holder
 @as_json
 @on_log
 def state(place: Place, entity: str, at: str | None, clock: str, as_json: bool) -> int:
-    """Show an entity as it was: its fields, and for each the observation that put it there.
+    """Show an entity as it was, and what put each value there.
 
     \b
     Examples
@@ -56,14 +67,14 @@ def _show(screen: Screen, view: EntityView, humane: Humane) -> None:
                 rows.append([label, humane.element(view.entity, name, element), *_holder(screen, holder)])
         else:
             rows.append([name, humane.field(view.entity, name, value), *_holder(screen, view.holder(name))])
-    styles = ("cyan", "", "dim", "dim", "dim", "dim")
-    screen.table(("field", "value", "observed", "recorded", "by", "observation"), rows, styles)
+    screen.table(FIELDS, rows)
     links = [
-        [each["relation"], each["target"], _validity(link_json(each)), screen.id(each["by"].hex())] for each in view.links
+        [each["relation"], each["target"], _validity(each), screen.id(each["by"].hex())]
+        for each in view.links
     ]
     if links:
         screen.say()
-        screen.table(("relation", "target", "valid", "observation"), links, ("cyan", "", "dim", "dim"))
+        screen.table(LINKS, links)
     _show_conflicts(screen, view, shown, humane, view.conflicts)
 
 
@@ -87,15 +98,21 @@ def _holder(screen: Screen, holder: Holder) -> list[str]:
 
 
 def _validity(link: dict[str, Any]) -> str:
-    sides = [f"{side.removeprefix('valid_')} {link[side]}" for side in ("valid_from", "valid_to") if side in link]
+    sides = [
+        f"{side.removeprefix('valid_')} {moment(link[side])}"
+        for side in ("valid_from", "valid_to")
+        if link.get(side) is not None
+    ]
     return " ".join(sides) or "-"
 
 
-def _show_conflicts(screen: Screen, view: EntityView, shown: Shown, humane: Humane, conflicts: Conflicts) -> None:
-    if not conflicts.count:
+def _show_conflicts(
+    screen: Screen, view: EntityView, shown: Shown, humane: Humane, conflicts: Conflicts
+) -> None:
+    if not conflicts.total:
         return
     screen.say()
-    screen.say(f"{conflicts.count} in conflict: agents whose last word differs from what won", "yellow")
+    screen.say(f"{conflicts.total} in conflict: agents whose last word differs from what won", "yellow")
     rows = [
         [
             each.field if each.key is None else f"{each.field}.{each.key}",
@@ -105,4 +122,4 @@ def _show_conflicts(screen: Screen, view: EntityView, shown: Shown, humane: Huma
         ]
         for each in conflicts.losers
     ]
-    screen.table(("field", "said", "by", "observation"), rows, ("yellow",))
+    screen.table(CONFLICTS, rows)

@@ -15,22 +15,37 @@ from refold.avro.nodes import Node, branches, id_of
 from refold.avro.registry import Registry
 from refold.avro.shipped import load_type, shipped_types
 from refold.explorer.cli.options import Place, as_json, on_log
-from refold.explorer.cli.screen import Screen
+from refold.explorer.cli.screen import Column, Screen
 from refold.reducers.custom import code_of
 from refold.streams.exchange.vocabulary import Vocabulary
 
 SCHEMAS = {"observation": observation_node, "state": state_node, "change": change_node}
 
+LISTED = (
+    Column("type", "cyan", is_fixed=True),
+    Column("fields"),
+    Column("versions in the log"),
+    Column("origin", "dim"),
+    Column("what it is"),
+)
+SHOWN = (Column("field", "cyan"), Column("type"), Column("reducer", "green"), Column("what it is"))
+
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--schema", type=click.Choice(list(SCHEMAS)), help="Print a schema derived from the type NAME, as Avro.")
-@click.option("--register", type=click.Path(path_type=Path), metavar="FILE",
-              help="Make the type in an .avsc file part of the log; its entities are folded again by it.")
+@click.option(
+    "--schema", type=click.Choice(list(SCHEMAS)), help="Print a schema derived from the type NAME, as Avro."
+)
+@click.option(
+    "--register",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Make the type in an .avsc file part of the log; its entities are folded again by it.",
+)
 @as_json
-@on_log  # fmt: skip
+@on_log
 def types(place: Place, name: str | None, schema: str | None, register: Path | None, as_json: bool) -> int:
-    """List the types that can be observed, show the fields of one, or register a new version.
+    """List the types, show the fields of one, or register one.
 
     \b
     Examples
@@ -45,11 +60,15 @@ def types(place: Place, name: str | None, schema: str | None, register: Path | N
     registry, known = _known(place)
     if name is None:
         if schema is not None:
-            raise InputError(f"--schema {schema}: name the type, such as `refold types run --schema {schema}`")
+            raise InputError(
+                f"--schema {schema}: name the type, such as `refold types run --schema {schema}`"
+            )
         _list(screen, known, registry, as_json)
         return 0
     if name not in known:
-        raise InputError(f"unknown type {name!r}; known here: {', '.join(sorted(known))}. Add its .avsc file with --types")
+        raise InputError(
+            f"unknown type {name!r}; known here: {', '.join(sorted(known))}. Add its .avsc file with --types"
+        )
     if schema is not None:
         screen.json(json.loads(schema_text(SCHEMAS[schema](known[name]))))
     else:
@@ -95,9 +114,17 @@ def _list(screen: Screen, known: dict[str, TypeDefinition], registry: Registry, 
     if as_json:
         screen.json(found)
         return
-    rows = [[str(each["name"]), str(each["fields"]), str(each["versions"]), "shipped" if each["shipped"] else "yours",
-             str(each["doc"])] for each in found]  # fmt: skip
-    screen.table(("type", "fields", "versions in the log", "origin", "what it is"), rows, ("cyan", "", "", "dim"))
+    rows = [
+        [
+            str(each["name"]),
+            str(each["fields"]),
+            str(each["versions"]),
+            "shipped" if each["shipped"] else "yours",
+            str(each["doc"]),
+        ]
+        for each in found
+    ]
+    screen.table(LISTED, rows)
 
 
 def _show(screen: Screen, definition: TypeDefinition, as_json: bool) -> None:
@@ -111,8 +138,10 @@ def _show(screen: Screen, definition: TypeDefinition, as_json: bool) -> None:
     if definition.closed_by:
         screen.say(f"closed by {definition.closed_by}")
     screen.say()
-    rows = [[each.name, type_text(each.node), _reducer(each), each.doc] for each in definition.fields.values()]
-    screen.table(("field", "type", "reducer", "what it is"), rows, ("cyan", "", "green"))
+    rows = [
+        [each.name, type_text(each.node), _reducer(each), each.doc] for each in definition.fields.values()
+    ]
+    screen.table(SHOWN, rows)
 
 
 def _reducer(field: FieldDefinition) -> str:

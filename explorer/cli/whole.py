@@ -8,8 +8,8 @@ import click
 
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import WHEN, Place, as_json, at, clock, on_log
-from refold.explorer.cli.progress import counted
-from refold.explorer.cli.screen import Screen
+from refold.explorer.cli.progress import counting
+from refold.explorer.cli.screen import Column, Screen, counted
 from refold.explorer.cli.shapes import rebuild_json, verdict_json
 
 ROOT = re.compile(r"[0-9a-f]{64}\Z")
@@ -25,7 +25,7 @@ ROOT = re.compile(r"[0-9a-f]{64}\Z")
 def rebuild(
     place: Place, at: str | None, clock: str, full: bool, expect_root: str | None, as_json: bool
 ) -> int:
-    """Rebuild every entity as it was, and print the root over all of them.
+    """Rebuild every entity as it was; print the root over all.
 
     Two logs with the same observations have the same root, whatever their order, repeats and partitions.
 
@@ -41,7 +41,7 @@ def rebuild(
     screen = Screen()
     with place.read() as log:
         point = log.point(at, None, clock)
-        with counted("Replaying", point.cut.records, "records") as progress:
+        with counting("Replaying", point.cut.records, "records") as progress:
             view = log.rebuild(point.cut, progress=progress)
         differs = expected is not None and view.root != expected
         if as_json:
@@ -52,10 +52,15 @@ def rebuild(
         screen.say(f"entities     {len(view):,}")
         screen.say(f"root         {view.root}", "bold")
         if expected is not None:
-            screen.say(f"expected     {expected}: {'another' if differs else 'the same'}", "red" if differs else "green")
+            screen.say(
+                f"expected     {expected}: {'another' if differs else 'the same'}",
+                "red" if differs else "green",
+            )
         source = view.source
-        screen.say(f"by full replay of {source['replayed']:,} records; {source['reopened']:,} entities folded from "
-                   f"nothing, {source['scanned']:,} records read again for them")  # fmt: skip
+        reopened = (
+            f"{source['reopened']:,} entities folded from nothing, {source['scanned']:,} records read again"
+        )
+        screen.say(f"by full replay of {source['replayed']:,} records; {reopened}")
     return int(differs)
 
 
@@ -63,9 +68,10 @@ def rebuild(
 @as_json
 @on_log
 def verify(place: Place, as_json: bool) -> int:
-    """Fold the whole log again, and compare it with every table, index, change and content that was stored.
+    """Fold the whole log again and compare with what is stored.
 
-    Exits with 1 when something is not as it should be, and names it.
+    Every table, index, change and content is compared. Exits with 1 when something is not as it should
+    be, and names it.
 
     \b
     Example
@@ -74,7 +80,7 @@ def verify(place: Place, as_json: bool) -> int:
     screen = Screen()
     with place.read() as log:
         point = log.point()
-        with counted("Verifying", point.cut.records, "records") as progress:
+        with counting("Verifying", point.cut.records, "records") as progress:
             verdict = log.verify(progress)
         if as_json:
             screen.json(verdict_json(point, verdict))
@@ -83,8 +89,14 @@ def verify(place: Place, as_json: bool) -> int:
         screen.say(f"observations {verdict.observations:,}")
         screen.say(f"entities     {verdict.entities:,}")
         screen.say(f"root         {verdict.root or '-'}", "bold")
-        screen.say("everything stored is what the log folds to" if verdict.ok else
-                   f"{len(verdict.mismatches):,} mismatches", "green" if verdict.ok else "red")  # fmt: skip
-        rows = [[each.place, each.entity or "-", each.field or "-", each.problem] for each in verdict.mismatches]
-        screen.table(("place", "entity", "field", "problem"), rows)
+        screen.say(
+            "everything stored is what the log folds to"
+            if verdict.ok
+            else counted(len(verdict.mismatches), "mismatch", "mismatches"),
+            "green" if verdict.ok else "red",
+        )
+        rows = [
+            [each.place, each.entity or "-", each.field or "-", each.problem] for each in verdict.mismatches
+        ]
+        screen.table([Column(header) for header in ("place", "entity", "field", "problem")], rows)
     return 0 if verdict.ok else 1

@@ -1,10 +1,10 @@
-"""An agent that records itself: it works through tonight's refund claims, and writes down all that it sees and does.
+"""An agent that records itself: it works through tonight's refund claims, and notes what it sees and does.
 
-    python -m refold.explorer.demo.agent file:PATH      (once refold.explorer.demo.deployer has deployed there)
+    python -m refold.explorer.demo.deployer file:PATH deploy
+    python -m refold.explorer.demo.agent file:PATH
 
-It knows refold by `import refold` alone. Every entry names those it follows from, so that any value can be traced;
-before money moves, the log has the intention; whenever the pipeline has moved on, the agent reads it back and notes
-the version and hash it saw.
+Every entry names those it follows from, so that any value can be traced. Before money moves, the log has the
+intention. Whenever the pipeline has moved on, the agent reads it back and notes the version and hash it saw.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ RISK_MAX = 0.6
 BATCH = 10
 LIMITS = ("rate_limit", "timeout_ms")
 
+Output = dict[str, Any]
+
 
 class RefundAgent:
     """One night's run."""
@@ -36,60 +38,57 @@ class RefundAgent:
         self._calls = Calls(self._journal, Tools(seed, self._limits, self._hang))
         self._claims: dict[str, dict[str, Any]] = {}
         self._known: dict[str, str] = {}  # claim -> the observation that says where it stands
-        self._last = ""
         self._seen: dict[str, Any] = {}
+        self._last = ""
 
     def work(self) -> None:
         """All steps, in order."""
         self._begin()
-        tasks: tuple[Callable[[str], dict[str, Any]], ...] = (
-            self._load_config, self._fetch_claims, self._check_orders, self._score_risk, self._approve, self._pay,
-            self._notify,
-        )  # fmt: skip
+        tasks = (self._load_config, self._fetch_claims, self._check_orders, self._score_risk, self._approve,
+                 self._pay, self._notify)  # fmt: skip
         for number, (name, task) in enumerate(zip(STEPS, tasks, strict=True), start=1):
             self._step(number, name, task)
         self._end()
 
     def _begin(self) -> None:
-        at, note = now_micros(), self._journal.note
-        begun = note(f"run/{RUN}", {"agent": AGENT, "kind": "pipeline", "session": RUN, "status": "running",
-                                    "seed": self._seed, "position_total": len(STEPS), "started_at": at})  # fmt: skip
-        note(SESSION, {"agent": AGENT, "status": "active", "channel": "cron", "goal": "Pay tonight's refund claims.",
-                       "runs": [RUN], "position_total": len(STEPS), "started_at": at}, [begun])  # fmt: skip
+        note, facts = self._journal.note, {"position_total": len(STEPS), "started_at": now_micros()}
+        run = {"agent": AGENT, "kind": "pipeline", "session": RUN, "status": "running", "seed": self._seed}
+        begun = note(f"run/{RUN}", run | facts)
+        goal = {"agent": AGENT, "goal": "Pay tonight's refund claims.", "status": "active", "runs": [RUN]}
+        note(SESSION, goal | facts, [begun])
         self._journal.tie(f"run/{RUN}", "in", SESSION, begun)
-        waiting = {name: {"status": "pending", "position": n} for n, name in enumerate(STEPS, start=1)}
-        self._last = note(PIPELINE, {"name": "Nightly refunds", "status": "running", "trigger": "schedule",
-                                     "runs": [RUN], "position_total": len(STEPS), "steps": waiting,
-                                     "started_at": at}, [begun])  # fmt: skip
+        steps = {name: {"status": "pending", "position": n} for n, name in enumerate(STEPS, start=1)}
+        pipeline = {"name": "Nightly refunds", "status": "running", "runs": [RUN], "steps": steps}
+        self._last = note(PIPELINE, pipeline | facts, [begun])
         self._remember("start")
 
-    def _step(self, number: int, name: str, task: Callable[[str], dict[str, Any]]) -> None:
-        journal, step, at = self._journal, f"step/{RUN}#{number}", now_micros()
-        journal.step, self._calls.failed_tries = str(number), 0
-        decided = journal.note(step, {"run": RUN, "session": RUN, "agent": AGENT, "position": number,
-                                      "status": "pending", "decision": name, "started_at": at}, [self._last])  # fmt: skip
-        journal.tie(step, "of", f"run/{RUN}", decided)
-        journal.note(f"run/{RUN}", {"position": number}, [decided])
-        state = {"position": number, "agent": AGENT, "run": RUN, "started_at": at}
-        moved = {"current_step": name, "position": number, "steps": {name: state | {"status": "running"}}}
-        self._last = journal.note(PIPELINE, moved, [decided])
+    def _step(self, number: int, name: str, task: Callable[[str], Output]) -> None:
+        """One step: decided, begun, worked at, committed."""
+        step, note, at = f"step/{RUN}#{number}", self._journal.note, now_micros()
+        self._journal.step = str(number)
+        self._calls.begin_step()
+        facts = {"run": RUN, "agent": AGENT, "position": number, "started_at": at}
+        decided = note(step, facts | {"decision": name, "status": "pending"}, [self._last])
+        self._journal.tie(step, "of", f"run/{RUN}", decided)
+        note(f"run/{RUN}", {"position": number}, [decided])
+        begun = {"current_step": name, "position": number, "steps": {name: facts | {"status": "running"}}}
+        self._last = note(PIPELINE, begun, [decided])
         output = task(decided)
-        ended = {"ended_at": now_micros(), "output": output}
-        done = journal.note(step, ended | {"status": "committed", "outcome": "succeeded"}, [self._last])
-        steps = {name: state | ended | {"status": "committed"}}
-        self._last = journal.note(PIPELINE, {"steps": steps, "outputs": output}, [done])
+        ended = {"status": "committed", "output": output, "ended_at": now_micros()}
+        done = note(step, ended | {"outcome": "succeeded"}, [self._last])
+        self._last = note(PIPELINE, {"steps": {name: facts | ended}, "outputs": output}, [done])
         self._remember(name, **output)
 
-    def _load_config(self, decided: str) -> dict[str, Any]:
-        """Read the shared configuration, and put down exactly what was read: this plan rests on it."""
-        config = self._log.state(CONFIG)
-        read = {"entity": CONFIG, "observations": [each.hex() for each in held(config)], "version": config.version,
-                "state_hash": config.state_hash, "read_at": now_micros()}  # fmt: skip
+    def _load_config(self, decided: str) -> Output:
+        """Read the shared configuration, and put down exactly what was read: the plan rests on it."""
+        config, ids = self._log.state(CONFIG), self._limits_held()
+        read = {"entity": CONFIG, "observations": ids, "version": config.version}
+        read |= {"state_hash": config.state_hash, "cut": str(config.cut), "read_at": now_micros()}
         step = f"step/{RUN}#{self._journal.step}"
-        self._last = self._journal.note(step, {"reads": [read]}, [decided, *read["observations"]])
+        self._last = self._journal.note(step, {"reads": [read]}, [decided, *ids])
         return {"planned_rate": config.fields["rate_limit"]}
 
-    def _fetch_claims(self, decided: str) -> dict[str, Any]:
+    def _fetch_claims(self, decided: str) -> Output:
         for page in range(1, CLAIMS // PAGE + 1):
             answer, told = self._calls.call("crm.claims", {"page": page}, [decided])
             for claim in answer["claims"]:
@@ -97,78 +96,78 @@ class RefundAgent:
                 self._now(claim["claim"], {**claim, "status": "claimed"}, [told])
         return {"claims": len(self._claims)}
 
-    def _check_orders(self, _: str) -> dict[str, Any]:
+    def _check_orders(self, _: str) -> Output:
         for name, claim in self._claims.items():
             answer, told = self._calls.call("orders.lookup", {"order": claim["order"]}, [self._known[name]])
             self._now(name, {"delivered": answer["delivered"], "status": "checked"}, [told])
         return {"checked": len(self._claims)}
 
-    def _score_risk(self, _: str) -> dict[str, Any]:
+    def _score_risk(self, _: str) -> Output:
         for name, claim in self._claims.items():
             answer, told = self._calls.call("risk.score", {"claim": name}, [self._known[name]])
             claim["risk"] = answer["risk"]
             self._now(name, {"risk": answer["risk"], "status": "scored"}, [told])
         return {"scored": len(self._claims)}
 
-    def _approve(self, decided: str) -> dict[str, Any]:
+    def _approve(self, decided: str) -> Output:
         for name, claim in self._claims.items():
             claim["status"] = "approved" if claim["risk"] <= RISK_MAX else "declined"
             self._now(name, {"status": claim["status"]}, [decided, self._known[name]])
-        return {"approved": sum(claim["status"] == "approved" for claim in self._claims.values())}
+        return {"approved": len(self._approved())}
 
-    def _pay(self, _: str) -> dict[str, Any]:
-        approved = [name for name, claim in self._claims.items() if claim["status"] == "approved"]
-        for number, name in enumerate(approved, start=1):
-            limits = [each.hex() for each in held(self._log.state(CONFIG))]
+    def _pay(self, _: str) -> Output:
+        for number, name in enumerate(self._approved(), start=1):
             pay = {"claim": name, "amount_cents": self._claims[name]["amount_cents"]}
-            answer, told = self._calls.call("acme.refund", pay, [self._known[name], *limits], effect="write")
+            causes = [self._known[name], *self._limits_held()]
+            answer, told = self._calls.call("acme.refund", pay, causes, effect="write")
             self._now(name, {"status": "paid", "reference": answer["reference"]}, [told])
             if number % BATCH == 0:
                 self._last = self._journal.note(PIPELINE, {"outputs": {"paid": number}}, [told])
                 self._remember(f"{number} paid", paid=number)
-        return {"paid": len(approved)}
+        return {"paid": len(self._approved())}
 
-    def _notify(self, _: str) -> dict[str, Any]:
+    def _notify(self, _: str) -> Output:
         for name in self._claims:
             self._calls.call("mail.send", {"claim": name}, [self._known[name]])
         return {"notified": len(self._claims)}
 
-    def _now(self, claim: str, fields: dict[str, Any], causes: list[str]) -> None:
-        self._known[claim] = self._journal.note(
-            f"document/refund-{claim}", {"kind": "refund", "fields": fields}, causes
-        )
+    def _end(self) -> None:
+        note, ended = self._journal.note, {"ended_at": now_micros()}
+        done = note(PIPELINE, ended | {"status": "succeeded"}, [self._last])
+        note(f"run/{RUN}", ended | {"status": "ended", "outcome": "succeeded"}, [done])
+        note(SESSION, ended | {"status": "completed"}, [done])
 
-    def _remember(self, at: str, **facts: object) -> None:
-        """Read the pipeline back, note the version and hash it is at, and make all durable."""
-        state = self._log.state(PIPELINE)
-        self._seen = {"at": at, "version": state.version, "state_hash": state.state_hash}
-        self._journal.note(
-            SESSION, {"variables": {"pipeline_seen": self._seen}, "last_active_at": now_micros()}
-        )
-        self._journal.flush()
-        self._cue.say(**self._seen, kept=self._journal.kept, failed_tries=self._calls.failed_tries, **facts)
-        self._cue.wait()
+    def _approved(self) -> list[str]:
+        return [name for name, claim in self._claims.items() if claim["status"] == "approved"]
+
+    def _now(self, claim: str, fields: Output, causes: list[str]) -> None:
+        refund = {"kind": "refund", "fields": fields}
+        self._known[claim] = self._journal.note(f"document/refund-{claim}", refund, causes)
 
     def _limits(self) -> dict[str, int]:
         fields = self._log.state(CONFIG).fields
         return {name: fields[name] for name in LIMITS}
 
-    def _hang(self, seconds: float) -> None:
-        """No answer comes. Whoever wants to know how this agent does will hear that it waits."""
+    def _limits_held(self) -> list[str]:
+        """The observations behind the limits as they are now."""
+        config = self._log.state(CONFIG)
+        return list(dict.fromkeys(each.hex() for name in LIMITS for each in config.held_by(name)))
+
+    def _remember(self, at: str, **facts: object) -> None:
+        """Read the pipeline back, note the version and hash it is at, and make all durable."""
+        state = self._log.state(PIPELINE)
+        self._seen = {"at": at, "version": state.version, "state_hash": state.state_hash}
+        noted = {"variables": {"pipeline_seen": self._seen}, "last_active_at": now_micros()}
+        self._journal.note(SESSION, noted)
         self._journal.flush()
-        self._cue.say(**{**self._seen, "at": "waiting"}, kept=self._journal.kept)
+        self._cue.say(self._seen, kept=self._journal.kept, failed_tries=self._calls.failed_tries, **facts)
+        self._cue.wait()
+
+    def _hang(self, seconds: float) -> None:
+        """No answer comes: whoever listens hears that the agent waits."""
+        self._journal.flush()
+        self._cue.say(self._seen | {"at": "waiting"}, kept=self._journal.kept)
         self._cue.sleep(seconds)
-
-    def _end(self) -> None:
-        ended = {"ended_at": now_micros()}
-        done = self._journal.note(PIPELINE, ended | {"status": "succeeded"}, [self._last])
-        self._journal.note(f"run/{RUN}", ended | {"status": "ended", "outcome": "succeeded"}, [done])
-        self._journal.note(SESSION, ended | {"status": "completed"}, [done])
-
-
-def held(config: refold.EntityView) -> list[bytes]:
-    """The ids of the observations behind the limits of a tool's configuration."""
-    return list(dict.fromkeys(each for name in LIMITS for each in config.held_by(name)))
 
 
 if __name__ == "__main__":

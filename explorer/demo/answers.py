@@ -1,4 +1,4 @@
-"""What the log alone answers about a run: each function takes a log and a point, and knows nothing of the agent."""
+"""What the log alone answers about a run: functions of a log and a point, which know nothing of the agent."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import refold
-from refold.explorer.demo.names import CONFIG, PAYING, PIPELINE, RUN, SESSION, STEPS
+from refold.explorer.demo.names import CONFIG, PAYMENT, PIPELINE, RUN, SESSION, STEPS
 
 
 @dataclass(frozen=True, slots=True)
 class LastWord:
-    """What the agent last told the demo: the pipeline's version and state hash (hex), and how much was acknowledged."""
+    """The agent's last report: version and state hash (hex) of the pipeline, observations acknowledged."""
 
     version: int
     state_hash: str
@@ -36,31 +36,28 @@ class Replayed:
 
 def replay(log: refold.Log, view: refold.StateView) -> list[Replayed]:
     """Every version of the pipeline up to a point."""
-    noted = {row.new["version"]: row.new["state_hash"]
-             for row in log.history(SESSION, until=view.cut) if row.key == "pipeline_seen"}  # fmt: skip
-    found = []
-    for rows in _by_observation(log, PIPELINE, view.cut):
-        version = rows[0].version
-        steps = [row for row in rows if row.field == "steps"]
-        ended = [row.key for row in steps if row.new["status"] == "committed"]
-        what = (
-            "begins"
-            if version == 1
-            else " ".join(_progress(row) for row in steps or rows if row.field in MOVES)
-        )
-        found.append(
-            Replayed(
-                version, rows[0].observed_at, what, log.state(PIPELINE, f"v{version}").state_hash,
-                noted.get(version, ""), failed_tries(view, STEPS.index(ended[0]) + 1) if ended else None,
-            )
-        )  # fmt: skip
-    return found
+    seen = [row.new for row in log.history(SESSION, until=view.cut) if row.key == "pipeline_seen"]
+    noted = {each["version"]: each["state_hash"] for each in seen}
+    return [_replayed(log, view, rows, noted) for rows in _by_observation(log, PIPELINE, view.cut)]
 
 
-MOVES = ("steps", "outputs")
+def _replayed(
+    log: refold.Log, view: refold.StateView, rows: Sequence[refold.Row], noted: dict[int, str]
+) -> Replayed:
+    version = rows[0].version
+    moves = [row for row in rows if row.field == "steps"] or [row for row in rows if row.field == "outputs"]
+    ended = [row.key for row in moves if row.field == "steps" and row.new["status"] == "committed"]
+    return Replayed(
+        version=version,
+        at=rows[0].observed_at,
+        what="begins" if version == 1 else " ".join(_move(row) for row in moves),
+        state_hash=log.state(PIPELINE, f"v{version}").state_hash,
+        noted=noted.get(version, ""),
+        failed_tries=failed_tries(view, STEPS.index(ended[0]) + 1) if ended else None,
+    )
 
 
-def _progress(row: refold.Row) -> str:
+def _move(row: refold.Row) -> str:
     if row.field == "steps":
         return f"{row.key} {'done' if row.new['status'] == 'committed' else 'starts'}"
     return f"{row.new} {row.key}"
@@ -77,25 +74,29 @@ def live_hashes(log: refold.Log) -> dict[str, bytes]:
     return {change.entity: change.hash_after for change in log.changes()}
 
 
-@dataclass(frozen=True, slots=True)
-class StaleRead:
-    """What the agent read of the configuration, and what was there at the end; versions."""
-
-    read_version: int
-    version: int
-
-
-def stale_read(view: refold.StateView) -> StaleRead | None:
-    """Whether the configuration that the plan rests on was still the one in force; None if so."""
-    read = next(each for each in view[f"step/{RUN}#1"].fields["reads"] if each["entity"] == CONFIG)
-    config = view[CONFIG]
-    return None if read["state_hash"] == config.state_hash else StaleRead(read["version"], config.version)
+def planned_by(view: refold.StateView) -> int:
+    """The version of the configuration that the agent read, by the record of its first step."""
+    reads = view[f"step/{RUN}#1"].fields["reads"]
+    version: int = next(each["version"] for each in reads if each["entity"] == CONFIG)
+    return version
 
 
-def unanswered(view: refold.StateView) -> refold.EntityView | None:
-    """The payment that was asked for and has no answer."""
-    payments = (view[entity] for entity in view if entity.startswith(f"action/{RUN}#{PAYING}."))
-    return next((each for each in payments if each.fields["status"] == "running"), None)
+def payments(view: refold.StateView) -> list[refold.EntityView]:
+    """The payments that were asked for."""
+    return [view[entity] for entity in view if entity.startswith(PAYMENT)]
+
+
+def unanswered(view: refold.StateView) -> refold.EntityView:
+    """The payment that was asked for and has no answer; UnknownEntity if there is none."""
+    found = next((each for each in payments(view) if each.fields["status"] == "running"), None)
+    if found is None:
+        raise refold.UnknownEntity(f"no payment without an answer at {view.cut.short}")
+    return found
+
+
+def document_of(payment: refold.EntityView) -> str:
+    """The refund that a payment is for."""
+    return f"document/refund-{payment.fields['inputs']['claim']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,12 @@ class Moment:
 
 
 def timeline(log: refold.Log, at: refold.Cut, entities: Sequence[str]) -> list[Moment]:
-    """What happened to some entities up to a point, one line for each observation that says something, by time."""
+    """What happened to some entities up to a point, by time; an observation that says something is a line."""
     found = [
         Moment(rows[0].observed_at, entity, text, rows[0].source.agent)
         for entity in entities
         for rows in _by_observation(log, entity, at)
-        if (text := ", ".join(said for row in rows if (said := _said(row))))
+        if (text := " ".join(said for row in rows if (said := _said(row))))
     ]
     return sorted(found, key=lambda moment: moment.at)
 
@@ -133,5 +134,5 @@ def _said(row: refold.Row) -> str:
     if row.field == "outputs" and row.key == "paid":
         return f"{row.new} paid"
     if row.field in ("rate_limit", "timeout_ms"):
-        return f"{row.field} {row.new}"
-    return f"asks {row.new}" if row.field == "tool" and row.entity.startswith("action/") else ""
+        return f"{row.field}={row.new}"
+    return f"asks {row.new}" if row.field == "tool" and row.entity.startswith(PAYMENT) else ""

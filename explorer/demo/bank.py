@@ -8,25 +8,18 @@ from __future__ import annotations
 import argparse
 
 import refold
-from refold.explorer.demo.names import BANK, PAYING, RUN
+from refold.explorer.demo.answers import document_of, unanswered
+from refold.explorer.demo.names import BANK
 
 BOOKED_AFTER_MICROS = 100
-PAYMENT = f"action/{RUN}#{PAYING}."
-
-
-def unanswered(view: refold.StateView) -> refold.EntityView:
-    """The payment that was under way at that point."""
-    payments = (view[entity] for entity in view if entity.startswith(PAYMENT))
-    return next(payment for payment in payments if payment.fields["status"] == "running")
 
 
 def report(log: refold.Log, at: str) -> None:
     """Observe now what the provider booked then."""
-    payment = unanswered(log.rebuild(at)).fields
-    claim = payment["inputs"]["claim"]
-    fields = {"status": "paid", "reference": f"acme-statement-{claim}"}
-    booked_at = payment["started_at"] + BOOKED_AFTER_MICROS
-    log.observe(f"document/refund-{claim}", {"fields": fields}, source=BANK, observed_at=booked_at)
+    payment = unanswered(log.rebuild(at))
+    booked_at = payment.fields["started_at"] + BOOKED_AFTER_MICROS
+    fields = {"status": "paid", "reference": f"acme-{payment.fields['inputs']['claim']}"}
+    log.observe(document_of(payment), {"fields": fields}, source=BANK, observed_at=booked_at)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Calling tools on the record: what was asked, each failed attempt and the wait after it, and what came back."""
+"""Calling tools on the record: what was asked, each failed try and the wait after it, and what came back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from refold.explorer.demo.journal import Journal, now_micros
-from refold.explorer.demo.tools import Inputs, ToolFailure, Tools
+from refold.explorer.demo.tools import Inputs, Result, ToolFailure, Tools
 
-ATTEMPTS_MAX = 4
+TRIES_MAX = 4
 BACKOFF_MS = 4
 
 
@@ -21,13 +21,16 @@ class Calls:
         self._journal = journal
         self._tools = tools
         self._position = 0
-        self._step = ""
         self.failed_tries = 0
+
+    def begin_step(self) -> None:
+        """Number the calls, and count the failed tries, from the beginning."""
+        self._position = self.failed_tries = 0
 
     def call(
         self, tool: str, inputs: Inputs, causes: Iterable[str], effect: str = "read"
-    ) -> tuple[dict[str, Any], str]:
-        """The tool's answer, and the id of the observation that holds it; raises the last attempt's ToolFailure."""
+    ) -> tuple[Result, str]:
+        """The tool's answer, and the id of the observation of it; raises the last try's ToolFailure."""
         action, last = self._asked(tool, inputs, causes, effect)
         if effect == "write":
             # Should this process die during the call, the log will say that it may have happened.
@@ -41,24 +44,27 @@ class Calls:
                 last = self._failed(action, tool, attempt, failure, last)
                 attempt += 1
                 continue
-            milliseconds = round((time.perf_counter() - began) * 1000, 3)
-            return output, self._answered(action, tool, attempt, output, milliseconds, last)
+            return output, self._answered(action, tool, attempt, output, time.perf_counter() - began, last)
 
     def _asked(self, tool: str, inputs: Inputs, causes: Iterable[str], effect: str) -> tuple[str, str]:
-        journal = self._journal
-        step = f"{journal.run}#{journal.step}"
-        self._position = self._position + 1 if self._step == step else 1
-        self._step = step
+        self._position += 1
+        run, step = self._journal.run, f"{self._journal.run}#{self._journal.step}"
         action = f"action/{step}.{self._position}"
-        patch = {"tool": tool, "agent": journal.agent, "run": journal.run, "step": step, "position": self._position,
-                 "inputs": inputs, "effect": effect, "status": "running", "started_at": now_micros()}  # fmt: skip
-        asked = journal.note(action, patch, causes, tool)
-        journal.tie(action, "of", f"step/{step}", asked)
+        who = {
+            "tool": tool,
+            "agent": self._journal.agent,
+            "run": run,
+            "step": step,
+            "position": self._position,
+        }
+        what = {"inputs": inputs, "effect": effect, "status": "running", "started_at": now_micros()}
+        asked = self._journal.note(action, who | what, causes, tool)
+        self._journal.tie(action, "of", f"step/{step}", asked)
         return action, asked
 
     def _failed(self, action: str, tool: str, attempt: int, failure: ToolFailure, last: str) -> str:
         self.failed_tries += 1
-        at, given_up = now_micros(), attempt == ATTEMPTS_MAX
+        at, given_up = now_micros(), attempt == TRIES_MAX
         backoff_ms = 0 if given_up else BACKOFF_MS * 2 ** (attempt - 1)
         retry = {"attempt": attempt, "at": at, "backoff_ms": backoff_ms, "error": str(failure)}
         patch: dict[str, Any] = {"attempts": attempt, "retries": [retry]}
@@ -72,8 +78,8 @@ class Calls:
         return noted
 
     def _answered(
-        self, action: str, tool: str, attempt: int, output: dict[str, Any], milliseconds: float, last: str
+        self, action: str, tool: str, attempt: int, output: Result, seconds: float, last: str
     ) -> str:
-        patch = {"status": "succeeded", "attempts": attempt, "output": json.dumps(output),
-                 "output_type": "application/json", "ended_at": now_micros(), "duration_ms": milliseconds}  # fmt: skip
+        patch = {"status": "succeeded", "attempts": attempt, "duration_ms": seconds * 1000}
+        patch |= {"output": json.dumps(output), "output_type": "application/json", "ended_at": now_micros()}
         return self._journal.note(action, patch, [last], tool)

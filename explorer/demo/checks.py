@@ -1,4 +1,4 @@
-"""What must hold for the demo to have shown anything; each is computed, and one that does not hold is said."""
+"""What must hold for the demo to have shown anything: computed twice, compared, and said where it differs."""
 
 from __future__ import annotations
 

@@ -35,5 +35,8 @@ def program() -> str:
         return PROGRAM
     if beside.exists():
         here = Path.cwd()
-        return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
-    return f"{shlex.quote(sys.executable)} -P -m refold.explorer.cli"
+        if not beside.is_relative_to(here):
+            return shlex.quote(str(beside))
+        below = str(beside.relative_to(here))
+        return shlex.quote(below if "/" in below else f"./{below}")
+    return f"{shlex.quote(sys.executable)} -P -m refold.explorer.cli.main"

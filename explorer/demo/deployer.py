@@ -1,4 +1,4 @@
-"""A second agent with its hands on what the first one relies on: it deploys, marks the point, and overwrites later.
+"""A second agent, at work on what the first one relies on: it deploys, marks the point, and overwrites later.
 
 python -m refold.explorer.demo.deployer file:PATH deploy
 python -m refold.explorer.demo.deployer file:PATH overwrite
@@ -11,13 +11,7 @@ import argparse
 import refold
 from refold.explorer.demo.names import CONFIG, DEPLOYED, DEPLOYER, PLATFORM
 
-CREATED = {
-    "tool": "acme.refund",
-    "version": "2026.10",
-    "rate_limit": 20,
-    "timeout_ms": 5000,
-    "owner": "payments",
-}
+CREATED = {"tool": "acme.refund", "version": "2026.10", "rate_limit": 20, "timeout_ms": 5000}
 RELEASED = {"version": "2026.11", "rate_limit": 50, "timeout_ms": 2000}
 OVERWRITTEN = {"rate_limit": 500, "timeout_ms": 30000}
 OBSERVATIONS = 3

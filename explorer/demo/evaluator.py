@@ -8,25 +8,23 @@ from __future__ import annotations
 import argparse
 
 import refold
+from refold.explorer.demo.answers import payments
 from refold.explorer.demo.journal import now_micros
-from refold.explorer.demo.names import AGENT, EVALUATION, EVALUATOR, PAYING, PIPELINE, RUN
+from refold.explorer.demo.names import EVALUATION, EVALUATOR, PIPELINE, RUN
 
 THRESHOLD = 0.95
-PAYMENT = f"action/{RUN}#{PAYING}."
 
 
-def judge(log: refold.Log, at: str) -> str:
-    """Were payments made at a rate the provider accepts? Observes the verdict and what it rests on; its id."""
+def judge(log: refold.Log, at: str) -> None:
+    """Were payments made no faster than the provider accepts? Observes the verdict, and what it rests on."""
     view = log.rebuild(at)
-    pipeline = view[PIPELINE]
-    payments = [view[entity] for entity in view if entity.startswith(PAYMENT)]
-    refused = [payment for payment in payments if "429" in str(payment.fields.get("retries", ""))]
-    score = 1 - len(refused) / len(payments)
-    evidence = [
-        *pipeline.held_by("outputs", "paid"),
-        *(held for each in refused for held in each.held_by("retries")),
-    ]
-    patch = {
+    pipeline, made = view[PIPELINE], payments(view)
+    refused = [each for each in made if "429" in str(each.fields.get("retries", ""))]
+    score = 1 - len(refused) / len(made)
+    evidence = pipeline.held_by("outputs", "paid")
+    for each in refused:
+        evidence += each.held_by("retries")
+    verdict = {
         "name": "payments-within-limits",
         "subject": PIPELINE,
         "subject_version": pipeline.version,
@@ -36,14 +34,14 @@ def judge(log: refold.Log, at: str) -> str:
         "score_max": 1.0,
         "threshold": THRESHOLD,
         "passed": score >= THRESHOLD,
-        "metrics": {"payments": len(payments), "refused": len(refused)},
-        "rationale": f"{len(refused)} of {len(payments)} payments were refused: Too Many Requests.",
-        "output": {"refused": [each.entity for each in refused], "agent": AGENT},
+        "metrics": {"payments": len(made), "refused": len(refused)},
+        "output": {"refused": [each.entity for each in refused]},
+        "rationale": f"{len(refused)} of {len(made)} payments were refused: Too Many Requests.",
         "evaluator": EVALUATOR,
         "run": RUN,
         "evaluated_at": now_micros(),
     }
-    return log.observe(EVALUATION, patch, source=EVALUATOR, causes=evidence)
+    log.observe(EVALUATION, verdict, source=EVALUATOR, causes=evidence)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How an agent keeps account of itself: each entry says who, in which run and step, and what it follows from."""
+"""How an agent keeps account of itself: each entry says who, in which run and step, and what it follows."""
 
 from __future__ import annotations
 

@@ -19,3 +19,5 @@ CRASH = "crash"
 
 STEPS = ("load-config", "fetch-claims", "check-orders", "score-risk", "approve", "pay-refunds", "notify")
 PAYING = STEPS.index("pay-refunds") + 1
+PAYMENT = f"action/{RUN}#{PAYING}."
+"""How the entities of payments begin."""

@@ -16,7 +16,7 @@ class Page:
     """Where the demo's text goes."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False, markup=False, soft_wrap=True)
+        self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def line(self, text: str = "", style: str = "") -> None:
         """A line as it is."""
@@ -33,7 +33,7 @@ class Page:
 
     def verdict(self, label: str, good: bool, text: str) -> None:
         """A label, coloured by whether that is good, and what stands behind it."""
-        self._console.print(Text.assemble("   ", (label, GOOD if good else BAD), text))
+        self._console.print(Text.assemble("   ", (f"{label:<18}  ", GOOD if good else BAD), text))
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], marked: Container[str] = ()) -> None:
         """Columns as wide as they need to be; a row with a cell among `marked` stands out."""

@@ -36,7 +36,7 @@ def make(folder: Path | None, keep: bool) -> tuple[Path, bool]:
 
 def url(place: Path) -> str:
     """The URL of the log there."""
-    return f"file:{place}"
+    return "file:" + str(place).replace("%", "%25").replace("?", "%3F")
 
 
 def _free(place: Path) -> Path:

@@ -1,7 +1,7 @@
 """The demo's processes: real ones, each started, listened to and ended here. None outlives the demo.
 
-They are in sessions of their own, so a Ctrl-C reaches the demo alone, which ends them; and each that waits for a
-word of the demo ends by itself when the demo is gone.
+They are in sessions of their own, so a Ctrl-C reaches the demo alone, which ends them. One that waits for the
+demo's word ends by itself when the demo is gone.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Actor:
             raise self._failed(status)
 
     def kill(self) -> int:
-        """SIGKILL, which no process can see coming or clean up after; its exit status, -9 if that is what ended it."""
+        """SIGKILL, which no process sees coming; the exit status, -9 if that is what ended it."""
         self._process.send_signal(signal.SIGKILL)
         return self._process.wait()
 

@@ -22,7 +22,7 @@ Result = dict[str, Any]
 
 @dataclass
 class ToolFailure(Exception):
-    """A call that failed: the error's class or code, and its text. Another attempt may help."""
+    """A call that failed: the error's class or code, and its text. Another try may help."""
 
     code: str
     text: str
@@ -32,7 +32,10 @@ class ToolFailure(Exception):
 
 
 class Tools:
-    """crm.claims, orders.lookup, risk.score, acme.refund, mail.send; `hang(seconds)` is called when no answer comes."""
+    """The tools by name.
+
+    config: the payment tool's limits as they are now. hang: given the seconds for which no answer comes.
+    """
 
     def __init__(
         self, seed: int, config: Callable[[], Mapping[str, int]], hang: Callable[[float], None]
@@ -52,13 +55,12 @@ class Tools:
     def call(self, tool: str, inputs: Inputs) -> Result:
         """The tool's answer; raises ToolFailure."""
         if self._random.random() < FLAKY:
-            raise self._random.choice(
-                [
-                    ToolFailure("TimeoutError", f"{tool} did not answer in time"),
-                    ToolFailure("ConnectionResetError", f"{tool} hung up"),
-                    ToolFailure("HTTP 503", "Service Unavailable"),
-                ]
+            failures = (
+                ToolFailure("TimeoutError", f"{tool} did not answer in time"),
+                ToolFailure("ConnectionResetError", f"{tool} hung up"),
+                ToolFailure("HTTP 503", "Service Unavailable"),
             )
+            raise self._random.choice(failures)
         return self._tools[tool](inputs)
 
     def _claims(self, inputs: Inputs) -> Result:
@@ -66,11 +68,13 @@ class Tools:
         return {"claims": [self._claim(number) for number in range(first, first + PAGE)]}
 
     def _claim(self, number: int) -> Result:
+        draw = self._random.randrange
+        customer, order, amount = draw(1000, 10000), draw(10000, 100000), draw(500, 20000)
         return {
             "claim": f"{number:04}",
-            "customer": f"c-{self._random.randrange(1000, 10000)}",
-            "order": f"o-{self._random.randrange(10000, 100000)}",
-            "amount_cents": self._random.randrange(500, 20000),
+            "customer": f"c-{customer}",
+            "order": f"o-{order}",
+            "amount_cents": amount,
         }
 
     def _lookup(self, inputs: Inputs) -> Result:
@@ -80,7 +84,7 @@ class Tools:
         return {"claim": inputs["claim"], "risk": round(self._random.random() ** 3, 3)}
 
     def _refund(self, inputs: Inputs) -> Result:
-        """Pay. The tool reads the shared configuration at every call; the provider refuses what comes too fast."""
+        """Pay at the configured rate, which is read at every call; the provider refuses what is too fast."""
         config = self._config()
         time.sleep(1 / config["rate_limit"])
         if config["rate_limit"] > PROVIDER_LIMIT:

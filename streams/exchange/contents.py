@@ -9,7 +9,7 @@ from typing import Any
 
 from refold.avro.blob import Blob, option_of
 from refold.avro.errors import CorruptionError, InputError
-from refold.avro.observation import ID_BYTES, Observation
+from refold.avro.observation import Observation
 
 
 def references(observation: Observation) -> Iterator[Blob]:
@@ -19,7 +19,7 @@ def references(observation: Observation) -> Iterator[Blob]:
         value = waiting.pop()
         if isinstance(value, dict):
             option = option_of(value)
-            if isinstance(option, Blob) and isinstance(option.hash, bytes) and len(option.hash) == ID_BYTES:
+            if isinstance(option, Blob):
                 yield option
             else:
                 waiting.extend(value.values())
@@ -27,15 +27,17 @@ def references(observation: Observation) -> Iterator[Blob]:
             waiting.extend(value)
 
 
-def carried(observation: Observation, content_of: Callable[[bytes], bytes | None], place: str) -> dict[str, str]:
+def carried(
+    observation: Observation, content_of: Callable[[bytes], bytes | None], place: str
+) -> dict[str, str]:
     """What an exported line holds as `blobs`: contents in base64 by their SHA-256 in hex."""
     found: dict[str, str] = {}
     for blob in references(observation):
         content = content_of(blob.hash)
         if content is None:
             raise CorruptionError(
-                f"{place}: the content {blob.hash.hex()} of {observation.entity} is not in the store; put it back into "
-                "blobs/, or export up to a point before it with --at"
+                f"{place}: the content {blob.hash.hex()} of {observation.entity} is not in the store; "
+                "put it back into blobs/, or export up to a point before it with --at"
             )
         found[blob.hash.hex()] = base64.b64encode(content).decode()
     return found
@@ -55,7 +57,9 @@ def needed(
                     "export again from the log that holds it"
                 )
         elif hashlib.sha256(content).digest() != blob.hash:
-            raise InputError(f"blobs.{blob.hash.hex()}: the content is not what its SHA-256 says; export it again")
+            raise InputError(
+                f"blobs.{blob.hash.hex()}: the content is not what its SHA-256 says; export it again"
+            )
         else:
             found[blob.hash] = content
     return found

@@ -1,27 +1,27 @@
 """A file of observations: JSON lines (plain or gzip), or an Avro container.
 
-Both give the same two things: the type definitions that the file brings, and its observations as line objects.
+Both give the same two things: the type definitions that the file brings, and its observations as line
+objects.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.errors import InputError, SchemaError
 from refold.streams.exchange.container import container_definitions, container_lines, is_container
-from refold.streams.exchange.reading import Progress, text_lines
+from refold.streams.exchange.reading import Progress, json_value, text_lines
 
 DEFINITION = "definition"
 DEFINITION_KEYS = frozenset({DEFINITION, "offset"})
 
 
 class Carried(NamedTuple):
-    """A type definition a file brings; `offset` is its place among the definitions of the log it was taken from."""
+    """A type definition a file brings; `offset` is its place among those of the log it was taken from."""
 
     place: str
     offset: int
@@ -56,7 +56,7 @@ class ExchangeFile:
         for place, text in text_lines(self.path, self.shown):
             # Most lines are passed over unparsed; one that only speaks of definitions is looked at in vain.
             if f'"{DEFINITION}"' in text:
-                tree = parse_line(text, place)
+                tree = json_value(text, place)
                 if is_definition(tree):
                     yield _carried(place, tree)
 
@@ -67,7 +67,7 @@ class ExchangeFile:
                 yield Given(place, tree)
             return
         for place, text in text_lines(self.path, self.shown, progress):
-            tree = parse_line(text, place)
+            tree = json_value(text, place)
             if not is_definition(tree):
                 yield Given(place, tree)
 
@@ -85,23 +85,3 @@ def _carried(place: str, tree: Mapping[str, Any]) -> Carried:
         return Carried(place, offset, parse(tree[DEFINITION]))
     except SchemaError as error:
         raise InputError(f"{place}: {error}") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
-
-
-def parse_line(text: str, place: str) -> Any:
-    """The JSON value of one line; InputError names the place. Numbers are checked where they are used."""
-    try:
-        return _decode(text)
-    except json.JSONDecodeError as error:
-        hint = "; each line holds one whole JSON object" if text.strip() in ("[", "{") else ""
-        raise InputError(f"{place}: is not JSON: {error.msg} at character {error.pos + 1}{hint}") from None
-    except RecursionError:
-        raise InputError(f"{place}: is not usable JSON: nested too deeply") from None
-    except ValueError as error:
-        raise InputError(f"{place}: is not JSON: {error}") from None

@@ -1,7 +1,7 @@
 """Putting observations that were built elsewhere into a log, without repeating what it holds.
 
-Every WINDOW observations the log is flushed and read afresh, so that of what came before a stop all is durable, and a
-repeat is found in the log itself; the ids since then are all that is held in memory.
+Every WINDOW observations the log is flushed and read afresh, so that of what came before a stop all is
+durable, and a repeat is found in the log itself; the ids since then are all that is held in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ class Intake:
         return self.read - self.new
 
     def take(
-        self, observation: Observation, observation_id: bytes, definition: TypeDefinition, blobs: Mapping[bytes, bytes]
+        self,
+        observation: Observation,
+        observation_id: bytes,
+        definition: TypeDefinition,
+        blobs: Mapping[bytes, bytes],
     ) -> None:
         """Record the observation unless the log has it."""
         self.read += 1

@@ -1,7 +1,7 @@
 """Exporting: every distinct observation below a cut, once, by partition and offset, with the types it needs.
 
-    {"definition": {...}, "offset": n}        for each type that is not simply the shipped one; offset orders them
-    {"id": ..., "entity": ..., ...}           avro/line.py, with "origin", and "blobs" where it names contents
+{"definition": {...}, "offset": n}        for each type that is not simply the shipped one; offset orders them
+{"id": ..., "entity": ..., ...}           avro/line.py, with "origin", and "blobs" where it names contents
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ class Outgoing:
         shipped = {each.fingerprint for each in shipped_types().values()}
         known = [version for version in self._log.registry if version.offset < self._cut.schemas]
         own = {each.definition.name for each in known if each.definition.fingerprint not in shipped}
-        return [{DEFINITION: each.definition.document, "offset": each.offset} for each in known
-                if each.definition.name in own]  # fmt: skip
+        return [
+            {DEFINITION: each.definition.document, "offset": each.offset}
+            for each in known
+            if each.definition.name in own
+        ]
 
     def lines(self, progress: Callable[[int], None] = lambda read: None) -> Iterator[dict[str, Any]]:
         """The observations as line objects; `progress` is told how many more records were read."""
@@ -56,12 +59,11 @@ class Outgoing:
                     yield self._line(record, origin)
 
     def _is_first(self, record: Record) -> bool:
-        """Whether this is the record's first occurrence: equal ids are equal entities, so of one partition."""
+        """Whether this is the id's first occurrence: equal ids are of one entity, so of one partition."""
         first = self._log.find(record.id)
         if first is None:
-            raise CorruptionError(
-                f"observations {record.partition}={record.offset}: the log does not find its own id; run refold verify"
-            )
+            place = f"observations {record.partition}={record.offset}"
+            raise CorruptionError(f"{place}: the log does not find its own id; run refold verify")
         return (first.partition, first.offset) == (record.partition, record.offset)
 
     def _line(self, record: Record, origin: str) -> dict[str, Any]:

@@ -1,14 +1,15 @@
-"""Lines of text from a file, plain or gzip, each with its place, so that a refusal names file and line."""
+"""Lines of text from a file, plain or gzip, and the JSON in them; a refusal names file and line."""
 
 from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from refold.avro.errors import InputError
 
@@ -29,8 +30,9 @@ class TextLine(NamedTuple):
 def text_lines(path: Path, name: str = "", progress: Progress | None = None) -> Iterator[TextLine]:
     """Each line with something in it; `name` stands for the file in places. Gzip is told by its first bytes.
 
-    Raises InputError, naming file and line, for a file that cannot be read or holds nothing, a damaged or truncated
-    gzip stream, and text that is not UTF-8. The lines before the bad one have been given by then.
+    Raises InputError, naming file and line, for a file that cannot be read or holds nothing, a damaged or
+    truncated gzip stream, and text that is not UTF-8. The lines before the bad one have been given by
+    then.
     """
     shown = name or str(path)
     try:
@@ -65,7 +67,9 @@ def _read(stream: io.BufferedReader | gzip.GzipFile, place: str) -> bytes:
     try:
         data = stream.readline(LINE_BYTES_MAX + 1)
     except EOFError:
-        raise InputError(f"{place}: the gzip stream ends early: the file is truncated; copy it again") from None
+        raise InputError(
+            f"{place}: the gzip stream ends early: the file is truncated; copy it again"
+        ) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{place}: the gzip stream is damaged: {error}") from None
     if len(data) > LINE_BYTES_MAX:
@@ -79,3 +83,23 @@ def _text(data: bytes, number: int, place: str) -> str:
         return data.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{place}: is not UTF-8 (byte {error.start + 1} of the line)") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def json_value(text: str, place: str) -> Any:
+    """The JSON value in `text`; InputError names `place`. Its numbers and texts are not looked at."""
+    try:
+        return _decode(text)
+    except json.JSONDecodeError as error:
+        hint = "; each line holds one whole JSON value" if text.strip() in ("[", "{") else ""
+        raise InputError(f"{place}: is not JSON: {error.msg} at character {error.pos + 1}{hint}") from None
+    except RecursionError:
+        raise InputError(f"{place}: is not usable JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{place}: is not JSON: {error}") from None

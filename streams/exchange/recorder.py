@@ -11,7 +11,7 @@ from refold.streams.exchange.vocabulary import Vocabulary
 
 
 class Recorder:
-    """Checks each observation as a log does, and hands it to `take`: to a counter first, to a log's Intake then."""
+    """Checks each observation as a log does, and hands it on: to a counter first, then to a log's Intake."""
 
     def __init__(self, vocabulary: Vocabulary, take: Take) -> None:
         self._vocabulary = vocabulary
@@ -28,14 +28,21 @@ class Recorder:
         link: Link | None = None,
         kind: Kind = "assert",
     ) -> str:
-        """The observation's id in hex. observed_at in microseconds, the future included; raises InputError."""
+        """The observation's id in hex. observed_at in microseconds, which may be ahead; raises InputError."""
         door = self._vocabulary.door(entity.partition("/")[0])
         self._vocabulary.use(door.definition)
         blobs: dict[bytes, bytes] = {}
         observation = door.build(
-            entity, patch, observed_at=observed_at, now=observed_at, kind=kind, source=source, causes=causes,
-            link=link, blobs=blobs,
-        )  # fmt: skip
+            entity,
+            patch,
+            observed_at=observed_at,
+            now=observed_at,
+            kind=kind,
+            source=source,
+            causes=causes,
+            link=link,
+            blobs=blobs,
+        )
         observation_id = identify(observation)
         self._take(observation, observation_id, door.definition, blobs)
         return observation_id.hex()

@@ -1,8 +1,8 @@
 """The definitions an import reads by, known before anything is written.
 
-A type is written by the user's own file if one was given, else by the newest version the log (or the imported file)
-has, else by the shipped one: as `Log.observe` decides. Everything a log would refuse when a definition is registered
-is refused here first, on a registry of its own.
+A type is written by the user's own file if one was given, else by the newest version the log (or the
+imported file) has, else by the shipped one: as `Log.observe` decides. Everything a log would refuse when
+a definition is registered is refused here first, on a registry of its own.
 """
 
 from __future__ import annotations
@@ -34,23 +34,45 @@ class Vocabulary:
             self._registry.add(version.definition)
         self._mine = mine
         self._shipped = shipped
+        self._carried: dict[str, list[TypeDefinition]] = {}
         self._readers: dict[str, LineReader] = {}
         self._doors: dict[str, Door] = {}
 
     def adopt(self, carried: Iterable[Carried]) -> list[TypeDefinition]:
-        """Take up a file's definitions in the order of their offsets; the ones that are new, in that order."""
+        """Take up a file's definitions, in the order of their offsets; the ones to register, in that order.
+
+        A type the log lacks comes with all its versions. Of one it has, only the versions after the log's
+        newest are newer; where the file does not know that one, the log's stays in force, and the file's
+        serve to read by.
+        """
         distinct = {(each.offset, each.definition.fingerprint): each for each in carried}
-        taken = []
+        by_type: dict[str, list[Carried]] = {}
         for _, each in sorted(distinct.items()):
+            by_type.setdefault(each.definition.name, []).append(each)
+        newer = {id(each) for name, versions in by_type.items() for each in self._newer(name, versions)}
+        taken = []
+        for each in (each for _, each in sorted(distinct.items()) if id(each) in newer):
             if self._registry.find(each.definition) is None:
                 try:
                     self.use(each.definition)
                 except SchemaError as error:
                     raise InputError(f"{each.place}: {error}") from None
                 taken.append(each.definition)
+        self._carried = {name: [each.definition for each in versions] for name, versions in by_type.items()}
         self._readers.clear()
         self._doors.clear()
         return taken
+
+    def _newer(self, name: str, versions: list[Carried]) -> list[Carried]:
+        held = self._registry.versions(name)
+        if not held:
+            return versions
+        places = [
+            place
+            for place, each in enumerate(versions)
+            if each.definition.fingerprint == held[-1].definition.fingerprint
+        ]
+        return versions[places[-1] + 1 :] if places else []
 
     def use(self, definition: TypeDefinition) -> None:
         """Say that a definition will be written by; SchemaError where the log would not register it."""
@@ -79,10 +101,17 @@ class Vocabulary:
     def _candidates(self, type_name: str) -> list[TypeDefinition]:
         """Every definition the type may be read by, the one to write by first."""
         held = [version.definition for version in reversed(self._registry.versions(type_name))]
-        rest = [each[type_name] for each in (self._mine, self._shipped) if type_name in each]
-        ordered = [*rest[:1], *held, *rest[1:]] if type_name in self._mine else [*held, *rest]
-        found = {definition.fingerprint: definition for definition in reversed(ordered)}
+        mine = [self._mine[type_name]] if type_name in self._mine else []
+        carried = list(reversed(self._carried.get(type_name, ())))
+        shipped = [self._shipped[type_name]] if type_name in self._shipped else []
+        found: dict[bytes, TypeDefinition] = {}
+        for definition in (*mine, *held, *carried, *shipped):
+            found.setdefault(definition.fingerprint, definition)
         if not found:
-            known = ", ".join(sorted({*self._mine, *self._shipped, *(each.definition.name for each in self._registry)}))
-            raise SchemaError(f"unknown type {type_name!r}; known here: {known}. Add its .avsc file with --types")
-        return list(reversed(found.values()))
+            known = ", ".join(
+                sorted({*self._mine, *self._shipped, *(each.definition.name for each in self._registry)})
+            )
+            raise SchemaError(
+                f"unknown type {type_name!r}; known here: {known}. Add its .avsc file with --types"
+            )
+        return list(found.values())

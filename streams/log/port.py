@@ -1,12 +1,13 @@
 """What a log is to everything above it: partitions of records in order, types, changes, markers and time.
 
-One conformance suite (tests/streams/log_conformance.py) holds every backend to this.
+One conformance suite (tests/support/refold_tests/log_conformance.py) holds every backend to this.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from refold.avro.definition import TypeDefinition
@@ -99,6 +100,10 @@ class LogPort(ABC):
     @abstractmethod
     def refresh(self) -> None:
         """See what other processes have written by now."""
+
+    @abstractmethod
+    def still(self) -> AbstractContextManager[LogPort]:
+        """This log as it is now, to be read until the end of the block: what others write meanwhile does not show."""
 
     @abstractmethod
     def ends(self) -> dict[int, int]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from refold.avro.errors import CorruptionError
+from refold.avro.errors import CorruptionError, SchemaError
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry
 from refold.reducers.entity import Entity, pack, unpack
@@ -87,7 +87,10 @@ class TableWriter:
         if not entity.residue.certainly_new(q) and self._known(touched, q):
             return
         seen = Seen(record.offset, q, observation)
-        touched.entity, mutations = type_fold.fold.step(entity, seen, lambda: self._history(touched))
+        try:
+            touched.entity, mutations = type_fold.fold.step(entity, seen, lambda: self._history(touched))
+        except SchemaError as error:
+            raise SchemaError(f"{entity.name}: observation {record.id.hex()} cannot be folded: {error}") from error
         touched.added[q] = seen
         write.put("timeline", touched.prefix + q, keys.timeline_value(record))
         write.put("arrivals", keys.arrival_key(touched.prefix, record.offset), keys.arrival_value(record.recorded_at, q))

@@ -1,4 +1,5 @@
 """Keys and values of the stored families. Entities hold no control characters, so NUL ends them below any other byte.
+What is not of these forms raises CorruptionError.
 
     observations  partition u16, offset u64          -> recorded_at u64, id 32, key length u16, key, framed bytes
     changes       partition u16, offset u64          -> framed bytes
@@ -35,13 +36,23 @@ def record_value(record: Record) -> bytes:
 
 def record_of(key: bytes, value: bytes) -> Record:
     """The record behind its stored key and value."""
+    partition, offset = _unpacked(POSITION, key, "the position of an observation")
     try:
-        partition, offset = POSITION.unpack(key)
         recorded_at, observation_id, length = _RECORD.unpack_from(value)
         body = _RECORD.size + length
         return Record(partition, offset, recorded_at, value[_RECORD.size : body].decode(), observation_id, value[body:])
     except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptionError(f"the observation at {key.hex()} cannot be read: {error}; run refold verify") from error
+        raise CorruptionError(
+            f"the observation {partition}={offset} cannot be read: {error}; run refold verify"
+        ) from error
+
+
+def entity_of(key: bytes) -> str:
+    """The entity that a state is stored by."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(f"the entity {key!r:.200} cannot be read: {error}; run refold verify") from error
 
 
 def entity_prefix(entity: str) -> bytes:
@@ -61,7 +72,7 @@ def timeline_value(record: Record) -> bytes:
 
 def timeline_of(value: bytes) -> tuple[int, int, bytes]:
     """(offset, recorded_at in milliseconds, framed bytes)."""
-    offset, recorded_at = _TIMELINE.unpack_from(value)
+    offset, recorded_at = _unpacked(_TIMELINE, value, "a timeline entry")
     return offset, recorded_at, value[_TIMELINE.size :]
 
 
@@ -77,7 +88,7 @@ def arrival_value(recorded_at: int, q: bytes) -> bytes:
 
 def arrival_of(key: bytes, value: bytes) -> tuple[int, int, bytes]:
     """(offset, recorded_at in milliseconds, order key)."""
-    return _U64.unpack(key[-8:])[0], _U64.unpack_from(value)[0], value[8:]
+    return _unpacked(_U64, key[-8:], "an arrival")[0], _unpacked(_U64, value, "an arrival")[0], value[8:]
 
 
 def id_key(observation_id: bytes, partition: int, offset: int) -> bytes:
@@ -89,3 +100,22 @@ def after_id(prefix: bytes) -> bytes | None:
     """The least key above every key with this prefix; None when there is none above."""
     number = int.from_bytes(prefix, "big") + 1
     return number.to_bytes(len(prefix), "big") if number < 1 << (8 * len(prefix)) else None
+
+
+def id_position(key: bytes) -> tuple[int, int]:
+    """(partition, offset) in an id's entry."""
+    partition, offset = _unpacked(POSITION, key[ID_PREFIX_BYTES:], "an entry of the index of ids")
+    return partition, offset
+
+
+def change_position(key: bytes) -> tuple[int, int]:
+    """(partition, offset) of a change."""
+    partition, offset = _unpacked(POSITION, key, "a change's position")
+    return partition, offset
+
+
+def _unpacked(form: struct.Struct, data: bytes, what: str) -> tuple[int, ...]:
+    try:
+        return form.unpack_from(data)
+    except struct.error as error:
+        raise CorruptionError(f"{what} cannot be read ({data.hex()[:80]}): {error}; run refold verify") from error

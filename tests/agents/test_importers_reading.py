@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from refold.agents.importers import reading
 from refold.agents.importers.reading import json_lines
 from refold.avro.errors import InputError
+from refold.streams.exchange import reading
 
 
 def written(path: Path, data: bytes) -> Path:

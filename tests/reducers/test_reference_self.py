@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.avro.definition import parse
+from refold.avro.definition import REDUCERS, parse
+from refold.avro.envelope import check_decoded
 from refold.avro.ids import identify
 from refold.avro.observation import Kind, Link, Observation, Source
+from refold.avro.values import checker
 from refold_tests.histories import (
     EVERYTHING,
     EVERYTHING_AVSC,
@@ -43,6 +45,9 @@ from refold_tests.reference import (
 
 ENTITY = "everything/1"
 DOUBLE_MAX = 1.7976931348623157e308
+EVERYTHING_DEFINITION = parse(
+    json.loads(EVERYTHING_AVSC), lambda function: {"name": function, "version": "1", "source": ""}
+)
 
 
 def saw(observed_at: int, patch: dict[str, Any] | None = None, **envelope: Any) -> Observation:
@@ -595,13 +600,25 @@ class TestLaws:
 
 class TestHistories:
     def test_the_test_type_is_a_valid_definition_with_every_reducer(self) -> None:
-        definition = parse(
-            json.loads(EVERYTHING_AVSC), lambda name: {"name": name, "version": "1", "source": ""}
-        )
-        assert {name: field.reducer for name, field in definition.fields.items()} == {
+        fields = EVERYTHING_DEFINITION.fields
+        assert {name: field.reducer for name, field in fields.items()} == {
             name: spec.reducer for name, spec in EVERYTHING.items()
         }
-        assert definition.fields["log"].limit == EVERYTHING["log"].limit
+        assert fields["log"].limit == EVERYTHING["log"].limit
+        assert {field.reducer for field in fields.values()} == set(REDUCERS)
+
+    @given(histories())
+    def test_hypothesis_draws_what_the_door_lets_in(self, observations: list[Observation]) -> None:
+        for one in observations:
+            check_decoded(one, EVERYTHING_DEFINITION)
+
+    def test_seeds_draw_what_the_door_lets_in(self) -> None:
+        for seed in range(20):
+            for one in random_history(seed, 100):
+                check_decoded(one, EVERYTHING_DEFINITION)
+                for name, value in one.patch.items():
+                    field = EVERYTHING_DEFINITION.fields[name]
+                    assert encode(checker(field.node, field.inline_bytes)(value, name, None)) == encode(value)
 
     def test_a_seed_gives_one_history(self) -> None:
         assert random_history(7, 60) == random_history(7, 60)

@@ -49,6 +49,8 @@ def _plain(node: dict[str, Any]) -> SearchStrategy[Any]:
         return st.integers(-bound, bound).map(lambda unscaled: {"unscaled": unscaled, "scale": node["scale"]})
     if logical in LOGICAL:
         return LOGICAL[logical]
+    if logical is not None:
+        return st.integers(0, 86_399_999)  # within every time of day, date and timestamp
     if kind == "enum":
         return st.sampled_from(node["symbols"])
     if kind == "fixed":

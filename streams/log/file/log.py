@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -58,6 +59,7 @@ class FileLog(LogPort):
         self.blobs = BlobFolder(path / "blobs")
         self.registry = Registry()
         self._clock_ms = clock_ms
+        self._new_id = new_id
         self._owner_timeout_s = owner_timeout_s
         self._owner: Owner | None = None
         self._server: Server | None = None
@@ -67,7 +69,7 @@ class FileLog(LogPort):
         self._closed = False
         if read_only and not is_log(path):
             raise InputError(f"{path}: no log is here yet; record into it first, or give its path with --log")
-        self.database = self._open_to_read() if read_only else self._open_to_write(partitions or PARTITIONS_DEFAULT, new_id)
+        self.database = self._open_to_read() if read_only else self._open_to_write(partitions or PARTITIONS_DEFAULT)
         try:
             self._load(partitions)
             if not read_only:
@@ -90,7 +92,7 @@ class FileLog(LogPort):
                 raise InputError(f"{self.path}: the log has no identity yet; open it to write, which gives it one")
             time.sleep(TAKEOVER_WAIT_S)
 
-    def _open_to_write(self, partitions: int, new_id: Callable[[], bytes]) -> Database:
+    def _open_to_write(self, partitions: int) -> Database:
         """The database as its owner, or as a reader beside the owner."""
         deadline = time.monotonic() + self._owner_timeout_s
         while True:
@@ -109,7 +111,7 @@ class FileLog(LogPort):
                 continue  # another process finished making it between the two looks
             if records.read_log_record(database) is None:
                 write = database.batch()
-                write.put("meta", records.LOG, records.log_record(new_id(), partitions))
+                write.put("meta", records.LOG, records.log_record(self._new_id(), partitions))
                 database.write(write, sync=True)
             return database
 
@@ -242,6 +244,19 @@ class FileLog(LogPort):
         if self._owner is None:  # an owner's registry is ahead of any other, and its server's threads add to it
             records.read_schemas(self.database, self.registry)
 
+    @contextmanager
+    def still(self) -> Iterator[LogPort]:
+        self.refresh()
+        if self._owner is None:
+            yield self  # it moves when it is asked to
+            return
+        self.flush()
+        reader = FileLog(self.path, clock_ms=self._clock_ms, new_id=self._new_id, read_only=True)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
     @property
     def _view(self) -> Database:
         """What to read from: it holds at least what this process flushed."""
@@ -262,8 +277,7 @@ class FileLog(LogPort):
     def read_changes(self, partition: int, start: int) -> Iterator[ChangeRecord]:
         first, stop = keys.position_key(partition, start), keys.position_key(partition + 1, 0)
         for key, value in self._view.scan("changes", first, stop):
-            number, offset = keys.POSITION.unpack(key)
-            yield ChangeRecord(number, offset, value)
+            yield ChangeRecord(*keys.change_position(key), value)
 
     def record_at(self, partition: int, offset: int) -> Record | None:
         key = keys.position_key(partition, offset)
@@ -283,7 +297,7 @@ class FileLog(LogPort):
     def find(self, observation_id: bytes) -> Record | None:
         prefix = observation_id[: keys.ID_PREFIX_BYTES]
         for key, _ in self._view.scan("ids", prefix, keys.after_id(prefix)):
-            record = self.record_at(*keys.POSITION.unpack(key[keys.ID_PREFIX_BYTES :]))
+            record = self.record_at(*keys.id_position(key))
             if record is not None and record.id == observation_id:
                 return record
         return None
@@ -298,7 +312,7 @@ class FileLog(LogPort):
         return partition_of(entity, self.partitions)
 
     def stored_entities(self) -> Iterator[tuple[str, bytes]]:
-        return ((key.decode(), packed) for key, packed in self._view.scan("state"))
+        return ((keys.entity_of(key), packed) for key, packed in self._view.scan("state"))
 
     def check_indexes(self, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
         return check_indexes(self._view, self.registry, offsets)

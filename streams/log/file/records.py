@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
 import cbor2
 
@@ -26,6 +27,7 @@ from refold.streams.log.port import Marked
 LOG, PROGRESS, REDEFINE = b"log", b"progress", b"redefine"
 MARKER = b"marker/"
 _U64 = struct.Struct(">Q")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ def read_progress(database: Database, partitions: int) -> Progress:
     if packed is None:
         zeros = dict.fromkeys(range(partitions), 0)
         return Progress(zeros, dict(zeros))
-    return Progress(*_loads(packed, "progress"))
+    return _made(lambda: Progress(*cbor2.loads(packed)), "progress")
 
 
 def log_record(log_id: bytes, partitions: int) -> bytes:
@@ -70,8 +72,7 @@ def read_log_record(database: Database) -> tuple[bytes, int] | None:
     packed = database.get("meta", LOG)
     if packed is None:
         return None
-    tree = _loads(packed, "identity")
-    return tree["id"], tree["partitions"]
+    return _made(partial(_identity, packed), "identity")
 
 
 def schema_key(offset: int) -> bytes:
@@ -85,7 +86,7 @@ def read_schemas(database: Database, registry: Registry) -> None:
         try:
             place = f"the stored definition {_U64.unpack(key)[0]}"
             registry.add(parse(json.loads(value[_U64.size :]), place=place), _U64.unpack_from(value)[0])
-        except ValueError as error:
+        except (ValueError, struct.error) as error:
             raise CorruptionError(f"the stored definition at {key.hex()} cannot be read: {error}") from error
 
 
@@ -107,11 +108,22 @@ def marker_value(marked: Marked) -> bytes:
 def read_markers(database: Database) -> Iterator[Marked]:
     """The markers in the order of their names."""
     for key, value in database.scan("manifests", MARKER, MARKER[:-1] + b"0"):
-        yield Marked(key[len(MARKER) :].decode(), *_loads(value, "marker"))
+        name = key[len(MARKER) :]
+        yield _made(partial(_marked, name, value), f"marker {name!r}")
 
 
-def _loads(packed: bytes, what: str) -> Any:
+def _identity(packed: bytes) -> tuple[bytes, int]:
+    tree = cbor2.loads(packed)
+    return bytes(tree["id"]), int(tree["partitions"])
+
+
+def _marked(name: bytes, value: bytes) -> Marked:
+    cut, marked_at = cbor2.loads(value)
+    return Marked(name.decode(), cut, marked_at)
+
+
+def _made(make: Callable[[], T], what: str) -> T:
     try:
-        return cbor2.loads(packed)
-    except (cbor2.CBORDecodeError, ValueError) as error:
+        return make()
+    except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError) as error:
         raise CorruptionError(f"the log's {what} cannot be read: {error}; run refold verify") from error

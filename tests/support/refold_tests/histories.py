@@ -220,7 +220,7 @@ def plans(
         cleared=st.lists(st.sampled_from(fields), max_size=2).map(tuple),
         retracts=st.one_of(st.just(()), _backs(2)),
         **common,
-    )
+    ).filter(lambda plan: bool(plan.patch or plan.cleared or plan.retracts))
     linking = st.builds(
         Plan,
         kind=st.sampled_from(("link", "unlink")),

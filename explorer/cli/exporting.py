@@ -1,0 +1,70 @@
+"""`refold export`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import IO
+
+import click
+
+from refold.explorer.cli.options import WHEN, Place, as_json, at, on_log
+from refold.explorer.cli.progress import Advance, counting
+from refold.explorer.cli.screen import Screen, counted
+from refold.explorer.cli.shapes import point_json
+from refold.streams.exchange.container import SUFFIX, write_container
+from refold.streams.exchange.outgoing import Outgoing
+from refold.streams.exchange.output import whole_file, write_json_lines
+from refold.streams.point import Point
+
+STDOUT = "-"
+
+
+@click.command(epilog=WHEN)
+@click.argument("file", metavar="FILE")
+@at
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@as_json
+@on_log
+def export(place: Place, file: str, at: str | None, force: bool, as_json: bool) -> int:
+    """Write every observation to a file, once each.
+
+    The file holds all it takes to import them elsewhere. JSON lines, gzip with .gz; an Avro container
+    with .avro; - is standard output. The same observations give the same ids, hashes and root in whatever
+    log they are imported. A file is there wholly or not at all.
+
+    \b
+    Examples
+      refold export backup.jsonl.gz
+      refold export observations.avro --at @deploy-1
+      refold export - | grep tool_config | wc -l
+    """
+    with place.read() as log:
+        point = log.point(at)
+        outgoing = Outgoing(log.port, point.cut)
+        with counting("Exporting", point.cut.records, "records") as progress:
+            if file == STDOUT:
+                _write(sys.stdout.buffer, Path(), outgoing, progress)
+                sys.stdout.buffer.flush()
+            else:
+                with whole_file(Path(file), replace=force) as target:
+                    _write(target, Path(file), outgoing, progress)
+    if file != STDOUT:
+        _report(Screen(), point, outgoing.exported, file, as_json)
+    return 0
+
+
+def _write(target: IO[bytes], path: Path, outgoing: Outgoing, progress: Advance) -> None:
+    if path.suffix == SUFFIX:
+        write_container(target, outgoing.lines(progress), outgoing.definitions())
+    else:
+        lines = (line for part in (outgoing.definitions(), outgoing.lines(progress)) for line in part)
+        write_json_lines(target, lines, zipped=path.suffix == ".gz")
+
+
+def _report(screen: Screen, point: Point, exported: int, file: str, as_json: bool) -> None:
+    if as_json:
+        screen.json({"file": file, "observations": exported, **point_json(point)})
+        return
+    screen.point(point)
+    screen.say(f"{counted(exported, 'observation')} in {file}")

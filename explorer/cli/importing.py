@@ -1,0 +1,131 @@
+"""`refold import`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import click
+
+from refold.avro.errors import InputError, RefoldError
+from refold.avro.shipped import shipped_types
+from refold.explorer.cli.arrivals import FORMATS, Arrival, arrival_of
+from refold.explorer.cli.options import Place, as_json, on_log
+from refold.explorer.cli.progress import files_read
+from refold.explorer.cli.screen import Screen, counted
+from refold.streams.exchange.files import ExchangeFile
+from refold.streams.exchange.intake import Intake
+from refold.streams.exchange.vocabulary import Vocabulary
+
+STDIN = "-"
+STDIN_SHOWN = "standard input"
+
+
+@click.command("import")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="What the files hold.",
+)
+@as_json
+@on_log
+def import_(place: Place, files: tuple[str, ...], form: str, as_json: bool) -> int:
+    """Bring in exported observations or recorded conversations.
+
+    Every line is checked before the first is recorded, so a file with a bad line leaves the log as it
+    was. What the log has already is not recorded again: an import that was stopped is finished by
+    repeating it. - is standard input; gzip is recognised by itself.
+
+    \b
+    Formats
+      observations   what `refold export` writes: JSON lines, or an Avro container (.avro)
+      chat           JSON lines of OpenAI-style message lists, tool calls included
+      tau-bench      recorded tau-bench runs: conversations with the reward of each
+
+    \b
+    Examples
+      refold import runs.jsonl.gz --format tau-bench
+      refold import backup.jsonl --log file:copy
+      zcat chats.jsonl.gz | refold import - --format chat
+    """
+    with _on_disk(files) as found:
+        arrival, total = _checked(place, form, found)
+        with place.write() as log:
+            intake = Intake(log)
+            with (
+                _accounted(intake, total),
+                files_read("Importing", [each.path for each in found]) as progress,
+            ):
+                arrival.record(log, intake, progress)
+    _report(Screen(), intake, as_json)
+    return 0
+
+
+@contextmanager
+def _on_disk(files: tuple[str, ...]) -> Iterator[list[ExchangeFile]]:
+    """The files to read, several times: what can be read only once is put on disk first."""
+    if files.count(STDIN) > 1:
+        raise InputError("-: standard input can be read once; name it once")
+    with tempfile.TemporaryDirectory(prefix="refold-import-") as folder:
+        found = []
+        for number, given in enumerate(files):
+            path = Path(given)
+            if given == STDIN or path.is_fifo() or path.is_char_device():
+                copy = Path(folder) / str(number)
+                _spool(given, copy)
+                found.append(ExchangeFile(copy, STDIN_SHOWN if given == STDIN else given))
+            else:
+                found.append(ExchangeFile(path))
+        yield found
+
+
+def _spool(given: str, copy: Path) -> None:
+    with copy.open("wb") as target, ExitStack() as stack:
+        stream = sys.stdin.buffer if given == STDIN else stack.enter_context(Path(given).open("rb"))
+        shutil.copyfileobj(stream, target, 1 << 20)
+
+
+def _checked(place: Place, form: str, files: list[ExchangeFile]) -> tuple[Arrival, int]:
+    """The files, every line of them found good, and how many observations they hold."""
+    with ExitStack() as stack, files_read("Checking", [each.path for each in files]) as progress:
+        log = stack.enter_context(place.read()) if place.exists() else None
+        held = () if log is None else log.port.registry
+        arrival = arrival_of(form, files, Vocabulary(held, place.own_types(), shipped_types()))
+        return arrival, arrival.check(
+            lambda digest: log is not None and log.port.blob(digest) is not None, progress
+        )
+
+
+@contextmanager
+def _accounted(intake: Intake, total: int) -> Iterator[None]:
+    """Say how far an import got that something stops."""
+    try:
+        yield
+    except BaseException as error:
+        how_far = (
+            f"at least {intake.durable:,} of {total:,} observations are recorded; "
+            "import the same again to finish, nothing is recorded twice"
+        )
+        if isinstance(error, (RefoldError, OSError)):
+            raise InputError(f"the import stopped: {str(error).rstrip('.')}; {how_far}") from error
+        with suppress(OSError):
+            print(f"refold: the import was stopped; {how_far}", file=sys.stderr)
+        raise
+
+
+def _report(screen: Screen, intake: Intake, as_json: bool) -> None:
+    if as_json:
+        screen.json(
+            {"read": intake.read, "new": intake.new, "known": intake.known, "entities": len(intake.entities)}
+        )
+        return
+    read, of = counted(intake.read, "observation"), counted(len(intake.entities), "entity", "entities")
+    screen.say(f"{read} of {of} read: {intake.new:,} new, {intake.known:,} already known")

@@ -1,0 +1,267 @@
+"""Canonical bytes: one form for one value, whatever Python holds it in."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.avro.canonical import (
+    MAX_DEPTH,
+    check_json_text,
+    decode,
+    encode,
+    encode_map,
+    json_text,
+    json_tree,
+    number,
+    text,
+)
+from refold.avro.errors import ValidationError
+from refold_tests import reference_cbor
+from refold_tests.specimens import JSONS
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+INTEGERS = st.integers(-(2**63), 2**64 - 1)
+# Any canonical tree: JSON values and bytes in them.
+TREES = st.recursive(
+    JSONS | st.none() | st.binary(max_size=30),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=30), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+def normal(tree: Any) -> Any:
+    """A tree under the number rules, bytes left as they are."""
+    if isinstance(tree, Mapping):
+        return {key: normal(each) for key, each in tree.items()}
+    if isinstance(tree, Sequence) and not isinstance(tree, (str, bytes)):
+        return [normal(each) for each in tree]
+    return tree if isinstance(tree, bytes) else json_tree(tree)
+
+
+@given(TREES)
+def test_cbor_is_that_of_the_reference(tree: Any) -> None:
+    assert encode(normal(tree)) == reference_cbor.encode(reference_cbor.canonical(tree))
+
+
+@given(TREES)
+def test_cbor_decodes_to_what_was_encoded(tree: Any) -> None:
+    data = encode(normal(tree))
+    assert decode(data) == normal(tree)
+    assert encode(decode(data)) == data
+
+
+@given(st.dictionaries(st.text(max_size=30), JSONS, max_size=8), st.randoms())
+def test_the_order_of_keys_is_nothing(tree: dict[str, Any], random: Any) -> None:
+    keys = list(tree)
+    random.shuffle(keys)
+    shuffled = {key: tree[key] for key in keys}
+    assert encode(normal(shuffled)) == encode(normal(tree))
+    assert json_text(shuffled) == json_text(tree)
+    members = [(key, encode(normal(tree[key]))) for key in keys]
+    assert encode_map(members, len(members)) == encode(normal(tree))
+
+
+@pytest.mark.parametrize("count", [0, 1, 23, 24, 255, 256, 1000])
+def test_a_map_joined_from_members_is_the_map(count: int) -> None:
+    tree = {f"key {number}": number for number in range(count)}
+    assert encode_map([(key, encode(value)) for key, value in tree.items()], count) == encode(tree)
+
+
+@given(INTEGERS | FINITE)
+def test_numbers_have_one_form(value: int | float) -> None:
+    found = number(value)
+    assert found == value
+    assert number(found) is found or number(found) == found
+    assert type(number(found)) is type(found)
+    integral = value == math.floor(value) and -(2**63) <= value < 2**64
+    assert type(found) is (int if integral else float)
+
+
+@given(INTEGERS)
+def test_equal_numbers_have_equal_bytes(value: int) -> None:
+    assert encode(number(float(value))) == encode(number(int(float(value))))
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (-0.0, "00"),
+        (1.0, "01"),
+        (2.0**63, "1b8000000000000000"),
+        (2**64 - 1, "1bffffffffffffffff"),
+        (-(2.0**63), "3b7fffffffffffffff"),
+        (2**64, "fa5f800000"),
+        (0.5, "f93800"),
+        (65504.0, "19ffe0"),
+        (2.0**-24, "f90001"),
+        (2.0**-149, "fa00000001"),
+        (0.1, "fb3fb999999999999a"),
+        (1e300, "fb7e37e43c8800759c"),
+    ],
+)
+def test_numbers_in_cbor(given: float, found: str) -> None:
+    assert encode(number(given)).hex() == found
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2**64 + 1, -(2**63) - 1, 10**400])
+def test_what_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(ValidationError, match=r"^place: "):
+        number(value, "place")
+
+
+def test_an_integer_too_long_to_print_is_refused_all_the_same() -> None:
+    with pytest.raises(ValidationError, match="cannot be shown"):
+        number(10**5000)
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\udfffb", "\ud83d \ude80"])
+def test_lone_surrogates_are_refused(value: str) -> None:
+    with pytest.raises(ValidationError, match="lone surrogates") as caught:
+        text(value)
+    assert str(caught.value).isascii()
+    for tree in (value, [value], {"k": value}, {value: "v"}):
+        with pytest.raises(ValidationError):
+            json_text(tree)
+
+
+class Colour(str, enum.Enum):
+    """A text that says something else when asked."""
+
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    """An integer with a name."""
+
+    HIGH = 3
+
+
+class Measured(float):
+    """A float that shows itself in another way, as some libraries' do."""
+
+    def __repr__(self) -> str:
+        return f"Measured({float(self)})"
+
+
+def test_subclasses_become_the_plain_values_they_are() -> None:
+    tree = json_tree({Colour.RED: [Colour.RED, Level.HIGH, Measured(0.1), Measured(2.0)]})
+    assert tree == {"red": ["red", 3, 0.1, 2]}
+    assert isinstance(tree, dict)
+    ((key, (word, level, measured, whole)),) = tree.items()
+    assert [type(each) for each in (key, word, level, measured, whole)] == [str, str, int, float, int]
+    assert json_text({Colour.RED: Measured(0.1)}) == '{"red":0.1}'
+
+
+# What Node 20 prints for each; avro/vectors/canonical_json.json has more, and Node itself reads those.
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.1, "0.1"),
+        (-0.0, "0"),
+        (100.0, "100"),
+        (1e20, "100000000000000000000"),
+        (1e21, "1e+21"),
+        (1.5e21, "1.5e+21"),
+        (123456789012345680000.0, "123456789012345680000"),
+        (1.8446744073709552e19, "18446744073709552000"),
+        (1e-6, "0.000001"),
+        (1.5e-6, "0.0000015"),
+        (1e-7, "1e-7"),
+        (1.5e-7, "1.5e-7"),
+        (-1e-7, "-1e-7"),
+        (5e-324, "5e-324"),
+        (1.7976931348623157e308, "1.7976931348623157e+308"),
+        (0.000123, "0.000123"),
+        (123.456, "123.456"),
+        (2**64 - 1, "18446744073709551615"),
+    ],
+)
+def test_numbers_as_ecmascript_writes_them(value: float, shown: str) -> None:
+    assert json_text(value) == shown
+
+
+@given(FINITE)
+def test_a_number_in_json_reads_back(value: float) -> None:
+    assert float(json_text(value)) == value
+
+
+@given(JSONS)
+def test_canonical_json_is_read_back_as_itself(value: Any) -> None:
+    found = json_text(value)
+    assert json_text(json.loads(found)) == found
+    assert check_json_text(found) == found
+
+
+@pytest.mark.parametrize("value", [2.0**64, 1.2345678901234567e20, -1.2345678901234567e20, 9.999999999999999e20])
+def test_floats_that_json_writes_as_integers_stay_what_they_are(value: float) -> None:
+    """JSON gives their shortest digits and zeros, which no double equals; a reader must come to the same float."""
+    shown = json_text(value)
+    assert json.loads(shown) != value or value == 2.0**64
+    assert json_tree(json.loads(shown)) == value
+    assert json_text(json.loads(shown)) == shown
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *('{"b":1,"a":2}', '{"a":1,"a":1}', '{"a": 1}', " 1", "1 ", "1.0", "-0", "-0.0", "1e2", "1E+22", "1e22"),
+        *("1e-07", "0.10", "NaN", "Infinity", "-Infinity", "[NaN]", "", "x", "[1,]", '"\\u0041"', '"\\/"', "'a'"),
+        *('"\\ud800"', "99999999999999999999999", "18446744073709551617", "nul", "\ufeff1", '"\x01"', "{1:2}"),
+        *("[" * 65 + "]" * 65, "[" * 100_000, '{"a":' * 65 + "1" + "}" * 65, "1" * 5000),
+    ],
+)
+def test_json_in_any_other_form_is_told(given: str) -> None:
+    with pytest.raises(ValidationError, match="canonical JSON"):
+        check_json_text(given)
+
+
+@given(JSONS)
+def test_json_as_others_write_it_is_told(value: Any) -> None:
+    for written in (json.dumps(value), json.dumps(value, indent=1), json.dumps(value, ensure_ascii=False)):
+        if written == json_text(value):
+            assert check_json_text(written) == written
+        else:
+            with pytest.raises(ValidationError):
+                check_json_text(written)
+
+
+def nested(depth: int) -> Any:
+    """So many lists, one in another."""
+    tree: Any = 1
+    for _ in range(depth):
+        tree = [tree]
+    return tree
+
+
+def test_json_has_a_greatest_depth() -> None:
+    assert json_text(nested(MAX_DEPTH)) == "[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH
+    assert check_json_text(json_text(nested(MAX_DEPTH)))
+    with pytest.raises(ValidationError, match=f"deeper than {MAX_DEPTH} levels"):
+        json_text(nested(MAX_DEPTH + 1))
+
+
+@pytest.mark.parametrize("value", [b"x", {1: "a"}, {None: 1}, object(), {1, 2}, [b"x"], 1j, math.nan, [math.inf]])
+def test_what_json_has_no_place_for_is_refused(value: Any) -> None:
+    with pytest.raises(ValidationError, match=r"^patch\.a"):
+        json_text(value, "patch.a")
+
+
+def test_a_refusal_names_the_place_inside() -> None:
+    with pytest.raises(ValidationError) as caught:
+        json_text({"rows": [{"n": 1}, {"n": math.nan}]}, "patch.a")
+    assert str(caught.value) == "patch.a.rows[1].n: NaN and infinity are not values; given nan"
+
+
+def test_a_cut_may_have_keys_that_are_integers() -> None:
+    tree = {"p": {300: 1, 2: 5, 24: 0}}
+    assert encode(tree) == bytes.fromhex("a16170a30205181800") + bytes.fromhex("19012c01")
+    assert cbor2.loads(encode(tree)) == tree

@@ -1,0 +1,174 @@
+"""The published vectors: recomputed here, and again in Node by a script that shares no code with refold."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+
+from refold.avro.codec import ObservationCodec
+from refold.avro.definition import parse
+from refold.avro.ids import identify
+from refold.avro.line import LineReader
+from refold.streams.cut import parse_cut
+from refold_tests import vectors
+from refold_tests.reference import encode, murmur2, reference_root, reference_slot
+from refold_tests.tree import ROOT
+
+SCRIPT = ROOT / "tests" / "node" / "vectors.mjs"
+IDENTITY = vectors.published("identity.json")
+ROOTS = vectors.published("root.json")
+
+# From the tests of Kafka's own client, org.apache.kafka.common.utils.UtilsTest.
+KAFKA_MURMUR2 = {
+    "21": -973932308,
+    "foobar": -790332482,
+    "a-little-bit-long-string": -985981536,
+    "a-little-bit-longer-string": -1486304829,
+    "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    "abc": 479470107,
+}
+
+
+def named(case: Any) -> str:
+    """A case's name, for pytest's own list."""
+    return str(case["name"])
+
+
+@pytest.mark.parametrize("name", vectors.files())
+def test_what_was_published_comes_out_again(name: str) -> None:
+    """These bytes are in somebody's log: a change here is a broken promise, whatever made it."""
+    published, computed = vectors.published(name), vectors.files()[name]
+    for part in ("cases", "keys"):
+        cases = computed.get(part, [])
+        assert [each["name"] for each in cases] == [each["name"] for each in published.get(part, [])]
+        for now, then in zip(cases, published.get(part, []), strict=True):
+            assert json.loads(json.dumps(now)) == then
+    assert computed == published
+
+
+@pytest.mark.parametrize("case", IDENTITY["cases"], ids=named)
+def test_the_hashed_bytes_are_deterministic_cbor(case: dict[str, Any]) -> None:
+    tree = cbor2.loads(bytes.fromhex(case["cbor"]))
+    assert encode(tree).hex() == case["cbor"]
+
+
+def test_cases_share_an_id_only_where_they_say_so() -> None:
+    firsts: dict[str, str] = {}
+    for case in IDENTITY["cases"]:
+        same_as = case.get("same_as")
+        if same_as is None:
+            assert firsts.setdefault(case["id"], case["name"]) == case["name"]
+    for case in IDENTITY["cases"]:
+        same_as = case.get("same_as", case["name"])
+        assert {each["id"] for each in IDENTITY["cases"] if each["name"] in (case["name"], same_as)} == {case["id"]}
+
+
+@pytest.mark.parametrize("case", IDENTITY["cases"], ids=named)
+def test_a_published_line_is_read_under_its_id(case: dict[str, Any]) -> None:
+    definition = parse(IDENTITY["definition"])
+    observation, found, _ = LineReader([definition]).read(case["line"], {})
+    assert found.hex() == case["id"]
+    assert identify(observation).hex() == case["id"]
+
+
+def test_published_messages_are_read_under_their_ids() -> None:
+    wire = vectors.published("wire.json")
+    codec = ObservationCodec(parse(wire["definition"]))
+    assert (codec.text, codec.schema_id) == (wire["schema"], wire["schema_id"])
+    for case in wire["cases"]:
+        message = bytes.fromhex(case["message"])
+        observation = codec.decode_observation(message)
+        assert identify(observation).hex() == case["id"]
+        assert codec.encode_observation(observation) == message
+
+
+def test_murmur2_is_that_of_kafkas_own_client() -> None:
+    published = {each["name"]: each["murmur2"] for each in ROOTS["keys"]}
+    assert {key: published[key] for key in KAFKA_MURMUR2} == KAFKA_MURMUR2
+    for each in ROOTS["keys"]:
+        assert (murmur2(each["name"].encode()) - each["murmur2"]) % 2**32 == 0
+        assert reference_slot(each["name"]) == each["slot"]
+        assert each["slot"] % 8 == each["partition_of_8"]
+
+
+@pytest.mark.parametrize("case", ROOTS["cases"], ids=named)
+def test_roots_are_those_of_the_naive_form(case: dict[str, Any]) -> None:
+    table = {entity: bytes.fromhex(state_hash) for entity, state_hash in case["entities"].items()}
+    assert reference_root(table).hex() == case["root"]
+
+
+@pytest.mark.parametrize("case", vectors.published("cut.json")["cases"], ids=named)
+def test_a_published_cut_is_read_whole(case: dict[str, Any]) -> None:
+    cut = parse_cut(case["text"])
+    assert str(cut) == case["text"]
+    assert vectors.cut_vector((case["name"], cut)) == case
+
+
+def test_order_keys_ascend() -> None:
+    keys = [case["key"] for case in vectors.published("order.json")["cases"]]
+    assert keys == sorted(keys)
+    assert len(set(keys)) == len(keys)
+
+
+def test_making_vectors_again_changes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "FOLDER", tmp_path)
+    said: list[str] = []
+    assert vectors.main(said.append) == 0
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        name: (ROOT / "avro" / "vectors" / name).read_bytes() for name in vectors.files()
+    }
+    changed = tmp_path / "identity.json"
+    changed.write_text(changed.read_text(encoding="ascii").replace(IDENTITY["cases"][3]["id"], "00" * 32), encoding="ascii")
+    before = changed.read_bytes()
+    said.clear()
+    assert vectors.main(said.append) == 1
+    assert said == [f"identity.json: {IDENTITY['cases'][3]['name']}: published already, and would change"]
+    assert changed.read_bytes() == before
+
+
+def node() -> str:
+    """The program, or a skip; in CI a failure, for there the vectors must have a second reader."""
+    found = shutil.which("node")
+    if found is not None:
+        return found
+    if os.environ.get("CI", "").lower() in ("", "0", "false"):
+        pytest.skip("no node on PATH: the vectors go unchecked in JavaScript")
+    pytest.fail("no node on PATH (CI is set, so this test may not be skipped)", pytrace=False)
+
+
+def checked_in_node(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What the script says of a folder of vectors."""
+    return subprocess.run([node(), str(SCRIPT), str(folder)], capture_output=True, text=True, check=False)
+
+
+def test_node_comes_to_the_same_bytes() -> None:
+    done = checked_in_node(ROOT / "avro" / "vectors")
+    assert (done.returncode, done.stderr) == (0, "")
+    count, _, rest = done.stdout.partition(" ")
+    assert rest == "values checked, 0 differ\n"
+    assert int(count) > 2 * len(IDENTITY["cases"])
+
+
+@pytest.mark.parametrize("name", vectors.files())
+def test_node_names_the_case_that_differs(tmp_path: Path, name: str) -> None:
+    """A check that cannot fail checks nothing: one digit of one case of each file is changed."""
+    shutil.copytree(ROOT / "avro" / "vectors", tmp_path / "vectors")
+    path = tmp_path / "vectors" / name
+    content = json.loads(path.read_text(encoding="ascii"))
+    case = content["cases"][1]
+    part = next(key for key in ("cbor", "message", "text", "key", "root") if key in case)
+    flipped = {"0": "1"}.get(case[part][-1], "0")
+    case[part] = case[part][:-1] + flipped
+    if name == "wire.json":
+        case[part] = "01" + case[part][2:]
+    path.write_text(json.dumps(content), encoding="ascii")
+    done = checked_in_node(tmp_path / "vectors")
+    assert done.returncode == 1
+    assert f"{name}: {case['name']}: " in done.stderr

@@ -1,0 +1,84 @@
+"""The `refold` command as a process of its own, and what a log holds, to compare before and after."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import refold
+
+SOURCE = str(Path(refold.__file__).parent.parent)
+COMMAND = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, with --json; it must have succeeded, or have said no."""
+        assert self.status in (0, 1), self.err
+        return json.loads(self.out)
+
+    def refused(self) -> str:
+        """Its one line on standard error: unusable input, status 2, and nothing else said."""
+        assert self.status == 2, (self.status, self.out, self.err)
+        assert self.err.startswith("refold: "), self.err
+        assert self.err.count("\n") == 1, self.err
+        assert self.err.endswith("\n"), self.err
+        assert self.out == ""
+        return self.err.removeprefix("refold: ").rstrip("\n")
+
+
+def environment(log: str = "", more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's, without the reader's own settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
+    return {**kept, "PYTHONPATH": SOURCE, **({"REFOLD_LOG": log} if log else {}), **(more or {})}
+
+
+def refold_command(
+    *arguments: object,
+    log: str = "",
+    folder: Path | None = None,
+    given: bytes | None = None,
+    more: Mapping[str, str] | None = None,
+    before: Callable[[], None] | None = None,
+) -> Done:
+    """Run a command to its end. log: REFOLD_LOG; given: its standard input; before: run in the child first."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        cwd=folder,
+        env=environment(log, more),
+        input=given,
+        stdin=subprocess.DEVNULL if given is None else None,
+        capture_output=True,
+        timeout=120,
+        check=False,
+        preexec_fn=before,
+    )
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def held(path: Path) -> object:
+    """Everything a log at `path` holds, for comparison; None where there is none."""
+    if not (path / "FORMAT").exists():
+        return sorted(each.name for each in path.iterdir()) if path.exists() else None
+    with refold.open(f"file:{path}", read_only=True) as log:
+        port = log.port
+        return (
+            {partition: [record.id for record in port.read(partition, 0, end)] for partition, end in port.ends().items()},
+            [version.definition.fingerprint for version in port.registry],
+            list(port.markers()),
+            sorted(each.name for each in (path / "blobs").rglob("*")),
+        )

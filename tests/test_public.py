@@ -1,0 +1,29 @@
+"""The public surface: what `import refold` offers, and nothing by accident."""
+
+from __future__ import annotations
+
+import inspect
+
+import refold
+
+SURFACE = {
+    "Assertion", "Blob", "Change", "CorruptionError", "Cut", "EntityView", "InputError", "Link", "Log", "NotAnswerable",
+    "Observation", "RefoldError", "Row", "SchemaError", "Sealed", "Source", "StateView", "StorageError",
+    "UnknownEntity", "ValidationError", "open",
+}  # fmt: skip
+METHODS = {
+    "blob", "changes", "close", "diff", "flush", "history", "link", "mark", "observe", "point", "port", "rebuild",
+    "register", "retract", "state", "take", "types", "unlink", "verify",
+}  # fmt: skip
+
+
+def test_the_surface_is_pinned() -> None:
+    assert set(refold.__all__) == SURFACE
+    assert {name for name in vars(refold.Log) if not name.startswith("_")} == METHODS
+
+
+def test_everything_public_says_what_it_is() -> None:
+    for name in refold.__all__:
+        assert inspect.getdoc(getattr(refold, name)), name
+    for name in METHODS:
+        assert inspect.getdoc(getattr(refold.Log, name)), name
