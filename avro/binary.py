@@ -142,7 +142,9 @@ def _map(value: Write) -> Write:
 
 def _record(node: dict[str, Any]) -> Write:
     fields = [(field["name"], writer(field["type"])) for field in node["fields"]]
-    if len(fields) >= SPARSE and all(isinstance(field["type"], list) and field["type"][0]["type"] == "null" for field in node["fields"]):
+    if len(fields) >= SPARSE and all(
+        isinstance(field["type"], list) and field["type"][0]["type"] == "null" for field in node["fields"]
+    ):
         return _sparse(fields)
     if len(fields) < 2:
         return lambda datum: b"".join([write(datum.get(name)) for name, write in fields])

@@ -83,7 +83,9 @@ def parse(document: object, code_of: CodeOf | None = None, place: str = "definit
         raise SchemaError(f"{place}: an entity type is an Avro record")
     unknown = {key for key in document if str(key).startswith("refold.")} - RECORD_ATTRIBUTES
     if unknown:
-        raise SchemaError(f"{place}: unknown attribute {sorted(unknown)[0]}; a record takes {_names(RECORD_ATTRIBUTES)}")
+        raise SchemaError(
+            f"{place}: unknown attribute {sorted(unknown)[0]}; a record takes {_names(RECORD_ATTRIBUTES)}"
+        )
     node = expand(document, str(document.get("namespace", NAMESPACE)), place)
     assert isinstance(node, dict)
     name = node["name"].rpartition(".")[2]
@@ -131,7 +133,9 @@ def _field(each: Mapping[str, Any], place: str) -> FieldDefinition:
     node = _elements_not_null(each["type"], reducer)
     _check_type(node, reducer, place)
     if reducer == "custom" and set(each.get("refold.code", {})) != CODE_PARTS:
-        raise SchemaError(f"{place}: a custom reducer needs refold.function, as 'module:function', that can be imported")
+        raise SchemaError(
+            f"{place}: a custom reducer needs refold.function, as 'module:function', that can be imported"
+        )
     for key in ("refold.function", "refold.code"):
         if reducer != "custom" and key in each:
             raise SchemaError(f"{place}: {key} goes with the reducer custom, not with {reducer}")
@@ -175,9 +179,13 @@ def _check_type(node: Node, reducer: str, place: str) -> None:
             raise SchemaError(f"{place}: {reducer} cannot look into refold.Blob or refold.Sealed")
     for inner in walk(node):
         if inner["type"] == "record":
-            bad = [key for each in inner["fields"] for key in each if key.startswith("refold.") and key != "refold.name"]
+            bad = [
+                key for each in inner["fields"] for key in each if key.startswith("refold.") and key != "refold.name"
+            ]
             if bad:
-                raise SchemaError(f"{place}: {bad[0]} stands on the fields of the entity type, not inside {inner['name']}")
+                raise SchemaError(
+                    f"{place}: {bad[0]} stands on the fields of the entity type, not inside {inner['name']}"
+                )
 
 
 def _limit(each: Mapping[str, Any], reducer: str, place: str) -> int:

@@ -131,7 +131,9 @@ class Door:
                 raise ValidationError(f"patch.{name}", rule, value)
             first, check = found
             if first in tree:
-                raise ValidationError(f"patch.{name}", f"given twice: as {first} and as {name}", name)
+                raise ValidationError(
+                    f"patch.{name}", f"{first} is given twice, by its first name and its later one", name
+                )
             tree[first] = check(value, f"patch.{name}", blobs)
         return tree
 

@@ -57,7 +57,7 @@ def _shown(given: object) -> str:
     try:
         shown = repr(given)
     except Exception:  # an integer of thousands of digits has no repr, and a stranger's object may have none either
-        return f"(a {type(given).__name__} that cannot be shown)"
+        return f"(a value of type {type(given).__name__} that cannot be shown)"
     return _one_line(shown) if len(shown) <= SHOWN_MAX else f"{_one_line(shown[:110])}... ({len(shown)} characters)"
 
 

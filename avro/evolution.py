@@ -62,14 +62,14 @@ def _value_reasons(old: dict[str, Any], new: dict[str, Any], path: str) -> Itera
         yield f"{path}: {before} to {after} loses digits, so an old id could not be computed again; add a new field"
         return
     if (before, after) in RECODED:
-        yield f"{path}: ids hash {before} and {after} differently, so an old id could not be computed again; add a new field"
+        yield f"{path}: ids hash {before} and {after} differently, so an old id would be lost; add a new field"
         return
     if before != after and (before, after) not in PROMOTIONS:
         yield f"{path}: Avro reads no {before} as {after}; add a new field"
         return
     if old.get("logicalType") != new.get("logicalType"):
         was, would_be = (each.get("logicalType", "no logical type") for each in (old, new))
-        yield f"{path}: {was} would become {would_be}, and old values were written by the rules of the first; add a new field"
+        yield f"{path}: {was} would become {would_be}, and old values keep the first's rules; add a new field"
     if before in ("record", "enum", "fixed") and old["name"] != new["name"] and old["name"] not in _aliases(new):
         yield f"{path}: the {before} {old['name']} was renamed without an alias"
     if old.get("logicalType") == "decimal" and (old["precision"], old["scale"]) != (new["precision"], new["scale"]):

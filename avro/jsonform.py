@@ -50,7 +50,7 @@ def _show_plain(node: dict[str, Any], python: bool) -> Show | None:
     kind, logical = node["type"], node.get("logicalType")
     if logical == JSON:
         return json.loads if python else lambda tree: _wrap(json.loads(tree))
-    if logical == "decimal" or python and kind in ("bytes", "fixed"):
+    if logical == "decimal" or (python and kind in ("bytes", "fixed")):
         return None
     if kind == "bytes":
         return lambda tree: base64.b64encode(tree).decode()
@@ -146,7 +146,9 @@ def _read_record(node: dict[str, Any]) -> Read:
         for key, value in given.items():
             name, inner = fields.get(key, (key, None))
             if name in tree:
-                raise ValidationError(f"{path}.{key}", f"{name} given twice, by its first name and by its own", value)
+                raise ValidationError(
+                    f"{path}.{key}", f"{name} is given twice, by its first name and its later one", value
+                )
             tree[name] = value if inner is None else inner(value, f"{path}.{key}")
         return tree
 

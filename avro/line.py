@@ -131,7 +131,9 @@ def check_keys(line: object) -> Mapping[str, Any]:
         raise InputError(f"an observation is a JSON object; given {line!r:.80}")
     unknown = line.keys() - ENVELOPE.keys() - OUTSIDE_ID
     if unknown:
-        raise InputError(f"unknown key {sorted(unknown)[0]!r}; an observation has {', '.join([*ENVELOPE, *sorted(OUTSIDE_ID)])}")
+        raise InputError(
+            f"unknown key {sorted(unknown)[0]!r}; an observation has {', '.join([*ENVELOPE, *sorted(OUTSIDE_ID)])}"
+        )
     missing = {"entity", "observed_at"} - line.keys()
     if missing:
         raise InputError(f"the key {sorted(missing)[0]!r} is missing")

@@ -56,7 +56,9 @@ def _from_timestamp(given: Any, path: str, unit: int, logical: str) -> int:
         return parse_time(given, path, local=local) // unit
     if isinstance(given, dt.datetime):
         if (given.tzinfo is None) != local:
-            raise ValidationError(path, "a datetime without time zone" if local else "a datetime with a time zone", given)
+            raise ValidationError(
+                path, "a datetime without time zone" if local else "a datetime with a time zone", given
+            )
         return datetime_micros(given) // unit
     raise ValidationError(path, f"a time: RFC 3339 text, a datetime or an integer ({logical})", given)
 

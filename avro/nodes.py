@@ -248,7 +248,7 @@ def _check_names(fields: Sequence[Mapping[str, Any]], full: str, place: str) -> 
             other = taken.setdefault(name, field["name"])
             if other != field["name"]:
                 raise SchemaError(
-                    f"{place}: {name!r} is a name, a first name or an alias of both {other} and {field['name']} in {full}"
+                    f"{place}: in {full}, {name!r} is a name, first name or alias of both {other} and {field['name']}"
                 )
         if [each["name"] for each in fields].count(field["name"]) > 1:
             raise SchemaError(f"{place}: two fields of {full} share the name {field['name']}")
@@ -273,7 +273,9 @@ def _symbols(schema: Mapping[str, Any], place: str) -> list[str]:
         raise SchemaError(f"{place}: an enum needs symbols, at least one")
     for symbol in symbols:
         if not isinstance(symbol, str) or not NAME.match(symbol) or symbols.count(symbol) > 1:
-            raise SchemaError(f"{place}: an enum's symbols are names of letters, digits and _, each once; given {symbol!r}")
+            raise SchemaError(
+                f"{place}: an enum's symbols are names of letters, digits and _, each once; given {symbol!r}"
+            )
     return list(symbols)
 
 

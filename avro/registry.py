@@ -70,7 +70,7 @@ class Registry:
         codec = ObservationCodec(definition)
         clash = self._by_wire_id.get(codec.schema_id)
         if clash is not None and clash.codec.text != codec.text:
-            raise SchemaError(f"{definition.name}: its schema has the same 31-bit id as one of {clash.definition.name}; "
+            raise SchemaError(f"{definition.name}: its schema has the 31-bit id of one of {clash.definition.name}; "
                               "change any doc-free part of it, such as the order of its fields")  # fmt: skip
 
     def add(self, definition: TypeDefinition, registered_at: int = 0) -> TypeVersion:

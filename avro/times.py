@@ -27,7 +27,9 @@ def parse_time(given: str, path: str = "time", *, local: bool = False) -> int:
             raise ValueError(given)
         moment = dt.datetime.fromisoformat(given.strip().upper().replace(",", "."))
     except ValueError:
-        raise ValidationError(path, "a time in RFC 3339 form to the microsecond, such as 2026-11-21T03:12:00.5Z", given) from None
+        raise ValidationError(
+            path, "a time in RFC 3339 form to the microsecond, such as 2026-11-21T03:12:00.5Z", given
+        ) from None
     if (moment.tzinfo is None) != local:
         rule = "a local time, without a zone" if local else "a time with its zone: end it with Z or +hh:mm"
         raise ValidationError(path, rule, given)

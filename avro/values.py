@@ -72,7 +72,13 @@ def _plain(node: dict[str, Any], inline_bytes: int, enclosed: bool) -> Check:
         return logical_checker(node)
     if kind in RANGES:
         return _integer(*RANGES[kind], kind)
-    simple: dict[str, Check] = {"double": _double, "float": _float, "string": _string, "boolean": _boolean, "bytes": _bytes}
+    simple: dict[str, Check] = {
+        "double": _double,
+        "float": _float,
+        "string": _string,
+        "boolean": _boolean,
+        "bytes": _bytes,
+    }
     if kind in simple:
         return simple[kind]
     if kind == "enum":
@@ -92,7 +98,12 @@ def _integer(low: int, end: int, kind: str) -> Check:
     def check(given: Any, path: str, blobs: Blobs | None) -> Value:
         if type(given) is int and low <= given < end:
             return given
-        if isinstance(given, (int, float)) and not isinstance(given, bool) and given == given // 1 and low <= given < end:
+        if (
+            isinstance(given, (int, float))
+            and not isinstance(given, bool)
+            and given == given // 1
+            and low <= given < end
+        ):
             return int(given)
         raise ValidationError(path, rule, given)
 
@@ -200,7 +211,9 @@ def _record(node: dict[str, Any], inline_bytes: int, enclosed: bool) -> Check:
             each = given.get(name)
             if first != name and first in given:  # as states and exports show it
                 if name in given:
-                    raise ValidationError(f"{path}.{name}", f"given twice: as {first} and as {name}", each)
+                    raise ValidationError(
+                        f"{path}.{name}", f"{first} is given twice, by its first name and its later one", each
+                    )
                 each = given[first]
             if each is not None:
                 tree[first] = inner(each, f"{path}.{name}", blobs)

@@ -66,7 +66,9 @@ def _split(node: Node) -> tuple[dict[str, Any], bool]:
     """A node's one value type, and whether Blob or Sealed stand beside it."""
     choices = branches(node)
     plain = next((choice for choice in choices if id_of(choice) not in OPTIONS), choices[-1])
-    return plain, any(id_of(choice) in OPTIONS and choice["type"] == "record" for choice in choices if choice is not plain)
+    return plain, any(
+        id_of(choice) in OPTIONS and choice["type"] == "record" for choice in choices if choice is not plain
+    )
 
 
 def _or_null(adapt: Adapt) -> Adapt:
@@ -101,7 +103,7 @@ def _plain_from_wire(node: dict[str, Any]) -> Adapt:
 
 
 def _json_but_null(given: str) -> str:
-    """Where Avro's null may stand, a JSON null is that null: as a text beside it, it would be shown and read as absent."""
+    """Where Avro's null may stand, a JSON null is that null: a text beside it would be shown and read as absent."""
     if given == "null":
         raise ValidationError("json", "null itself, not the text of a JSON null", given)
     return check_json_text(given)

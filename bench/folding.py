@@ -18,8 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import refold
 from workload import observations, uniform, zipf
+
+import refold
 
 AT_ONCE = 10_000
 SEED = 7

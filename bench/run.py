@@ -1,6 +1,6 @@
 """`make bench`: every figure refold promises, measured here and printed as one table.
 
-    python -P bench/run.py [--quick] [--folder DIR]
+python -P bench/run.py [--quick] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import platform
 import tempfile
 from pathlib import Path
 
+from folding import Case, Figures, measure
 from rich.console import Console
 from rich.table import Table
-
-from folding import Case, Figures, measure
 
 CASES = [
     Case("uniform, 200 k entities", 400_000, 200_000, rebuild=True),
@@ -32,7 +31,15 @@ def main() -> None:
     console = Console()
     console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores, logs in {options.folder}")
     table = Table(title="Folding on the embedded log (one process, timeline, arrivals, ids and changes on)")
-    for column in ("workload", "observations", "a second", "slowest tenth", "peak MB", "bytes each", "full rebuild, a second"):
+    for column in (
+        "workload",
+        "observations",
+        "a second",
+        "slowest tenth",
+        "peak MB",
+        "bytes each",
+        "full rebuild, a second",
+    ):
         table.add_column(column, justify="left" if column == "workload" else "right")
     for case in QUICK if options.quick else CASES:
         with console.status(case.name):

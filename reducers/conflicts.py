@@ -51,7 +51,9 @@ def conflicts(fold: Fold, entity: Entity, history: Sequence[Seen]) -> Conflicts:
             found += _losers(name, None, cell, words, settled)
             continue
         for key in sorted(cell):
-            found += _losers(name, key, cell[key], [each for seen in said for each in _of_key(seen, name, key)], settled)
+            found += _losers(
+                name, key, cell[key], [each for seen in said for each in _of_key(seen, name, key)], settled
+            )
     return Conflicts(found[:LISTED], len(found))
 
 
@@ -62,7 +64,11 @@ def _of_key(seen: Seen, name: str, key: str) -> Iterator[tuple[Seen, Any]]:
 
 
 def _losers(
-    field: str, key: str | None, winner: Sequence[Any], words: Sequence[tuple[Seen, Any]], settled: Mapping[bytes, bytes]
+    field: str,
+    key: str | None,
+    winner: Sequence[Any],
+    words: Sequence[tuple[Seen, Any]],
+    settled: Mapping[bytes, bytes],
 ) -> Iterator[Loser]:
     """winner: the cell (value, priority, q); settled: by id the greatest Q of an assertion that names it as a cause."""
     value, priority, _ = winner

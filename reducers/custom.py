@@ -34,7 +34,9 @@ def load_function(name: str) -> Function:
     try:
         function = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise SchemaError(f"the custom reducer {name!r} cannot be imported: {error}; put its module on PYTHONPATH") from None
+        raise SchemaError(
+            f"the custom reducer {name!r} cannot be imported: {error}; put its module on PYTHONPATH"
+        ) from None
     if not callable(function):
         raise SchemaError(f"the custom reducer {name!r} is not a function")
     found: Function = function

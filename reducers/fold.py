@@ -169,7 +169,7 @@ class Fold:
         return out
 
     def step(self, entity: Entity, seen: Seen, history: Callable[[], Iterable[Seen]]) -> tuple[Entity, list[Mutation]]:
-        """Fold one new observation, directly or by reopening; `history` gives the distinct ones before it, in log order.
+        """Fold one new observation, directly or by reopening; `history` gives the distinct ones before it in log order.
 
         The entity given may be used up; go on with the one returned.
         """

@@ -41,8 +41,7 @@ class Residue:
 
     def note(self, q: bytes, offset: int) -> None:
         """One more distinct observation, in log order."""
-        if q > self.greatest:
-            self.greatest = q
+        self.greatest = max(self.greatest, q)
         source = _source(q)
         held = self.sources.pop(source, FIRST)
         self.sources[source] = max(held, q)

@@ -21,6 +21,7 @@ from refold.reducers.cells import Mutation
 from refold.reducers.links import FIELD as LINKS
 from refold.reducers.order import order_key_of, place_of
 
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One observation and what it changed. observed_at in microseconds, recorded_at in milliseconds."""

@@ -52,7 +52,9 @@ class Log:
     Times given are RFC 3339 text, aware datetimes or integer microseconds; WHEN is described in streams/point.py.
     """
 
-    def __init__(self, port: LogPort, types: Mapping[str, TypeDefinition], mine: set[str], around: Surroundings) -> None:
+    def __init__(
+        self, port: LogPort, types: Mapping[str, TypeDefinition], mine: set[str], around: Surroundings
+    ) -> None:
         self._port = port
         self._types = types
         self._mine = mine

@@ -46,7 +46,9 @@ def observed_below(log: LogPort, entity: str, cut: Cut) -> list[Observed]:
         if record.id not in found:
             found[record.id] = Observed(seen_in(record, log.registry), record.recorded_at)
     if not found:
-        raise UnknownEntity(f"{entity}: no observation of it stands below {cut.short}; `refold rebuild` counts what does")
+        raise UnknownEntity(
+            f"{entity}: no observation of it stands below {cut.short}; `refold rebuild` counts what does"
+        )
     return list(found.values())
 
 

@@ -1,7 +1,7 @@
 """Opening a log by its URL.
 
-    file:PATH[?partitions=8]            embedded, one folder
-    kafka://host:port[,host:port]/NAME  Apache Kafka
+file:PATH[?partitions=8]            embedded, one folder
+kafka://host:port[,host:port]/NAME  Apache Kafka
 """
 
 from __future__ import annotations

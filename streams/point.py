@@ -1,9 +1,9 @@
 """Points in time: every way of saying WHEN, resolved to a cut.
 
-    2026-11-21T03:12:00Z   a time, RFC 3339       @deploy-1        a marker
-    cut:1.oWF...           a cut, or its short hash              offset:0=41,1=17 next offsets
-    v12                    a version (with one entity)           run:ID#STEP      after a step of a run
-    now                    the end
+2026-11-21T03:12:00Z   a time, RFC 3339       @deploy-1        a marker
+cut:1.oWF...           a cut, or its short hash              offset:0=41,1=17 next offsets
+v12                    a version (with one entity)           run:ID#STEP      after a step of a run
+now                    the end
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLOCK_SLACK_MS = 5000
 FORMS = "a time (2026-11-21T03:12:00Z), @marker, cut:TEXT, offset:0=41,1=17, vN with one entity, run:ID#STEP, or now"
 VERSION = re.compile(r"v([0-9]{1,18})\Z")
 OFFSET = re.compile(r" *([0-9]{1,18}) *= *([0-9]{1,18}) *\Z")
-SHORT = re.compile(r"[0-9a-f]{%d}\Z" % SHORT_DIGITS)
+SHORT = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}\Z")
 CLOCKS = ("recorded", "observed")
 
 When: TypeAlias = "Cut | dt.datetime | str | None"
@@ -139,7 +139,7 @@ class Points:
                 raise InputError(f"offset:{partition}={offset}: this log has the partitions 0 to {len(ends) - 1}")
             if offset > ends[partition]:
                 raise NotAnswerable(
-                    f"offset {offset} of partition {partition} is past the end; the next offset there is {ends[partition]}"
+                    f"offset {offset} of partition {partition} is past the end; the next one there is {ends[partition]}"
                 )
 
     def _offsets(self, text: str) -> Cut:
@@ -193,5 +193,7 @@ class Points:
         for last in self._log.entity_records(entity, end):  # noqa: B007  # the last one is what is asked for
             pass
         if last is None:
-            raise InputError(f"{text}: there is no {entity} in this log; `refold state run/{run}` shows what the run has")
+            raise InputError(
+                f"{text}: there is no {entity} in this log; `refold state run/{run}` shows what the run has"
+            )
         return self._just_after(last.partition, last.offset, last.recorded_at)

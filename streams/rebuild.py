@@ -41,7 +41,7 @@ class Rebuilt:
     scanned: int = 0
 
     def source(self) -> dict[str, object]:
-        """How it was rebuilt: the epochs it began from, records replayed, entities reopened, records scanned for them."""
+        """How it was rebuilt: epochs begun from, records replayed, entities reopened, records scanned for them."""
         return {
             "snapshot_epochs": {},
             "replayed": self.replayed,

@@ -130,7 +130,9 @@ class _Chains:
                 self._folds[definition] = None
         return self._folds[definition]
 
-    def _made(self, change: Change, before: _Reached, offsets: array[int], type_fold: TypeFold) -> tuple[Change, Entity]:
+    def _made(
+        self, change: Change, before: _Reached, offsets: array[int], type_fold: TypeFold
+    ) -> tuple[Change, Entity]:
         """The change as the observations make it, and the entity after it."""
         fold = type_fold.fold
         entity = self._entity_at(change, before, offsets, fold)
@@ -142,9 +144,7 @@ class _Chains:
             seen, recorded_at = self._seen(offset)
             entity, mutations = fold.step(entity, seen, partial(self._history, offsets[:number]))
             stated = seen.observation
-            steps.append(
-                Step(offset, number + 1, seen.id, stated.observed_at, recorded_at, stated.source, mutations)
-            )
+            steps.append(Step(offset, number + 1, seen.id, stated.observed_at, recorded_at, stated.source, mutations))
         entity.state_hash = hash_state(fold, entity)
         return replace(change, hash_before=hash_before, hash_after=entity.state_hash, redefined=redefined,
                        steps=steps), entity  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 
 from refold.avro.errors import InputError, UnknownEntity
 from refold.avro.jsonform import shower
-from refold.avro.registry import TypeVersion
 from refold.avro.observation import Source
+from refold.avro.registry import TypeVersion
 from refold.reducers.conflicts import Conflicts, conflicts
 from refold.reducers.entity import Entity, unpack
 from refold.reducers.state import state_tree
@@ -95,15 +95,17 @@ class EntityView:
             if not isinstance(holders, dict) or key not in holders:
                 raise InputError(f"{self.entity}.{field}.{key}: no such key at this point")
             return [holders[key]]
-        found = list(holders.values()) if isinstance(holders, dict) else holders if isinstance(holders, list) else [holders]
+        found = (
+            list(holders.values()) if isinstance(holders, dict) else holders if isinstance(holders, list) else [holders]
+        )
         return list(dict.fromkeys(found))
 
     def _contributors(self, field: str) -> list[bytes]:
         observed = self.history
         retracted = {target for each in observed for target in each.seen.observation.retracts}
         floor = self._entity.clears.get(field, b"")
-        return [each.seen.id for each in observed
-                if field in each.seen.observation.patch and each.seen.id not in retracted and each.seen.q >= floor]  # fmt: skip
+        live = [each.seen for each in observed if each.seen.id not in retracted and each.seen.q >= floor]
+        return [seen.id for seen in live if field in seen.observation.patch]
 
     @cached_property
     def history(self) -> list[Observed]:

@@ -52,6 +52,8 @@ def test_links_and_named_files_exist(page: Path) -> None:
 def _run(command: list[str], folder: Path) -> None:
     environment = {**os.environ, "COLUMNS": "120"}
     environment.pop("REFOLD_LOG", None)
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     # diff says 1 when it found something.
     assert done.returncode == 0 or (done.returncode == 1 and " diff " in command[-1]), f"{command[-1]}\n{done.stderr}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.errors import InputError
+from refold.avro.errors import InputError, StorageError
 from refold.avro.shipped import load_types
 from refold.reducers.custom import code_of
 from refold.streams.client import Log
@@ -50,14 +51,21 @@ class Place:
             self.url, types=self.type_paths(), read_only=True, owner_timeout_s=self.owner_timeout_s
         )
 
-    def write(self, *, make: bool = True) -> Log:
-        """The log, opened to write; with `make`, it is made where there is none."""
+    @contextmanager
+    def write(self, *, make: bool = True) -> Iterator[Log]:
+        """The log, opened to write and closed behind; with `make`, it is made where there is none."""
         if not make and not self.exists():
             shown = self.url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
             raise InputError(
                 f"{shown}: no log is here yet; record into it first, or give its path with --log"
             )
-        return open_log(self.url, types=self.type_paths(), owner_timeout_s=self.owner_timeout_s)
+        with open_log(self.url, types=self.type_paths(), owner_timeout_s=self.owner_timeout_s) as log:
+            yield log
+            log.flush()
+            try:
+                log.close()
+            except StorageError as error:
+                raise StorageError(f"done, and durable, but the log could not be closed: {error}") from error
 
     def exists(self) -> bool:
         """Whether there is a log."""

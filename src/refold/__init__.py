@@ -1,12 +1,12 @@
 """refold: an append-only log of what agents observe and do, folded into entity tables and rebuilt exactly.
 
-    import refold
+import refold
 
-    with refold.open("file:.refold") as log:
-        log.observe("tool_config/acme", {"rate_limit": 50}, source="deployer")
-        log.flush()
-        view = log.rebuild()
-        print(view["tool_config/acme"].fields, view.root)
+with refold.open("file:.refold") as log:
+    log.observe("tool_config/acme", {"rate_limit": 50}, source="deployer")
+    log.flush()
+    view = log.rebuild()
+    print(view["tool_config/acme"].fields, view.root)
 """
 
 from __future__ import annotations

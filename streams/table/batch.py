@@ -93,7 +93,9 @@ class TableWriter:
             raise SchemaError(f"{entity.name}: observation {record.id.hex()} cannot be folded: {error}") from error
         touched.added[q] = seen
         write.put("timeline", touched.prefix + q, keys.timeline_value(record))
-        write.put("arrivals", keys.arrival_key(touched.prefix, record.offset), keys.arrival_value(record.recorded_at, q))
+        write.put(
+            "arrivals", keys.arrival_key(touched.prefix, record.offset), keys.arrival_value(record.recorded_at, q)
+        )
         write.put("ids", keys.id_key(record.id, record.partition, record.offset), b"")
         version = touched.entity.version
         touched.steps.append(
@@ -132,5 +134,7 @@ def stored_history(database: Database, registry: Registry, entity: str) -> Itera
     values = database.multi_get("timeline", [prefix + q for _, _, q in arrivals])
     for (offset, _, q), value in zip(arrivals, values, strict=True):
         if value is None:
-            raise CorruptionError(f"the timeline of {entity} lacks the observation at offset {offset}; run refold verify")
+            raise CorruptionError(
+                f"the timeline of {entity} lacks the observation at offset {offset}; run refold verify"
+            )
         yield Seen(offset, q, registry.decode(keys.timeline_of(value)[2]))

@@ -70,12 +70,21 @@ OBSERVED = {
     "double past its type": (["evaluation/e", "score=1e999"], ["score", "NaN and infinity"]),
     "empty id": (["tool_config/", "rate_limit=1"], ["TYPE/ID"]),
     "no slash": (["acme", "rate_limit=1"], ["acme"]),
-    "long id": (["tool_config/" + "x" * 100_000, "rate_limit=1"], ["entity", "at most 1024 bytes", "(100012 bytes)"]),
+    "long id": (
+        ["tool_config/" + "x" * 100_000, "rate_limit=1"],
+        ["entity", "at most 1024 bytes", "(100012 bytes)"],
+    ),
     "control character": (["tool_config/a\nb", "rate_limit=1"], ["entity", "no control characters"]),
-    "unparsable time": ([CONFIG, "rate_limit=1", "--at", "yesterday"], ["--at", "RFC 3339", "2026-11-21T03:12:00Z"]),
+    "unparsable time": (
+        [CONFIG, "rate_limit=1", "--at", "yesterday"],
+        ["--at", "RFC 3339", "such as 2026-11-21"],
+    ),
     "time without zone": ([CONFIG, "rate_limit=1", "--at", "2026-01-01T00:00:00"], ["--at", "zone"]),
     "impossible time": ([CONFIG, "rate_limit=1", "--at", "2026-02-30T00:00:00Z"], ["--at", "RFC 3339"]),
-    "future time": ([CONFIG, "rate_limit=1", "--at", "2999-01-01T00:00:00Z"], ["at most 5 minutes ahead", "--allow-future"]),
+    "future time": (
+        [CONFIG, "rate_limit=1", "--at", "2999-01-01T00:00:00Z"],
+        ["at most 5 minutes ahead", "--allow-future"],
+    ),
     "nothing said": ([CONFIG], ["patch", "fields, cleared or retracts"]),
     "bad cause": ([CONFIG, "rate_limit=1", "--cause", "abc"], ["causes", "64 hexadecimal digits"]),
     "bad link": ([CONFIG, "--link", "of"], ["--link", "RELATION=TARGET"]),
@@ -99,7 +108,7 @@ def test_a_refused_observation_makes_no_log(tmp_path: Path) -> None:
 
 
 POINTS = {
-    "no form": ("last tuesday", ["'last tuesday'", "@marker", "RFC 3339"[:0], "cut:TEXT", "run:ID#STEP"]),
+    "no form": ("last tuesday", ["'last tuesday'", "@marker", "cut:TEXT", "run:ID#STEP"]),
     "unknown marker": ("@deploy-2", ["@deploy-2", "no such marker", "@deploy-1"]),
     "past the end": ("offset:0=999", ["offset 999", "past the end", "next offset"]),
     "no such partition": ("offset:99=1", ["offset:99=1", "partitions 0 to 7"]),
@@ -131,7 +140,10 @@ def test_another_logs_cut_is_refused_by_name(refused: Callable[..., str], tmp_pa
     [
         (["state", "tool_config/nobody"], ["tool_config/nobody", "refold rebuild"]),
         (["state", CONFIG, "--at", "v9"], ["v9 does not exist", "v1 to v2"]),
-        (["state", CONFIG, "--at", "2001-01-01T00:00:00Z", "--clock", "observed"], ["nothing of it was observed"]),
+        (
+            ["state", CONFIG, "--at", "2001-01-01T00:00:00Z", "--clock", "observed"],
+            ["nothing of it was observed"],
+        ),
         (["history", "tool_config/nobody"], ["tool_config/nobody"]),
         (["history", "run/nobody"], ["run"]),
         (["diff", "@deploy-1", "now", "tool_config/nobody"], ["tool_config/nobody"]),
@@ -159,7 +171,10 @@ def test_another_logs_cut_is_refused_by_name(refused: Callable[..., str], tmp_pa
         (["--log", "kafka://host/x", "rebuild"], ["file:PATH"]),
         (["--log", "nothing", "rebuild"], ["'nothing'", "file:PATH"]),
         (["--log", "file:log?partitions=3", "observe", CONFIG, "rate_limit=1"], ["power of two"]),
-        (["--log", "file:log?partitions=32", "observe", CONFIG, "rate_limit=1"], ["8 partitions", "partitions=32"]),
+        (
+            ["--log", "file:log?partitions=32", "observe", CONFIG, "rate_limit=1"],
+            ["8 partitions", "partitions=32"],
+        ),
         (["--types", "absent", "observe", CONFIG, "rate_limit=1"], ["absent", "cannot be read"]),
     ],
     ids=lambda value: " ".join(map(str, value))[:40],
@@ -234,7 +249,11 @@ def test_a_good_file_beside_a_bad_one_is_not_imported(refused: Callable[..., str
 def test_a_refused_import_makes_no_log(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes(lines(LINE, b"no\n"))
     (tmp_path / "chat.jsonl").write_bytes(lines([{"role": "user", "content": "hi"}], {"no": "messages"}))
-    for arguments in (["bad.jsonl"], ["chat.jsonl", "--format", "chat"], ["chat.jsonl", "--format", "tau-bench"]):
+    for arguments in (
+        ["bad.jsonl"],
+        ["chat.jsonl", "--format", "chat"],
+        ["chat.jsonl", "--format", "tau-bench"],
+    ):
         said = refold_command("import", *arguments, log=f"file:{tmp_path / 'new'}", folder=tmp_path).refused()
         assert f"{arguments[0]}:" in said
         assert not (tmp_path / "new").exists()
@@ -263,7 +282,9 @@ def test_a_truncated_avro_container_is_refused(
     assert "damaged or truncated" in said
 
 
-def test_an_export_overwrites_nothing_unasked(refused: Callable[..., str], path: Path, tmp_path: Path) -> None:
+def test_an_export_overwrites_nothing_unasked(
+    refused: Callable[..., str], path: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "out.jsonl"
     target.write_text("precious")
     assert "--force" in refused("export", "out.jsonl")
@@ -287,7 +308,15 @@ def test_a_path_that_is_no_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_reading_makes_no_log(tmp_path: Path) -> None:
-    for arguments in (["rebuild"], ["state", CONFIG], ["mark", "x"], ["verify"], ["tail"], ["markers"], ["export", "-"]):
+    for arguments in (
+        ["rebuild"],
+        ["state", CONFIG],
+        ["mark", "x"],
+        ["verify"],
+        ["tail"],
+        ["markers"],
+        ["export", "-"],
+    ):
         said = refold_command(*arguments, folder=tmp_path).refused()
         assert "no log is here yet" in said
         assert "--log" in said
@@ -381,7 +410,11 @@ def test_a_full_device_is_said_in_one_line(small: Path, tmp_path: Path) -> None:
     (small / "filler").write_bytes(bytes(free.f_bavail * free.f_frsize))
     full: Done = refold_command("import", written(tmp_path / "x.jsonl", 3_000), log=url)
     assert "space left" in full.refused()
-    assert "space left" in refold_command("observe", CONFIG, "rate_limit=2", log=url).refused()
+    also = refold_command("observe", CONFIG, "rate_limit=2", log=url)
+    assert also.status == 2
+    assert "space left" in also.err
+    # A little room may be left to write in, and none to close in.
+    assert ("done, and durable" in also.err) == bool(also.out)
     (small / "filler").unlink()
     assert refold_command("observe", CONFIG, "rate_limit=2", log=url).status == 0
     assert refold_command("verify", "--json", log=url).json["ok"]

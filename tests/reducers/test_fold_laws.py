@@ -79,7 +79,9 @@ def shown(mutation: Mutation, offset: int, version: int, by: bytes) -> bytes:
         key = [[*place[:4], place.id.hex()], key[1]]
     elif isinstance(key, tuple):
         key = list(key)
-    return encode([offset, version, mutation.field, key, mutation.op, mutation.old, mutation.new, mutation.observation, by])
+    return encode(
+        [offset, version, mutation.field, key, mutation.op, mutation.old, mutation.new, mutation.observation, by]
+    )
 
 
 def check_everything(log: Log) -> None:
@@ -100,7 +102,19 @@ def check_everything(log: Log) -> None:
             for mutation in mutations
         )
         theirs = sorted(
-            encode([m["offset"], m["version"], m["field"], m["key"], m["op"], m["old"], m["new"], m["observation"], m["by"]])
+            encode(
+                [
+                    m["offset"],
+                    m["version"],
+                    m["field"],
+                    m["key"],
+                    m["op"],
+                    m["old"],
+                    m["new"],
+                    m["observation"],
+                    m["by"],
+                ]
+            )
             for m in reference_mutations(EVERYTHING, entity, log)
         )
         assert mine == theirs
@@ -108,8 +122,8 @@ def check_everything(log: Log) -> None:
 
 def comparable(entity: Entity) -> tuple[object, ...]:
     residue = entity.residue
-    return (entity.version, entity.cells, entity.links, entity.clears, residue.greatest, list(residue.sources.items()),
-            residue.floor, residue.last_ids, residue.pending, residue.lowest_offset, residue.highest_offset)  # fmt: skip
+    sources = list(residue.sources.items())
+    return (entity.version, entity.cells, entity.links, entity.clears, residue.greatest, sources, residue.floor, residue.last_ids, residue.pending, residue.lowest_offset, residue.highest_offset)  # fmt: skip
 
 
 @given(histories(), st.randoms(use_true_random=False))

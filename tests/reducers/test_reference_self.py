@@ -198,14 +198,10 @@ class TestClears:
     def test_a_clear_hides_what_is_below_it_in_q_whatever_the_priority(self) -> None:
         clear = saw(5, cleared=("last",))
         assert fields_of(saw(4, {"last": 4}, priority=9), clear) == {}
-        assert fields_of(saw(4, {"last": 4}, priority=9), clear, saw(6, {"last": 6}, priority=-1)) == {
-            "last": 6
-        }
+        assert fields_of(saw(4, {"last": 4}, priority=9), clear, saw(6, {"last": 6}, priority=-1)) == {"last": 6}
 
     def test_a_clear_comes_before_what_it_hides_in_the_log(self) -> None:
-        assert fields_of(saw(5, cleared=("total",)), saw(4, {"total": 4}), saw(6, {"total": 6})) == {
-            "total": 6
-        }
+        assert fields_of(saw(5, cleared=("total",)), saw(4, {"total": 4}), saw(6, {"total": 6})) == {"total": 6}
 
     @pytest.mark.parametrize("field", list(EVERYTHING))
     def test_every_reducer_is_cleared(self, field: str) -> None:
@@ -215,9 +211,7 @@ class TestClears:
         assert fields_of(assertion, saw(2, cleared=(field,))) == {}
 
     def test_an_observation_may_clear_and_assert_the_same_field(self) -> None:
-        assert fields_of(saw(1, {"tags": ["a"]}), saw(2, {"tags": ["b"]}, cleared=("tags",))) == {
-            "tags": ["b"]
-        }
+        assert fields_of(saw(1, {"tags": ["a"]}), saw(2, {"tags": ["b"]}, cleared=("tags",))) == {"tags": ["b"]}
 
     def test_a_clear_at_the_same_time_is_placed_by_the_rest_of_q(self) -> None:
         below, above = saw(1, {"tags": ["below"]}, seq=0), saw(1, {"tags": ["above"]}, seq=2)
@@ -238,9 +232,7 @@ class TestRetractions:
 
     def test_a_correction_retracts_and_asserts(self) -> None:
         wrong = saw(1, {"total": 10})
-        state = state_of(
-            saw(0, {"total": 1}), wrong, saw(1, {"total": 5}, retracts=(identify(wrong),), seq=1)
-        )
+        state = state_of(saw(0, {"total": 1}), wrong, saw(1, {"total": 5}, retracts=(identify(wrong),), seq=1))
         assert (state["fields"], state["by"]) == ({"total": 6}, {"total": 2})
 
     def test_what_a_retracted_observation_retracts_stays_retracted(self) -> None:
@@ -259,9 +251,7 @@ class TestRetractions:
 
     def test_a_link_is_retracted_like_an_assertion(self) -> None:
         link, unlink = linked("link", 1), linked("unlink", 2)
-        assert state_of(link, unlink, saw(3, retracts=(identify(unlink),)))["links"][0]["by"] == identify(
-            link
-        )
+        assert state_of(link, unlink, saw(3, retracts=(identify(unlink),)))["links"][0]["by"] == identify(link)
 
 
 class TestVersionsAndPresence:
@@ -323,9 +313,7 @@ class TestTrueAt:
         assert (state["fields"], state["version"]) == ({"last": 1}, 1)
 
     def test_a_later_clear_does_not(self) -> None:
-        state = reference_true_at(
-            EVERYTHING, ENTITY, with_offsets([saw(1, {"last": 1}), saw(9, cleared=("last",))]), 2
-        )
+        state = reference_true_at(EVERYTHING, ENTITY, with_offsets([saw(1, {"last": 1}), saw(9, cleared=("last",))]), 2)
         assert state is not None
         assert state["fields"] == {"last": 1}
 
@@ -357,12 +345,8 @@ class TestConflicts:
         assert self.conflicts(loser, saw(3, {"last": 3}), saw(2, {"last": 2}, agent="c", causes=cause)) == [
             ("last", "c", 2)
         ]
-        assert self.conflicts(loser, saw(3, {"last": 3}), saw(2, {"high": 2}, causes=cause)) == [
-            ("last", "b", 1)
-        ]
-        assert self.conflicts(loser, saw(3, {"last": 3}), saw(0, {"last": 2}, causes=cause)) == [
-            ("last", "b", 1)
-        ]
+        assert self.conflicts(loser, saw(3, {"last": 3}), saw(2, {"high": 2}, causes=cause)) == [("last", "b", 1)]
+        assert self.conflicts(loser, saw(3, {"last": 3}), saw(0, {"last": 2}, causes=cause)) == [("last", "b", 1)]
 
     def test_a_retraction_and_a_clear_settle_it(self) -> None:
         winner, loser = saw(3, {"last": 3}), saw(1, {"last": 1}, agent="b")
@@ -370,9 +354,7 @@ class TestConflicts:
         assert self.conflicts(winner, loser, saw(2, cleared=("last",))) == []
 
     def test_under_first_the_winner_is_the_earliest(self) -> None:
-        assert self.conflicts(saw(1, {"start": "a"}), saw(2, {"start": "b"}, agent="b")) == [
-            ("start", "b", "b")
-        ]
+        assert self.conflicts(saw(1, {"start": "a"}), saw(2, {"start": "b"}, agent="b")) == [("start", "b", "b")]
         assert self.conflicts(saw(1, {"start": "a"}), saw(2, {"start": "b"})) == [("start", "a", "b")]
 
     def test_map_keys_conflict_one_by_one_and_a_removal_may(self) -> None:
@@ -382,9 +364,7 @@ class TestConflicts:
         )
         listed, count = reference_conflicts(EVERYTHING, ENTITY, with_offsets([one, other]))
         assert count == 1
-        assert listed == [
-            {"field": "attrs", "key": "k", "agent": "b", "observation": identify(other), "value": "x"}
-        ]
+        assert listed == [{"field": "attrs", "key": "k", "agent": "b", "observation": identify(other), "value": "x"}]
 
     def test_eight_are_listed_and_all_are_counted(self) -> None:
         log = with_offsets([saw(number, {"last": number}, agent=f"agent-{number}") for number in range(12)])
@@ -432,9 +412,7 @@ class TestMutations:
         assert (last["observation"], last["by"]) == (identify(one), identify(retraction))
 
     def test_another_holder_of_an_equal_value_is_none(self) -> None:
-        assert (
-            len(self.mutations(saw(1, {"last": 1, "tags": ["a"]}), saw(2, {"last": 1, "tags": ["a"]}))) == 2
-        )
+        assert len(self.mutations(saw(1, {"last": 1, "tags": ["a"]}), saw(2, {"last": 1, "tags": ["a"]}))) == 2
         assert len(self.mutations(saw(2, {"high": 1}), saw(1, {"high": 1}))) == 1
 
     def test_a_late_loser_is_none(self) -> None:
@@ -546,9 +524,7 @@ class TestDigests:
             b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
             b"abc": 479470107,
         }
-        assert {key: murmur2(key) for key in vectors} == {
-            key: value % 2**32 for key, value in vectors.items()
-        }
+        assert {key: murmur2(key) for key in vectors} == {key: value % 2**32 for key, value in vectors.items()}
 
     def test_a_root_of_no_entities_and_of_one(self) -> None:
         empty = bytes(32)
@@ -565,9 +541,7 @@ class TestDigests:
 
 class TestLaws:
     @given(histories(), st.randoms(use_true_random=False))
-    def test_neither_order_nor_duplicates_matter(
-        self, observations: list[Observation], rng: random.Random
-    ) -> None:
+    def test_neither_order_nor_duplicates_matter(self, observations: list[Observation], rng: random.Random) -> None:
         again = [*observations, *rng.sample(observations, len(observations) // 2)]
         rng.shuffle(again)
         states = reference_states(EVERYTHING, with_offsets(observations))

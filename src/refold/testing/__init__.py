@@ -1,13 +1,13 @@
 """For those who build on refold: laws to hold one's own reducers and types to. Needs `pip install refold[testing]`.
 
-    from hypothesis import strategies as st
-    from refold.testing import check_reducer, check_type
+from hypothesis import strategies as st
+from refold.testing import check_reducer, check_type
 
-    def test_loudest():
-        check_reducer(loudest, values=st.integers(0, 100), type="long")
+def test_loudest():
+    check_reducer(loudest, values=st.integers(0, 100), type="long")
 
-    def test_my_type():
-        check_type("types/my_type.avsc")
+def test_my_type():
+    check_type("types/my_type.avsc")
 """
 
 from __future__ import annotations

@@ -126,4 +126,3 @@ def _folded_one_by_one(fold: Fold, name: str, history: Sequence[Seen]) -> Entity
 
 def _same(left: Any, right: Any) -> bool:
     return encode(left) == encode(right)
-

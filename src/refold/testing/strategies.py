@@ -91,7 +91,9 @@ def histories(
             now=0,
             priority=draw(st.integers(-1, 1)),
             source=Source(agent, run, seq=seq),
-            cleared=draw(st.lists(st.sampled_from(sorted(definition.fields)), max_size=1)) if draw(st.booleans()) else [],
+            cleared=draw(st.lists(st.sampled_from(sorted(definition.fields)), max_size=1))
+            if draw(st.booleans())
+            else [],
             retracts=retracts,
             blobs={},
         )

@@ -61,7 +61,9 @@ def _check_some(database: Database, registry: Registry, some: list[Record]) -> t
         elif value is not None and keys.timeline_of(value)[0] == record.offset:
             firsts.append((record, prefix, q))
     arrivals = database.multi_get("arrivals", [keys.arrival_key(prefix, record.offset) for record, prefix, _ in firsts])
-    ids = database.multi_get("ids", [keys.id_key(record.id, record.partition, record.offset) for record, _, _ in firsts])
+    ids = database.multi_get(
+        "ids", [keys.id_key(record.id, record.partition, record.offset) for record, _, _ in firsts]
+    )
     for (record, _, q), arrival, entry in zip(firsts, arrivals, ids, strict=True):
         if arrival != keys.arrival_value(record.recorded_at, q):
             mismatches.append(Mismatch("arrivals", f"{_place(record)} is not what the log holds", record.entity))

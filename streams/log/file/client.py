@@ -109,9 +109,7 @@ class Client:
             self._connection = None
 
     def _gone(self) -> OwnerGone:
-        return OwnerGone(
-            f"{self._path}: no process owns this log, or it ended just now; open the log, or ask again"
-        )
+        return OwnerGone(f"{self._path}: no process owns this log, or it ended just now; open the log, or ask again")
 
 
 def _has_ended(connection: socket.socket) -> bool:

@@ -36,9 +36,7 @@ from refold.streams.log.file.scan import Cursor, Row, rows
 class Database:
     """Made by `create`, `open` (owner) or `read` (reader); a context manager. Threads may share it."""
 
-    def __init__(
-        self, path: Path, raw: Rdict, *, note: layout.SyncedNote | None = None, folder: str = ""
-    ) -> None:
+    def __init__(self, path: Path, raw: Rdict, *, note: layout.SyncedNote | None = None, folder: str = "") -> None:
         self.path = path
         self._raw = raw
         self._columns = _columns(raw)
@@ -297,9 +295,7 @@ class Database:
                 "was not acknowledged"
             )
         if os.getpid() != self._process:
-            raise InputError(
-                f"{self.path}: opened before this process was forked; open the log after the fork"
-            )
+            raise InputError(f"{self.path}: opened before this process was forked; open the log after the fork")
 
 
 def _columns(raw: Rdict) -> dict[Family, Rdict]:

@@ -21,9 +21,7 @@ from refold.avro.errors import InputError, RefoldError, StorageError, Validation
 MESSAGE_BYTES_MAX = 64 << 20
 
 _CLASSES: dict[str, type[RefoldError]] = {
-    name: value
-    for name, value in vars(errors).items()
-    if isinstance(value, type) and issubclass(value, RefoldError)
+    name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, RefoldError)
 }
 
 

@@ -99,15 +99,11 @@ class Server:
             return
         with self._lock:
             if len(self._connections) < CONNECTIONS_MAX:
-                thread = Thread(
-                    target=self._converse, args=(connection,), name="refold-owner-answers", daemon=True
-                )
+                thread = Thread(target=self._converse, args=(connection,), name="refold-owner-answers", daemon=True)
                 self._connections[connection] = thread
                 thread.start()
                 return
-        refusal = StorageError(
-            f"the log's owner has {CONNECTIONS_MAX} connections already; close some, ask again"
-        )
+        refusal = StorageError(f"the log's owner has {CONNECTIONS_MAX} connections already; close some, ask again")
         # Small enough for the socket's buffer: this does not wait for the asker.
         _send(connection, encode(answer_error(refusal)))
         connection.close()
@@ -137,9 +133,7 @@ class Server:
             return encode(answer_error(error))
         except Exception as error:
             _log.exception("the log's owner failed on a question")
-            failure = StorageError(
-                f"the log's owner failed: {type(error).__name__}: {error}; its log says where"
-            )
+            failure = StorageError(f"the log's owner failed: {type(error).__name__}: {error}; its log says where")
             return encode(answer_error(failure))
 
 

@@ -77,7 +77,10 @@ def held(path: Path) -> object:
     with refold.open(f"file:{path}", read_only=True) as log:
         port = log.port
         return (
-            {partition: [record.id for record in port.read(partition, 0, end)] for partition, end in port.ends().items()},
+            {
+                partition: [record.id for record in port.read(partition, 0, end)]
+                for partition, end in port.ends().items()
+            },
             [version.definition.fingerprint for version in port.registry],
             list(port.markers()),
             sorted(each.name for each in (path / "blobs").rglob("*")),
