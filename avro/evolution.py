@@ -11,7 +11,7 @@ from typing import Any
 
 from refold.avro.definition import FieldDefinition, TypeDefinition
 from refold.avro.errors import SchemaError
-from refold.avro.nodes import Node, allows, value_of
+from refold.avro.nodes import Node, allows, nullable, value_of
 from refold.avro.values import first_name
 
 PROMOTIONS = {("int", "long"), ("float", "double")}
@@ -41,7 +41,7 @@ def _type_reasons(old: TypeDefinition, new: TypeDefinition) -> Iterator[str]:
 def _field_reasons(old: FieldDefinition, new: FieldDefinition) -> Iterator[str]:
     if old.name not in (new.name, *new.aliases):
         yield f"{new.name}: it was called {old.name}; list that in aliases, for Avro's readers go by it"
-    yield from _node_reasons(old.node, new.node, new.name)
+    yield from _node_reasons(nullable(old.node), nullable(new.node), new.name)  # a patch may leave out any field
     same_version = old.code.get("name") == new.code.get("name") and old.code.get("version") == new.code.get("version")
     if old.reducer == new.reducer == "custom" and same_version and old.code != new.code:
         yield f"{new.name}: the code of {new.code.get('name')} changed under the same version; raise its version"

@@ -11,6 +11,8 @@ import platform
 import tempfile
 from pathlib import Path
 
+from refold.reducers import fold
+
 from folding import Case, Figures, measure
 from rich.console import Console
 from rich.table import Table
@@ -29,7 +31,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where the logs are made")
     options = parser.parse_args()
     console = Console()
-    console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores, logs in {options.folder}")
+    build = "plain Python" if fold.__file__.endswith(".py") else "hot path compiled by mypyc"
+    console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {build}, logs in {options.folder}")
     table = Table(title="Folding on the embedded log (one process, timeline, arrivals, ids and changes on)")
     for column in (
         "workload",

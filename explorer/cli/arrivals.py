@@ -41,11 +41,7 @@ class Arrival(Protocol):
 
 def arrival_of(form: str, files: Sequence[ExchangeFile], vocabulary: Vocabulary) -> Arrival:
     """The files, read as their format asks."""
-    return (
-        Incoming(files, vocabulary)
-        if form == OBSERVATIONS
-        else Conversations(READERS[form], files, vocabulary)
-    )
+    return Incoming(files, vocabulary) if form == OBSERVATIONS else Conversations(READERS[form], files, vocabulary)
 
 
 class Conversations:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from refold.avro.definition import FieldDefinition, TypeDefinition
+from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError
 from refold.avro.jsonform import reader
 from refold.avro.nodes import JSON, Node, allows, value_of
@@ -25,6 +25,7 @@ NUMBERS = {"int": int, "long": int, "float": float, "double": float}
 def patch_of(definition: TypeDefinition, assignments: Iterable[str]) -> dict[str, Any]:
     """The patch that some assignments make; InputError names the one that is wrong."""
     patch: dict[str, Any] = {}
+    given: set[str] = set()
     fields = {**definition.by_first_name, **definition.fields}
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
@@ -34,22 +35,17 @@ def patch_of(definition: TypeDefinition, assignments: Iterable[str]) -> dict[str
         if name not in fields:
             known = ", ".join(definition.fields)
             raise InputError(f"{path}: {definition.name} has the fields {known}")
-        if dot:
-            entries = patch.setdefault(name, {})
-            _add_entry(fields[name], entries, key, _content(text, path), path)
-        elif name in patch:
+        if path in given or (name in given if dot else name in patch):
             raise InputError(f"{path}: given twice; give it once")
+        given.add(path)
+        field = fields[name]
+        if not dot:
+            patch[name] = _value(field.node, _content(text, path), path)
+        elif field.reducer != "map":
+            raise InputError(f"{path}: {name} is no map, so it has no entries; give {name}=VALUE")
         else:
-            patch[name] = _value(fields[name].node, _content(text, path), path)
+            patch.setdefault(name, {})[key] = _value(field.element, _content(text, path), path)
     return patch
-
-
-def _add_entry(field: FieldDefinition, entries: dict[str, Any], key: str, text: str, path: str) -> None:
-    if field.reducer != "map":
-        raise InputError(f"{path}: {field.name} is no map, so it has no entries; give {field.name}=VALUE")
-    if key in entries:
-        raise InputError(f"{path}: given twice; give it once")
-    entries[key] = _value(field.element, text, path)
 
 
 def _content(text: str, path: str) -> str:

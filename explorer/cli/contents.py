@@ -34,9 +34,7 @@ def blob(place: Place, digest: str, output: Path | None, force: bool) -> int:
       refold blob 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 -o result.json
     """
     if not HASH.match(digest):
-        raise InputError(
-            f"{digest!r:.80}: a content is named by 64 hexadecimal digits; `refold state` shows them"
-        )
+        raise InputError(f"{digest!r:.80}: a content is named by 64 hexadecimal digits; `refold state` shows them")
     with place.read() as log:
         content = log.blob(digest.lower())
     if output is None:

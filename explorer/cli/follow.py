@@ -16,9 +16,7 @@ from refold.streams.mutations import Shown
 
 
 @click.command(epilog=WHEN)
-@click.option(
-    "--from", "from_", metavar="WHEN", help="Begin after this point [the beginning; with --follow: now]."
-)
+@click.option("--from", "from_", metavar="WHEN", help="Begin after this point [the beginning; with --follow: now].")
 @click.option("--follow", "--live", "-f", is_flag=True, help="Go on as changes come, until interrupted.")
 @as_json
 @on_log
@@ -63,16 +61,12 @@ class _Shown:
     def _version(self, change: Change) -> TypeVersion:
         self.humane = Humane(self._log.types)
         versions = self._log.port.registry.versions(change.entity.partition("/")[0])
-        return next(
-            (each for each in versions if each.definition.fingerprint == change.definition), versions[-1]
-        )
+        return next((each for each in versions if each.definition.fingerprint == change.definition), versions[-1])
 
 
 def _show(screen: Screen, change: Change, shown: _Shown, partition: int) -> None:
     if change.redefined:
-        screen.say(
-            f"{change.entity} v{change.to_version} folds to another state by a new definition of its type"
-        )
+        screen.say(f"{change.entity} v{change.to_version} folds to another state by a new definition of its type")
         return
     for row in change_rows(change, shown.of(change), partition):
         old, new = (shown.humane.element(row.entity, row.field, value) for value in (row.old, row.new))

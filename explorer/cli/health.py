@@ -26,12 +26,8 @@ REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 FREE_BYTES_MIN = 512 * 1024 * 1024
 MIB = 1024 * 1024
 DISK_REMEDY = f"free at least {FREE_BYTES_MIN // MIB:,} MiB: rewriting tables takes room for a while"
-CLOCK_REMEDY = (
-    "set this machine's clock: until it is past the newest record, what is recorded gets that one's time"
-)
-REDUCER_REMEDY = (
-    "put the module that defines the reducer on PYTHONPATH, as it was when the type was registered"
-)
+CLOCK_REMEDY = "set this machine's clock: until it is past the newest record, what is recorded gets that one's time"
+REDUCER_REMEDY = "put the module that defines the reducer on PYTHONPATH, as it was when the type was registered"
 
 
 class Finding(NamedTuple):
@@ -52,9 +48,7 @@ def examine(place: Place) -> list[Finding]:
     except RefoldError as error:
         return [
             *findings,
-            Finding(
-                "log", False, str(error), "name another place with --log, or install the release it says"
-            ),
+            Finding("log", False, str(error), "name another place with --log, or install the release it says"),
         ]
     findings += _disk(path if exists else _nearest(path))
     if not exists:
@@ -66,9 +60,7 @@ def examine(place: Place) -> list[Finding]:
             for part in (_size, _clock, _types):
                 findings += _guarded(part, log)
     except RefoldError as error:
-        findings.append(
-            Finding("log", False, str(error), "restore the log from a copy, or import an export of it")
-        )
+        findings.append(Finding("log", False, str(error), "restore the log from a copy, or import an export of it"))
     return findings
 
 
@@ -76,30 +68,20 @@ def _guarded(part: Callable[[Log], Iterator[Finding]], log: Log) -> list[Finding
     try:
         return list(part(log))
     except RefoldError as error:
-        return [
-            Finding(
-                "log", False, str(error), "run `refold verify`; restore the log from a copy if it finds more"
-            )
-        ]
+        return [Finding("log", False, str(error), "run `refold verify`; restore the log from a copy if it finds more")]
 
 
 def _libraries() -> Iterator[Finding]:
-    yield Finding(
-        "refold", True, f"{refold.__version__} on Python {platform.python_version()}, {platform.platform()}"
-    )
+    yield Finding("refold", True, f"{refold.__version__} on Python {platform.python_version()}, {platform.platform()}")
     try:
         required = importlib.metadata.requires("refold") or []
     except importlib.metadata.PackageNotFoundError:
         return  # it runs from its source, and by now has imported what it needs
-    for name in sorted(
-        found[0] for each in required if "extra" not in each and (found := REQUIREMENT.match(each))
-    ):
+    for name in sorted(found[0] for each in required if "extra" not in each and (found := REQUIREMENT.match(each))):
         try:
             yield Finding(name, True, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(
-                name, False, "not installed", "install refold again: pip install --force-reinstall refold"
-            )
+            yield Finding(name, False, "not installed", "install refold again: pip install --force-reinstall refold")
 
 
 def _nearest(path: Path) -> Path:
@@ -146,9 +128,7 @@ def _owner(path: Path, timeout_s: float) -> Iterator[Finding]:
 
 def _size(log: Log) -> Iterator[Finding]:
     records = sum(log.port.ends().values())
-    yield Finding(
-        "records", True, f"{records:,} in {log.port.partitions} partitions, log id {log.port.log_id.hex()}"
-    )
+    yield Finding("records", True, f"{records:,} in {log.port.partitions} partitions, log id {log.port.log_id.hex()}")
 
 
 def _clock(log: Log) -> Iterator[Finding]:
@@ -168,9 +148,7 @@ def _clock(log: Log) -> Iterator[Finding]:
 def _types(log: Log) -> Iterator[Finding]:
     for name in sorted({version.definition.name for version in log.port.registry}):
         version = log.port.registry.newest(name)
-        custom = ", ".join(
-            str(field.code["name"]) for field in version.definition.fields.values() if field.code
-        )
+        custom = ", ".join(str(field.code["name"]) for field in version.definition.fields.values() if field.code)
         try:
             Fold(version.definition)
         except RefoldError as error:

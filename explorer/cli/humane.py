@@ -90,9 +90,7 @@ def _plain(node: dict[str, Any]) -> Convert:
         return lambda value: {key: entry(each) for key, each in value.items()}
     if kind == "record":
         fields = {first_name(field): humane(field["type"]) for field in node["fields"]}
-        return lambda value: {
-            key: fields[key](each) if key in fields else each for key, each in value.items()
-        }
+        return lambda value: {key: fields[key](each) if key in fields else each for key, each in value.items()}
     return lambda value: value
 
 

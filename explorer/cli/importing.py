@@ -99,9 +99,7 @@ def _checked(place: Place, form: str, files: list[ExchangeFile]) -> tuple[Arriva
         log = stack.enter_context(place.read()) if place.exists() else None
         held = () if log is None else log.port.registry
         arrival = arrival_of(form, files, Vocabulary(held, place.own_types(), shipped_types()))
-        return arrival, arrival.check(
-            lambda digest: log is not None and log.port.blob(digest) is not None, progress
-        )
+        return arrival, arrival.check(lambda digest: log is not None and log.port.blob(digest) is not None, progress)
 
 
 @contextmanager
@@ -123,9 +121,7 @@ def _accounted(intake: Intake, total: int) -> Iterator[None]:
 
 def _report(screen: Screen, intake: Intake, as_json: bool) -> None:
     if as_json:
-        screen.json(
-            {"read": intake.read, "new": intake.new, "known": intake.known, "entities": len(intake.entities)}
-        )
+        screen.json({"read": intake.read, "new": intake.new, "known": intake.known, "entities": len(intake.entities)})
         return
     read, of = counted(intake.read, "observation"), counted(len(intake.entities), "entity", "entities")
     screen.say(f"{read} of {of} read: {intake.new:,} new, {intake.known:,} already known")

@@ -55,9 +55,7 @@ class InOrder(click.Group):
 @click.version_option(refold.__version__, message="refold %(version)s")
 @place_options
 @click.pass_context
-def cli(
-    context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None
-) -> int:
+def cli(context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None) -> int:
     """What your agents observed and did, and what their world looked like at any moment.
 
     \b

@@ -27,12 +27,8 @@ from refold.streams.open import process_surroundings
 @click.option("--at", metavar="TIME", help="When it happened, RFC 3339 [now].")
 @click.option("--source", metavar="AGENT[/RUN]", help="Who observed it [this process, in a run of its own].")
 @click.option("--priority", type=int, default=0, show_default=True, help="A greater one wins over any time.")
-@click.option(
-    "--cause", "causes", multiple=True, metavar="ID", help="An observation this one was derived from."
-)
-@click.option(
-    "--clear", "cleared", multiple=True, metavar="FIELD", help="Take back all that was asserted of a field."
-)
+@click.option("--cause", "causes", multiple=True, metavar="ID", help="An observation this one was derived from.")
+@click.option("--clear", "cleared", multiple=True, metavar="FIELD", help="Take back all that was asserted of a field.")
 @click.option(
     "--retract", "retracts", multiple=True, metavar="ID", help="An observation of this entity that was wrong."
 )
@@ -76,10 +72,7 @@ def observe(place: Place, entity: str, assignments: tuple[str, ...], as_json: bo
 
 def _envelope(options: dict[str, Any]) -> dict[str, Any]:
     """The keywords of `Log.observe`."""
-    given = {
-        name: options[name]
-        for name in ("priority", "causes", "cleared", "retracts", "subject", "allow_future")
-    }
+    given = {name: options[name] for name in ("priority", "causes", "cleared", "retracts", "subject", "allow_future")}
     given["observed_at"] = None if options["at"] is None else parse_time(options["at"], "--at")
     given["source"] = _source(options["source"])
     if options["link"] is not None and options["unlink"] is not None:
@@ -93,9 +86,7 @@ def _envelope(options: dict[str, Any]) -> dict[str, Any]:
         given["kind"] = kind
         given["link"] = _link(f"--{kind}", options[kind], *validity)
     elif any(each is not None for each in validity):
-        raise InputError(
-            "--valid-from and --valid-to say when a link holds; give --link RELATION=TARGET with them"
-        )
+        raise InputError("--valid-from and --valid-to say when a link holds; give --link RELATION=TARGET with them")
     return given
 
 

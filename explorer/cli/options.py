@@ -47,18 +47,14 @@ class Place:
 
     def read(self) -> Log:
         """The log, opened to read: it is never made, and nothing in it changes."""
-        return open_log(
-            self.url, types=self.type_paths(), read_only=True, owner_timeout_s=self.owner_timeout_s
-        )
+        return open_log(self.url, types=self.type_paths(), read_only=True, owner_timeout_s=self.owner_timeout_s)
 
     @contextmanager
     def write(self, *, make: bool = True) -> Iterator[Log]:
         """The log, opened to write and closed behind; with `make`, it is made where there is none."""
         if not make and not self.exists():
             shown = self.url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
-            raise InputError(
-                f"{shown}: no log is here yet; record into it first, or give its path with --log"
-            )
+            raise InputError(f"{shown}: no log is here yet; record into it first, or give its path with --log")
         with open_log(self.url, types=self.type_paths(), owner_timeout_s=self.owner_timeout_s) as log:
             yield log
             log.flush()

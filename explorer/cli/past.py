@@ -21,9 +21,7 @@ from refold.streams.mutations import Row
 @clock
 @as_json
 @on_log
-def history(
-    place: Place, entity: str, since: str | None, until: str | None, clock: str, as_json: bool
-) -> int:
+def history(place: Place, entity: str, since: str | None, until: str | None, clock: str, as_json: bool) -> int:
     """List what changed in an entity: old, new, when, by whom.
 
     \b

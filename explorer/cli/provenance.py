@@ -104,9 +104,7 @@ def _show(screen: Screen, log: Log, view: EntityView, asked: Asked, chain: list[
         for line in _lines(screen, log, humane, link):
             screen.say("  " * min(link.depth, 12) + line)
     screen.say()
-    screen.say(
-        f"{counted(len(chain), 'observation')}, {counted(max(link.depth for link in chain), 'step')} back"
-    )
+    screen.say(f"{counted(len(chain), 'observation')}, {counted(max(link.depth for link in chain), 'step')} back")
 
 
 def _lines(screen: Screen, log: Log, humane: Humane, link: Link) -> Iterator[str]:
@@ -117,9 +115,7 @@ def _lines(screen: Screen, log: Log, humane: Humane, link: Link) -> Iterator[str
     statement, source = link.statement, link.statement.source
     yield f"{lead}{statement.entity}  observation {link.observation}"
     parts = [("run", source.run), ("step", source.step), ("tool", source.tool)]
-    by = " ".join(
-        [source.agent or "-", *(f"{name} {given}" for name, given in parts if given), f"seq {source.seq}"]
-    )
+    by = " ".join([source.agent or "-", *(f"{name} {given}" for name, given in parts if given), f"seq {source.seq}"])
     yield (
         f"  at {link.position}  observed {moment(statement.observed_at)}  "
         f"recorded {moment(link.recorded_at * 1000)}  by {by}"

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from refold.avro.times import time_text
+from refold.streams.exchange.output import json_line
 from refold.streams.point import Point
 
 ID_DIGITS = 12
@@ -107,24 +108,22 @@ class Screen:
         """The cut that an answer about the past is for, and whether it may still grow."""
         self.say(f"{name} {point.cut} ({point.cut.short})", "dim")
         if point.open and point.cut.observed_until is not None:
-            self.say(
-                f"still open: more may be recorded that was observed by {moment(point.cut.observed_until)}"
-            )
+            self.say(f"still open: more may be recorded that was observed by {moment(point.cut.observed_until)}")
         elif point.open:
             self.say("still open: this time is not yet 5 s old, so more may be recorded before it")
 
     def json(self, tree: Any) -> None:
         """One JSON value, indented."""
-        self._write_json(tree, 2)
+        sys.stdout.write(json.dumps(tree, ensure_ascii=not _is_utf8(), indent=2) + "\n")
 
     def json_line(self, tree: Any) -> None:
         """One JSON value on one line."""
-        self._write_json(tree, None)
+        sys.stdout.write(json_line(tree, ascii_only=not _is_utf8()))
 
     def flush(self) -> None:
         """Let readers of a pipe see everything so far."""
         sys.stdout.flush()
 
-    def _write_json(self, tree: Any, indent: int | None) -> None:
-        plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-        sys.stdout.write(json.dumps(tree, ensure_ascii=plain, indent=indent) + "\n")
+
+def _is_utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -68,10 +68,7 @@ def _show(screen: Screen, view: EntityView, humane: Humane) -> None:
         else:
             rows.append([name, humane.field(view.entity, name, value), *_holder(screen, view.holder(name))])
     screen.table(FIELDS, rows)
-    links = [
-        [each["relation"], each["target"], _validity(each), screen.id(each["by"].hex())]
-        for each in view.links
-    ]
+    links = [[each["relation"], each["target"], _validity(each), screen.id(each["by"].hex())] for each in view.links]
     if links:
         screen.say()
         screen.table(LINKS, links)
@@ -106,9 +103,7 @@ def _validity(link: dict[str, Any]) -> str:
     return " ".join(sides) or "-"
 
 
-def _show_conflicts(
-    screen: Screen, view: EntityView, shown: Shown, humane: Humane, conflicts: Conflicts
-) -> None:
+def _show_conflicts(screen: Screen, view: EntityView, shown: Shown, humane: Humane, conflicts: Conflicts) -> None:
     if not conflicts.total:
         return
     screen.say()

@@ -33,9 +33,7 @@ SHOWN = (Column("field", "cyan"), Column("type"), Column("reducer", "green"), Co
 
 @click.command()
 @click.argument("name", required=False)
-@click.option(
-    "--schema", type=click.Choice(list(SCHEMAS)), help="Print a schema derived from the type NAME, as Avro."
-)
+@click.option("--schema", type=click.Choice(list(SCHEMAS)), help="Print a schema derived from the type NAME, as Avro.")
 @click.option(
     "--register",
     type=click.Path(path_type=Path),
@@ -60,9 +58,7 @@ def types(place: Place, name: str | None, schema: str | None, register: Path | N
     registry, known = _known(place)
     if name is None:
         if schema is not None:
-            raise InputError(
-                f"--schema {schema}: name the type, such as `refold types run --schema {schema}`"
-            )
+            raise InputError(f"--schema {schema}: name the type, such as `refold types run --schema {schema}`")
         _list(screen, known, registry, as_json)
         return 0
     if name not in known:
@@ -138,9 +134,7 @@ def _show(screen: Screen, definition: TypeDefinition, as_json: bool) -> None:
     if definition.closed_by:
         screen.say(f"closed by {definition.closed_by}")
     screen.say()
-    rows = [
-        [each.name, type_text(each.node), _reducer(each), each.doc] for each in definition.fields.values()
-    ]
+    rows = [[each.name, type_text(each.node), _reducer(each), each.doc] for each in definition.fields.values()]
     screen.table(SHOWN, rows)
 
 

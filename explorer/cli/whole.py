@@ -22,9 +22,7 @@ ROOT = re.compile(r"[0-9a-f]{64}\Z")
 @click.option("--expect-root", metavar="HEX", help="Exit with 1 unless the root is this one.")
 @as_json
 @on_log
-def rebuild(
-    place: Place, at: str | None, clock: str, full: bool, expect_root: str | None, as_json: bool
-) -> int:
+def rebuild(place: Place, at: str | None, clock: str, full: bool, expect_root: str | None, as_json: bool) -> int:
     """Rebuild every entity as it was; print the root over all.
 
     Two logs with the same observations have the same root, whatever their order, repeats and partitions.
@@ -57,9 +55,7 @@ def rebuild(
                 "red" if differs else "green",
             )
         source = view.source
-        reopened = (
-            f"{source['reopened']:,} entities folded from nothing, {source['scanned']:,} records read again"
-        )
+        reopened = f"{source['reopened']:,} entities folded from nothing, {source['scanned']:,} records read again"
         screen.say(f"by full replay of {source['replayed']:,} records; {reopened}")
     return int(differs)
 
@@ -95,8 +91,6 @@ def verify(place: Place, as_json: bool) -> int:
             else counted(len(verdict.mismatches), "mismatch", "mismatches"),
             "green" if verdict.ok else "red",
         )
-        rows = [
-            [each.place, each.entity or "-", each.field or "-", each.problem] for each in verdict.mismatches
-        ]
+        rows = [[each.place, each.entity or "-", each.field or "-", each.problem] for each in verdict.mismatches]
         screen.table([Column(header) for header in ("place", "entity", "field", "problem")], rows)
     return 0 if verdict.ok else 1

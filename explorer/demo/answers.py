@@ -41,9 +41,7 @@ def replay(log: refold.Log, view: refold.StateView) -> list[Replayed]:
     return [_replayed(log, view, rows, noted) for rows in _by_observation(log, PIPELINE, view.cut)]
 
 
-def _replayed(
-    log: refold.Log, view: refold.StateView, rows: Sequence[refold.Row], noted: dict[int, str]
-) -> Replayed:
+def _replayed(log: refold.Log, view: refold.StateView, rows: Sequence[refold.Row], noted: dict[int, str]) -> Replayed:
     version = rows[0].version
     moves = [row for row in rows if row.field == "steps"] or [row for row in rows if row.field == "outputs"]
     ended = [row.key for row in moves if row.field == "steps" and row.new["status"] == "committed"]

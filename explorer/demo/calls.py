@@ -27,9 +27,7 @@ class Calls:
         """Number the calls, and count the failed tries, from the beginning."""
         self._position = self.failed_tries = 0
 
-    def call(
-        self, tool: str, inputs: Inputs, causes: Iterable[str], effect: str = "read"
-    ) -> tuple[Result, str]:
+    def call(self, tool: str, inputs: Inputs, causes: Iterable[str], effect: str = "read") -> tuple[Result, str]:
         """The tool's answer, and the id of the observation of it; raises the last try's ToolFailure."""
         action, last = self._asked(tool, inputs, causes, effect)
         if effect == "write":
@@ -77,9 +75,7 @@ class Calls:
         time.sleep(backoff_ms / 1000)
         return noted
 
-    def _answered(
-        self, action: str, tool: str, attempt: int, output: Result, seconds: float, last: str
-    ) -> str:
+    def _answered(self, action: str, tool: str, attempt: int, output: Result, seconds: float, last: str) -> str:
         patch = {"status": "succeeded", "attempts": attempt, "duration_ms": seconds * 1000}
         patch |= {"output": json.dumps(output), "output_type": "application/json", "ended_at": now_micros()}
         return self._journal.note(action, patch, [last], tool)

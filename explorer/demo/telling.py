@@ -65,9 +65,7 @@ class Telling:
         read, in_force = answers.planned_by(self._view), self._view[CONFIG].version
         equal("the overwrite stayed unread", True, read < in_force)
         page.line()
-        page.line(
-            f"   The agent planned by v{read}, read in its first step. At the end v{in_force} was in force."
-        )
+        page.line(f"   The agent planned by v{read}, read in its first step. At the end v{in_force} was in force.")
 
     def evaluation(self, judged: refold.StateView) -> None:
         """3: the verdict, the state it is about, and its sources, nearest first."""
@@ -92,13 +90,9 @@ class Telling:
         beyond, start = len(chain) - len(near), known[-1][1].entity
         page.line(f"   and {beyond} more behind these, the farthest: {start}")
         overwrite = self._view[CONFIG].held_by("rate_limit")[0].hex()
-        if equal(
-            "the overwrite is among the sources", True, overwrite in [each.observation for each in chain]
-        ):
+        if equal("the overwrite is among the sources", True, overwrite in [each.observation for each in chain]):
             page.line()
-            page.line(
-                f"   {overwrite[:ID_DIGITS]} is the overwrite of question 2: the refused payments went by it."
-            )
+            page.line(f"   {overwrite[:ID_DIGITS]} is the overwrite of question 2: the refused payments went by it.")
 
     def crash(self, crashed_at: int, kept: int) -> None:
         """4: the world at the moment of the crash, and the way there; crashed_at in microseconds."""
@@ -131,9 +125,7 @@ class Telling:
         page.table((document, "status", "reference"), rows)
         found = (known["status"], true["status"])
         self._checks.equal(f"{document} known, and true", ("approved", "paid"), found)
-        self._checks.equal(
-            f"the root at @{CRASH}, asked again", self._view.root, self._log.rebuild(f"@{CRASH}").root
-        )
+        self._checks.equal(f"the root at @{CRASH}, asked again", self._view.root, self._log.rebuild(f"@{CRASH}").root)
 
 
 def _version(each: Replayed) -> tuple[str, ...]:

@@ -37,9 +37,7 @@ class Tools:
     config: the payment tool's limits as they are now. hang: given the seconds for which no answer comes.
     """
 
-    def __init__(
-        self, seed: int, config: Callable[[], Mapping[str, int]], hang: Callable[[float], None]
-    ) -> None:
+    def __init__(self, seed: int, config: Callable[[], Mapping[str, int]], hang: Callable[[float], None]) -> None:
         self._random = random.Random(seed)
         self._config = config
         self._hang = hang

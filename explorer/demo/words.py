@@ -39,9 +39,7 @@ def stands(entity: refold.EntityView) -> str:
     fields, kind = entity.fields, entity.entity.partition("/")[0]
     if kind == "pipeline":
         done, step = fields["outputs"], f"step {fields['position']} of {fields['position_total']}"
-        return (
-            f"{fields['status']} {step}, {fields['current_step']}: {done['paid']} of {done['approved']} paid"
-        )
+        return f"{fields['status']} {step}, {fields['current_step']}: {done['paid']} of {done['approved']} paid"
     if kind == "tool_config":
         return _pairs({name: fields[name] for name in ("rate_limit", "timeout_ms")})
     if kind == "action":

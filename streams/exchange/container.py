@@ -27,9 +27,7 @@ CODEC = "deflate"
 MAGIC = b"Obj\x01"
 SUFFIX = ".avro"
 
-ORIGIN = record(
-    "refold.Origin", log=TEXT, partition={"type": "int"}, offset={"type": "long"}, recorded_at=MILLIS
-)
+ORIGIN = record("refold.Origin", log=TEXT, partition={"type": "int"}, offset={"type": "long"}, recorded_at=MILLIS)
 SCHEMA = emit(
     record(
         "refold.exported.observation",
@@ -62,9 +60,7 @@ def is_container(path: Path) -> bool:
         return False  # whoever reads it next says why it cannot be read
 
 
-def write_container(
-    file: IO[bytes], lines: Iterable[Mapping[str, Any]], definitions: list[Mapping[str, Any]]
-) -> None:
+def write_container(file: IO[bytes], lines: Iterable[Mapping[str, Any]], definitions: list[Mapping[str, Any]]) -> None:
     """Write lines as one container; `file` need not be seekable."""
     metadata = {METADATA: json.dumps(definitions, ensure_ascii=False)} if definitions else {}
     fastavro.writer(file, fastavro.parse_schema(SCHEMA), map(_datum, lines), codec=CODEC, metadata=metadata)
@@ -86,9 +82,7 @@ def container_definitions(path: Path, shown: str) -> Iterator[tuple[str, dict[st
             yield f"{shown}: definition {number}", each
 
 
-def container_lines(
-    path: Path, shown: str, progress: Progress | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def container_lines(path: Path, shown: str, progress: Progress | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each record as a line object, its place being FILE:RECORD, counted from 1."""
     size = path.stat().st_size if path.exists() else 0
     with _Container(path, shown) as reader:
@@ -101,12 +95,8 @@ def container_lines(
                 datum = next(records)
             except StopIteration:
                 return
-            except (
-                Exception
-            ) as error:  # fastavro raises what its inside does: EOFError, ValueError, zlib.error, ...
-                raise InputError(
-                    f"{place}: the Avro container is damaged or truncated ({error!r:.120})"
-                ) from None
+            except Exception as error:  # fastavro raises what its inside does: EOFError, ValueError, zlib.error, ...
+                raise InputError(f"{place}: the Avro container is damaged or truncated ({error!r:.120})") from None
             if progress is not None:
                 progress(reader.file.tell(), size)
             yield place, _line(datum, place)
@@ -126,16 +116,10 @@ class _Container:
             self.file.close()
             raise InputError(f"{shown}: is not an Avro container ({error!r:.120})") from None
         self.metadata: Mapping[str, str] = self._records.metadata
-        name = (
-            str(self._records.writer_schema.get("name", ""))
-            if isinstance(self._records.writer_schema, dict)
-            else ""
-        )
+        name = str(self._records.writer_schema.get("name", "")) if isinstance(self._records.writer_schema, dict) else ""
         if name != SCHEMA["name"]:
             self.file.close()
-            raise InputError(
-                f"{shown}: is no export of refold: its schema is {name!r}, not {SCHEMA['name']!r}"
-            )
+            raise InputError(f"{shown}: is no export of refold: its schema is {name!r}, not {SCHEMA['name']!r}")
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._records)
@@ -156,12 +140,8 @@ def _datum(line: Mapping[str, Any]) -> dict[str, Any]:
         "causes": [bytes.fromhex(each) for each in line["causes"]],
         "patch": json.dumps(line["patch"], ensure_ascii=False, separators=(",", ":")),
         "retracts": [bytes.fromhex(each) for each in line["retracts"]],
-        "link": None
-        if link is None
-        else {**link, **{key: _micros(link[key]) for key in ("valid_from", "valid_to")}},
-        "origin": None
-        if origin is None
-        else {**origin, "recorded_at": parse_time(origin["recorded_at"]) // 1000},
+        "link": None if link is None else {**link, **{key: _micros(link[key]) for key in ("valid_from", "valid_to")}},
+        "origin": None if origin is None else {**origin, "recorded_at": parse_time(origin["recorded_at"]) // 1000},
         "blobs": {digest: base64.b64decode(content) for digest, content in line.get("blobs", {}).items()},
     }
 
@@ -183,9 +163,7 @@ def _line(datum: Mapping[str, Any], place: str) -> dict[str, Any]:
         "causes": [each.hex() for each in datum["causes"]],
         "patch": patch,
         "retracts": [each.hex() for each in datum["retracts"]],
-        "link": None
-        if link is None
-        else {**link, **{key: _text(link[key]) for key in ("valid_from", "valid_to")}},
+        "link": None if link is None else {**link, **{key: _text(link[key]) for key in ("valid_from", "valid_to")}},
         "blobs": {digest: base64.b64encode(content).decode() for digest, content in datum["blobs"].items()},
     }
     if origin is not None:

@@ -59,9 +59,7 @@ class Incoming:
             for given in file.lines(progress[number] if progress else None):
                 take(*self._built(given, is_held))
 
-    def _built(
-        self, given: Given, is_held: IsHeld
-    ) -> tuple[Observation, bytes, TypeDefinition, dict[bytes, bytes]]:
+    def _built(self, given: Given, is_held: IsHeld) -> tuple[Observation, bytes, TypeDefinition, dict[bytes, bytes]]:
         blobs: dict[bytes, bytes] = {}
         try:
             observation, observation_id, definition = self._vocabulary.read(check_keys(given.line), blobs)

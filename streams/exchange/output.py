@@ -43,11 +43,20 @@ def whole_file(path: Path, *, replace: bool = False) -> Iterator[IO[bytes]]:
         raise
 
 
+# Line ends to some readers, str.splitlines among them; in JSON they stand inside texts only.
+_SEPARATORS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
+
+
+def json_line(tree: object, *, ascii_only: bool = False) -> str:
+    """A JSON value on one line, whoever splits it, with its line end."""
+    text = json.dumps(tree, ensure_ascii=ascii_only, separators=(",", ":"))
+    return (text if text.isascii() else text.translate(_SEPARATORS)) + "\n"
+
+
 def write_json_lines(file: IO[bytes], lines: Iterable[Mapping[str, Any]], *, zipped: bool) -> None:
     """One JSON object a line, in UTF-8; gzip without name and time, so that equal lines give equal bytes."""
     stream: IO[bytes] = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else file  # type: ignore[assignment]
     for line in lines:
-        stream.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode())
-        stream.write(b"\n")
+        stream.write(json_line(line).encode())
     if zipped:
         stream.close()

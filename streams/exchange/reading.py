@@ -67,9 +67,7 @@ def _read(stream: io.BufferedReader | gzip.GzipFile, place: str) -> bytes:
     try:
         data = stream.readline(LINE_BYTES_MAX + 1)
     except EOFError:
-        raise InputError(
-            f"{place}: the gzip stream ends early: the file is truncated; copy it again"
-        ) from None
+        raise InputError(f"{place}: the gzip stream ends early: the file is truncated; copy it again") from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{place}: the gzip stream is damaged: {error}") from None
     if len(data) > LINE_BYTES_MAX:

@@ -108,10 +108,6 @@ class Vocabulary:
         for definition in (*mine, *held, *carried, *shipped):
             found.setdefault(definition.fingerprint, definition)
         if not found:
-            known = ", ".join(
-                sorted({*self._mine, *self._shipped, *(each.definition.name for each in self._registry)})
-            )
-            raise SchemaError(
-                f"unknown type {type_name!r}; known here: {known}. Add its .avsc file with --types"
-            )
+            known = ", ".join(sorted({*self._mine, *self._shipped, *(each.definition.name for each in self._registry)}))
+            raise SchemaError(f"unknown type {type_name!r}; known here: {known}. Add its .avsc file with --types")
         return list(found.values())

@@ -99,7 +99,11 @@ def linking(kind: str = "link", link: Any = LINK, **given: Any) -> Observation:
         ({"patch": {"b": 1}}, "patch.b", "t has the fields a, title"),
         ({"patch": {1: 1}}, "patch.1", "t has the fields a, title"),
         ({"patch": {"a": None}}, "patch.a", "an assertion has a value; to take a field back, name it in cleared"),
-        ({"patch": {"title": "x", "heading": "y"}}, "patch.heading", "heading is given twice, by its first name and its later one"),
+        (
+            {"patch": {"title": "x", "heading": "y"}},
+            "patch.heading",
+            "heading is given twice, by its first name and its later one",
+        ),
         ({"patch": {}}, "patch", "an assert says something: fields, cleared or retracts"),
         ({"patch": None}, "patch", "an assert says something: fields, cleared or retracts"),
         ({"link": LINK}, "link", "goes with the kinds link and unlink"),
@@ -108,7 +112,7 @@ def linking(kind: str = "link", link: Any = LINK, **given: Any) -> Observation:
         ({"kind": "link", "link": LINK}, "kind", "link has no patch, no cleared and no retracts"),
         ({"kind": "unlink", "patch": None}, "link", "the kind unlink needs a Link: a relation and a target"),
     ],
-)  # fmt: skip
+)
 def test_what_may_not_stand_in_an_envelope(given: dict[str, Any], field: str, rule: str) -> None:
     with pytest.raises(ValidationError) as caught:
         build(**given)
@@ -196,8 +200,10 @@ def test_every_part_of_an_observation_makes_another_id() -> None:
     for name, value in CHANGED.items():
         outer, _, part = name.partition(".")
         ids.add(identify(build(**{outer: Source(**{part: value}) if part else value})))
-    links = [LINK, Link("used", LINK.target), Link(LINK.relation, "t/2"), Link(*dataclasses.astuple(LINK)[:2], 0)]
-    links += [dataclasses.replace(LINK, valid_to=0), dataclasses.replace(LINK, valid_from=0, valid_to=0)]
+    links = [LINK, Link("used", LINK.target), Link(LINK.relation, "t/2")]
+    links += [
+        dataclasses.replace(LINK, valid_from=start, valid_to=end) for start, end in ((0, None), (None, 0), (0, 0))
+    ]
     for kind in ("link", "unlink"):
         ids |= {identify(linking(kind, link)) for link in links}
     assert len(ids) == 1 + len(CHANGED) + 2 * len(links)

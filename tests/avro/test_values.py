@@ -19,15 +19,19 @@ from hypothesis import strategies as st
 from refold.avro.blob import Blob, Sealed
 from refold.avro.canonical import encode
 from refold.avro.errors import ValidationError
-from refold_tests.specimens import BLOBS, canonical, given_observations, only, said
-from refold_tests.specimens import built as build
+from refold.avro.jsonform import shower
+from refold_tests.specimens import BLOBS, built, canonical, given_observations, only, said, specimen
 from refold_tests.vector_inputs import BLOB, JSON, SEALED
 
 BLOB_TYPE = ["null", "string", "refold.Blob", "refold.Sealed"]
 COLOUR = {"type": "enum", "name": "Colour", "symbols": ["RED", "GREEN"]}
 FOUR = {"type": "fixed", "name": "Four", "size": 4}
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
-POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "long"}, {"name": "y", "type": ["null", "long"]}]}
+POINT = {
+    "type": "record",
+    "name": "Point",
+    "fields": [{"name": "x", "type": "long"}, {"name": "y", "type": ["null", "long"]}],
+}
 DATE = {"type": "int", "logicalType": "date"}
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -37,7 +41,7 @@ CLOCK_MS = {"type": "int", "logicalType": "time-millis"}
 UUID = {"type": "string", "logicalType": "uuid"}
 
 
-class Shade(str, enum.Enum):
+class Shade(str, enum.Enum):  # noqa: UP042 - a StrEnum's str() is its text; the older form's is not
     """A Python enum of text: its str() is `Shade.RED`."""
 
     RED = "RED"
@@ -53,9 +57,9 @@ class Moment(dt.datetime):
     """A datetime of another class, as several libraries have."""
 
 
-def at(*parts: int, zone: dt.tzinfo | None = dt.UTC) -> dt.datetime:
+def at(year: int, month: int, day: int, *, second: int = 0, zone: dt.tzinfo | None = dt.UTC) -> dt.datetime:
     """A datetime."""
-    return Moment(*parts, tzinfo=zone)  # type: ignore[arg-type]
+    return Moment(year, month, day, 0, 0, second, tzinfo=zone)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +103,9 @@ def at(*parts: int, zone: dt.tzinfo | None = dt.UTC) -> dt.datetime:
         (MICROS, 5, 5),
         (MICROS, "1970-01-01T00:00:00.000001Z", 1),
         (MICROS, "1970-01-01 01:00:00+01:00", 0),
-        (MICROS, at(1970, 1, 1, 0, 0, 1), 1_000_000),
+        (MICROS, at(1970, 1, 1, second=1), 1_000_000),
         (MILLIS, "1969-12-31T23:59:59.999999Z", -1),
-        (MILLIS, at(1970, 1, 1, 0, 0, 1), 1000),
+        (MILLIS, at(1970, 1, 1, second=1), 1000),
         (LOCAL, "1970-01-01T00:00:01", 1_000_000),
         (LOCAL, at(1970, 1, 2, zone=None), 86_400_000_000),
         (DATE, "1970-01-02", 1),
@@ -219,7 +223,7 @@ def test_values_are_kept_in_one_form(schema: object, value: Any, kept: Any) -> N
         (BLOB_TYPE, Sealed(None, b""), "a Sealed has the text of a key id, and ciphertext bytes"),  # type: ignore[arg-type]
         (BLOB_TYPE, {"hash": BLOB.hash, "size": 1, "media_type": ""}, "a string"),
     ],
-)  # fmt: skip
+)
 def test_a_refusal_names_field_rule_and_what_was_given(schema: object, value: Any, rule: str) -> None:
     with pytest.raises(ValidationError) as caught:
         canonical(schema, value)
@@ -411,18 +415,12 @@ def test_without_a_store_a_large_value_is_refused_by_name() -> None:
 @given(given_observations())
 def test_the_door_keeps_what_it_made(given_parts: dict[str, Any]) -> None:
     """What was canonical stays so: giving it again makes the same observation."""
-    observation = build(given_parts)
+    observation = built(given_parts)
     if observation.kind != "assert":
         return
-    patch = {name: _regiven(name, value) for name, value in observation.patch.items()}
-    assert build({**given_parts, "patch": patch}) == observation
-
-
-def _regiven(name: str, value: Any) -> Any:
-    from refold.avro.jsonform import shower  # noqa: PLC0415
-    from refold_tests.specimens import specimen  # noqa: PLC0415
-
-    return shower(specimen().by_first_name[name].node, python=True)(value)
+    fields = specimen().by_first_name
+    patch = {name: shower(fields[name].node, python=True)(value) for name, value in observation.patch.items()}
+    assert built({**given_parts, "patch": patch}) == observation
 
 
 @given(BLOBS)

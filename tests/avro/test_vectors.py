@@ -125,7 +125,9 @@ def test_making_vectors_again_changes_none(tmp_path: Path, monkeypatch: pytest.M
         name: (ROOT / "avro" / "vectors" / name).read_bytes() for name in vectors.files()
     }
     changed = tmp_path / "identity.json"
-    changed.write_text(changed.read_text(encoding="ascii").replace(IDENTITY["cases"][3]["id"], "00" * 32), encoding="ascii")
+    changed.write_text(
+        changed.read_text(encoding="ascii").replace(IDENTITY["cases"][3]["id"], "00" * 32), encoding="ascii"
+    )
     before = changed.read_bytes()
     said.clear()
     assert vectors.main(said.append) == 1

@@ -259,9 +259,7 @@ def test_a_refused_import_makes_no_log(tmp_path: Path) -> None:
         assert not (tmp_path / "new").exists()
 
 
-def test_an_exported_line_that_was_changed_is_refused(
-    path: Path, refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_an_exported_line_that_was_changed_is_refused(path: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     first, second = exported(path)
     second["patch"]["rate_limit"] = 71
     (tmp_path / "changed.jsonl").write_bytes(lines(first, second))
@@ -271,9 +269,7 @@ def test_an_exported_line_that_was_changed_is_refused(
     assert "is not the id of this content" in said
 
 
-def test_a_truncated_avro_container_is_refused(
-    path: Path, refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_truncated_avro_container_is_refused(path: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     whole = tmp_path / "whole.avro"
     assert refold_command("export", whole, log=f"file:{path}").status == 0
     (tmp_path / "cut.avro").write_bytes(whole.read_bytes()[:-30])
@@ -282,9 +278,7 @@ def test_a_truncated_avro_container_is_refused(
     assert "damaged or truncated" in said
 
 
-def test_an_export_overwrites_nothing_unasked(
-    refused: Callable[..., str], path: Path, tmp_path: Path
-) -> None:
+def test_an_export_overwrites_nothing_unasked(refused: Callable[..., str], path: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     target.write_text("precious")
     assert "--force" in refused("export", "out.jsonl")

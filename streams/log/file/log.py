@@ -157,15 +157,11 @@ class FileLog(LogPort):
             self._push(sync=True)
 
     def _push(self, *, sync: bool) -> None:
-        if self._asked(lambda client: self._outbox.send(client, sync=sync)):
-            self._is_behind = True
-        else:
+        if not self._asked(lambda client: self._outbox.send(client, sync=sync)):
             self._outbox.write(self._as_owner, sync=sync)
 
     def mark(self, marked: Marked, *, replace: bool) -> None:
-        if self._asked(lambda client: client.call("mark", {"marked": list(marked), "replace": replace})):
-            self._is_behind = True
-        else:
+        if not self._asked(lambda client: client.call("mark", {"marked": list(marked), "replace": replace})):
             self._as_owner.mark(marked, replace=replace)
 
     def put_blob(self, digest: bytes, content: bytes) -> None:
@@ -188,6 +184,7 @@ class FileLog(LogPort):
         self._require_writable()
         deadline = None
         while self._client is not None:
+            self._is_behind = True  # also where this fails: it may have been done
             try:
                 ask(self._client)
                 return True
@@ -246,11 +243,11 @@ class FileLog(LogPort):
 
     @contextmanager
     def still(self) -> Iterator[LogPort]:
+        self.flush()
         self.refresh()
         if self._owner is None:
             yield self  # it moves when it is asked to
             return
-        self.flush()
         reader = FileLog(self.path, clock_ms=self._clock_ms, new_id=self._new_id, read_only=True)
         try:
             yield reader

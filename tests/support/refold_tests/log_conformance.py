@@ -94,9 +94,7 @@ def changes_of(log: LogPort) -> dict[str, list[Change]]:
     return found
 
 
-def assert_folded(
-    log: LogPort, observations: Sequence[Observation], definition: TypeDefinition = THING
-) -> None:
+def assert_folded(log: LogPort, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
     """The table and the chains of changes are those of the observations, as the naive fold has them."""
     reference = reference_definition(definition)
     states = {name: unpack(name, packed) for name, packed in log.stored_entities()}
@@ -160,8 +158,7 @@ class LogConformance:
                 assert [each.entity for each in records] == [each.entity for each in expected[partition]]
                 assert [log.registry.decode(each.data) for each in records] == expected[partition]
             assert all(
-                log.partition_of(each.entity) == reference_slot(each.entity) % PARTITIONS
-                for each in observations
+                log.partition_of(each.entity) == reference_slot(each.entity) % PARTITIONS for each in observations
             )
 
     def test_a_range_is_read_from_its_start_to_before_its_end(self, opened: Opened) -> None:
@@ -248,9 +245,7 @@ class LogConformance:
         with opened() as handles:
             written(handles, observations)
             firsts = {
-                record.id: record
-                for records in everything(handles.read).values()
-                for record in reversed(records)
+                record.id: record for records in everything(handles.read).values() for record in reversed(records)
             }
             assert firsts.keys() == {identify(each) for each in observations}
             assert all(handles.read.find(each) == record for each, record in firsts.items())

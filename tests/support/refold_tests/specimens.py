@@ -35,7 +35,9 @@ SEALEDS = st.builds(Sealed, st.text(max_size=8), st.binary(max_size=24))
 JSON_NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | EDGES
 JSONS = st.recursive(
     st.booleans() | JSON_NUMBERS | st.text(max_size=12),
-    lambda inner: st.lists(st.none() | inner, max_size=4) | st.dictionaries(st.text(max_size=6), st.none() | inner, max_size=4),
+    lambda inner: (
+        st.lists(st.none() | inner, max_size=4) | st.dictionaries(st.text(max_size=6), st.none() | inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
@@ -97,7 +99,9 @@ def _plain(node: Mapping[str, Any]) -> st.SearchStrategy[Any]:
 
 def patches() -> st.SearchStrategy[Given]:
     """Patches of a few fields, none of them null."""
-    fields = {each.name: values(each.node).filter(lambda value: value is not None) for each in specimen().fields.values()}
+    fields = {
+        each.name: values(each.node).filter(lambda value: value is not None) for each in specimen().fields.values()
+    }
     names = st.lists(st.sampled_from(sorted(fields)), unique=True, min_size=1, max_size=5)
     return names.flatmap(lambda chosen: st.fixed_dictionaries({name: fields[name] for name in chosen}))
 
@@ -146,9 +150,7 @@ def only(schema: object, **attributes: Any) -> TypeDefinition:
 
 def said(definition: TypeDefinition, value: Any, blobs: dict[bytes, bytes] | None = None, **given: Any) -> Observation:
     """An observation of t/1 that gives the field `a` a value."""
-    return Door(definition).build(
-        "t/1", {"a": value}, observed_at=0, now=0, source=Source(), blobs=blobs, **given
-    )
+    return Door(definition).build("t/1", {"a": value}, observed_at=0, now=0, source=Source(), blobs=blobs, **given)
 
 
 def canonical(schema: object, value: Any, **attributes: Any) -> Any:

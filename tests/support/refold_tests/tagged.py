@@ -1,7 +1,8 @@
 """Tagged JSON: how the published vectors write values so that any language can read them exactly.
 
-    integer {"$int": "18446744073709551615"}    float {"$float": "0.1"}    bytes {"$bytes": "00ff"}
-    decimal {"$decimal": "12.50"}    Blob {"$blob": {hash, size, media_type}}    Sealed {"$sealed": {key_id, ciphertext}}
+    integer {"$int": "18446744073709551615"}    float  {"$float": "0.1"}
+    bytes   {"$bytes": "00ff"}                  Blob   {"$blob": {hash, size, media_type}}
+    decimal {"$decimal": "12.50"}               Sealed {"$sealed": {key_id, ciphertext}}
 
 Text, true, false, null, lists and objects stand as they are; hash and ciphertext are hex.
 """

@@ -48,9 +48,7 @@ OTHER = defined(document(f"{TYPE}s"))
 def reference_definition(definition: TypeDefinition) -> Definition:
     """The same fields as the naive fold wants them; `folded` is the one custom reducer it knows."""
     return {
-        each.first_name: FieldSpec(
-            each.reducer, each.limit or None, folded if each.reducer == "custom" else None
-        )
+        each.first_name: FieldSpec(each.reducer, each.limit or None, folded if each.reducer == "custom" else None)
         for each in definition.fields.values()
     }
 

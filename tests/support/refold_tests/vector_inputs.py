@@ -171,13 +171,25 @@ ENVELOPE = [
         why="defaults are dropped in s, and an empty s with them",
     ),
     case("causes", FLAG, causes=[ID_A, ID_B], why="c, sorted by bytes"),
-    case("causes in another order", FLAG, causes=[ID_B, ID_A, ID_B], same_as="causes", why="a set: sorted, without repeats"),
+    case(
+        "causes in another order",
+        FLAG,
+        causes=[ID_B, ID_A, ID_B],
+        same_as="causes",
+        why="a set: sorted, without repeats",
+    ),
     case("cleared", None, cleared=["whole", "flag"], why="x, sorted by bytes, and no f"),
     case("cleared by a later name", None, cleared=["title"], why="a renamed field keeps its first name, heading"),
     case("retracts", None, retracts=[ID_B, ID_A, ID_A], why="r, sorted, without repeats: a pure retraction"),
     case("correction", FLAG, retracts=[ID_A], causes=[ID_A], why="an assert may carry retracts"),
     case("subject", FLAG, subject="subject-9", why="u"),
-    case("link", None, kind="link", link={"relation": "uses", "target": "tool_config/acme"}, why="absent validity is absent"),
+    case(
+        "link",
+        None,
+        kind="link",
+        link={"relation": "uses", "target": "tool_config/acme"},
+        why="absent validity is absent",
+    ),
     case(
         "link valid from 0",
         None,
@@ -185,10 +197,21 @@ ENVELOPE = [
         link={"relation": "uses", "target": "tool_config/acme", "valid_from": 0, "valid_to": BEGIN},
         why="0 is a time: defaults are dropped at the top and in s, not in l",
     ),
-    case("unlink", None, kind="unlink", link={"relation": "uses", "target": "tool_config/acme"}, why="kind is never dropped"),
+    case(
+        "unlink",
+        None,
+        kind="unlink",
+        link={"relation": "uses", "target": "tool_config/acme"},
+        why="kind is never dropped",
+    ),
     case("entity with slashes", FLAG, entity="specimen/a/b c", why="t is what stands before the first slash"),
     case("entity beyond ASCII", FLAG, entity="specimen/caf\u00e9 \U0001f680", why="UTF-8, astral characters too"),
-    case("entity not normalised", FLAG, entity="specimen/cafe\u0301", why="Unicode normalisation would make two of these one"),
+    case(
+        "entity not normalised",
+        FLAG,
+        entity="specimen/cafe\u0301",
+        why="Unicode normalisation would make two of these one",
+    ),
     case(
         "everything",
         {"flag": False, "whole": 1, "text": "x"},
@@ -210,7 +233,9 @@ INTEGERS = [
         field("whole", -1 - value, "a negative integer at the edge of a CBOR width", number=str(-1 - value))
         for value in WIDTHS
     ),
-    field("whole", 5.0, "a float with an integral value, where an integer is asked for", number="5.0", same_as="whole 5"),
+    field(
+        "whole", 5.0, "a float with an integral value, where an integer is asked for", number="5.0", same_as="whole 5"
+    ),
     field("whole", 5, "and that integer", number="5"),
     field("small", -(2**31), "the least int"),
 ]
@@ -279,7 +304,12 @@ LOGICAL = [
 NESTED = [
     field("point", {"x": 1.5, "y": None}, "a null field of a nested record is absent", number="with null"),
     field("point", {"x": 1.5}, "so these are one", number="without", same_as="point with null"),
-    field("point", {"x": 0, "label": "p", "inner": {}}, "an empty nested record is there; label was first called caption", number="empty inner"),
+    field(
+        "point",
+        {"x": 0, "label": "p", "inner": {}},
+        "an empty nested record is there; label was first called caption",
+        number="empty inner",
+    ),
     field("point", {"x": -0.0, "inner": {"b": "", "a": 2**40}}, "defaults stay, keys sort", number="inner"),
     field("point", {"x": 1, "inner": SEALED}, "a sealed record", number="sealed inner"),
     field("list", [], "an empty list", number="empty"),
@@ -293,29 +323,63 @@ NESTED = [
         "keys by the length of their UTF-8, then its bytes",
         number="beyond ASCII",
     ),
-    field("labels", {"__proto__": "x", "constructor": "y"}, "keys that some languages treat in their own way", number="odd keys"),
-    field("settings", {"key_id": "k", "ciphertext": "c"}, "a map that looks like a Sealed is a map", number="like Sealed"),
+    field(
+        "labels",
+        {"__proto__": "x", "constructor": "y"},
+        "keys that some languages treat in their own way",
+        number="odd keys",
+    ),
+    field(
+        "settings", {"key_id": "k", "ciphertext": "c"}, "a map that looks like a Sealed is a map", number="like Sealed"
+    ),
     field("settings", SEALED, "and this is a Sealed", number="sealed"),
     field("title", "T", "a renamed field keeps its first name, heading"),
     case("title by its first name", {"heading": "T"}, same_as="title", why="either name may be given"),
-]  # fmt: skip
+]
 
 JSONS = [
-    field("json", {"b": [1, 2.0, 0.5], "a": {"\u00e9": None, "z": True}}, "canonical JSON: keys sorted, no space", number="object"),
-    field("json", {"a": {"z": True, "\u00e9": None}, "b": [1.0, 2, 5e-1]}, "the same value", number="object in another order", same_as="json object"),
-    field("json", "\"\\\b\f\n\r\t\u0001\u007f/\u2028\U0001f680", "escapes: only what JSON asks for", number="text"),
-    field("json", [1e21, 1e-7, 123456789012345680000.0, -0.0, 2**63, 2**64 - 1, 2.0**64], "numbers as ECMAScript writes them", number="numbers"),
+    field(
+        "json",
+        {"b": [1, 2.0, 0.5], "a": {"\u00e9": None, "z": True}},
+        "canonical JSON: keys sorted, no space",
+        number="object",
+    ),
+    field(
+        "json",
+        {"a": {"z": True, "\u00e9": None}, "b": [1.0, 2, 5e-1]},
+        "the same value",
+        number="object in another order",
+        same_as="json object",
+    ),
+    field("json", '"\\\b\f\n\r\t\u0001\u007f/\u2028\U0001f680', "escapes: only what JSON asks for", number="text"),
+    field(
+        "json",
+        [1e21, 1e-7, 123456789012345680000.0, -0.0, 2**63, 2**64 - 1, 2.0**64],
+        "numbers as ECMAScript writes them",
+        number="numbers",
+    ),
     field("json", BLOB, "a Blob in place of a large value", number="blob"),
     field("json", SEALED, "a sealed value", number="sealed"),
     field("facts", {"a": {"x": 1}, "b": None, "c": BLOB, "d": "null"}, "null removes a key; the text null does not"),
-]  # fmt: skip
+]
 
 LARGE = [
     field("text", "x" * 62, "64 bytes of CBOR, the field's limit", number="at its limit"),
     field("text", "x" * 63, "65 bytes: a Blob of its UTF-8", number="over its limit"),
-    field("text", Blob(hashlib.sha256(b"x" * 63).digest(), 63, "text/plain"), "the Blob it becomes", number="as that Blob", same_as="text over its limit"),
+    field(
+        "text",
+        Blob(hashlib.sha256(b"x" * 63).digest(), 63, "text/plain"),
+        "the Blob it becomes",
+        number="as that Blob",
+        same_as="text over its limit",
+    ),
     field("settings", {"key": "v" * 58}, "65 bytes: a Blob of its canonical CBOR", number="over its limit"),
-    field("facts", {"a": ["x" * 60], "b": ["x" * 57]}, "each element by itself: 66 bytes, a Blob of its canonical JSON, and 63", number="over their limit"),
-]  # fmt: skip
+    field(
+        "facts",
+        {"a": ["x" * 60], "b": ["x" * 57]},
+        "each element by itself: 66 bytes, a Blob of its canonical JSON, and 63",
+        number="over their limit",
+    ),
+]
 
 CASES: list[Case] = [*ENVELOPE, *INTEGERS, *FLOATS, *STRINGS, *LOGICAL, *NESTED, *JSONS, *LARGE]

@@ -215,7 +215,7 @@ def files() -> dict[str, Vector]:
             "cases": [identity_vector(each) for each in CASES],
         },
         "wire.json": {
-            "about": "Messages as they stand in a log, in Confluent framing, and the ids they decode to. docs/FORMAT.md",
+            "about": "Messages as they stand in a log, and the ids they decode to. docs/FORMAT.md",
             "definition": json.loads(document_text(found)),
             "schema": codec.text,
             "schema_id": codec.schema_id,
@@ -226,7 +226,7 @@ def files() -> dict[str, Vector]:
             "cases": [*map(json_vector, JSON_VALUES), *map(refused_vector, JSON_REFUSED)],
         },
         "state.json": {
-            "about": "Sets of observations of refold.types.specimen, the states they fold to, their hashes. docs/FORMAT.md",
+            "about": "Observations of refold.types.specimen, the states they fold to, and their hashes. docs/FORMAT.md",
             **type_parts,
             "cases": [state_vector(each) for each in STATES],
         },
@@ -235,7 +235,7 @@ def files() -> dict[str, Vector]:
             "cases": [order_vector(each) for each in ORDERS],
         },
         "root.json": {
-            "about": "Record keys with their slots, and tables of state hashes with their digests and roots. docs/FORMAT.md",
+            "about": "Record keys and their slots; tables of state hashes, their digests and roots. docs/FORMAT.md",
             "keys": [key_vector(each) for each in KEYS],
             "cases": [table_vector(each) for each in TABLES],
         },

@@ -1,0 +1,68 @@
+"""The compiled hot path is the same program: built from this tree, it folds the same history to the same bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from refold_tests.tree import ROOT
+
+PROGRAM = """
+import json, sys
+from refold.avro import binary
+from refold.avro.definition import parse
+from refold.avro.ids import identify
+from refold.reducers import fold as module
+from refold.reducers.custom import code_of
+from refold.reducers.entity import Entity, pack
+from refold.reducers.fold import Fold, Seen
+from refold.reducers.order import order_key
+from refold.reducers.state import hash_state
+from refold_tests.histories import EVERYTHING_AVSC, random_history
+
+fold = Fold(parse(json.loads(EVERYTHING_AVSC), code_of))
+print(json.dumps([binary.__file__.endswith(".py"), module.__file__.endswith(".py")]))
+for number in range(12):
+    states, done = {}, {}
+    for offset, observation in enumerate(random_history(int(sys.argv[1]) + number, 80)):
+        found = identify(observation)
+        name, q = observation.entity, order_key(observation, found)
+        seen = done.setdefault(name, {})
+        if q in seen:
+            continue
+        state, mutations = fold.step(states.get(name) or Entity(name), Seen(offset, q, observation), seen.values)
+        seen[q] = Seen(offset, q, observation)
+        state.state_hash = hash_state(fold, state)
+        states[name] = state
+        print(found.hex(), state.state_hash.hex(), repr(mutations))
+    print([pack(state).hex() for state in states.values()])
+"""
+
+
+def test_compiled_and_plain_fold_alike(tmp_path: Path, seed: int) -> None:
+    if shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is None:
+        pytest.skip("no C compiler here")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, env={**os.environ, "REFOLD_COMPILE": "1"}, check=True, capture_output=True, timeout=280)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "none-any" not in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "wheel")
+    compiled, plain = _output(tmp_path / "wheel", seed), _output(ROOT / "src", seed)
+    assert compiled[0] == "[false, false]"
+    assert plain[0] == "[true, true]"
+    assert compiled[1:] == plain[1:]
+
+
+def _output(package: Path, seed: int) -> list[str]:
+    path = os.pathsep.join([str(package), str(ROOT / "tests" / "support")])
+    done = subprocess.run([sys.executable, "-P", "-c", PROGRAM, str(seed)], env={**os.environ, "PYTHONPATH": path},
+                          check=True, capture_output=True, text=True, timeout=120)  # fmt: skip
+    return done.stdout.splitlines()
