@@ -17,6 +17,7 @@ from folding import Case, Figures, measure
 from rich.console import Console
 from rich.table import Table
 
+WIDTH = 130
 CASES = [
     Case("uniform, 200 k entities", 400_000, 200_000, rebuild=True),
     Case("Zipf 1.1, 1 M entities", 400_000, 1_000_000, zipf=True, rebuild=True),
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where the logs are made")
     options = parser.parse_args()
     console = Console()
+    console.width = max(console.width, WIDTH)
     build = "plain Python" if fold.__file__.endswith(".py") else "hot path compiled by mypyc"
     console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {build}, logs in {options.folder}")
     table = Table(title="Folding on the embedded log (one process, timeline, arrivals, ids and changes on)")

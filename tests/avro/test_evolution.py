@@ -17,17 +17,12 @@ from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry
 from refold_tests.reference_cbor import encode
-from refold_tests.specimens import canonical, only, said, typed
+from refold_tests.specimens import canonical, only, record, said, typed
 from refold_tests.vector_inputs import JSON
 
 COLOUR = {"type": "enum", "name": "Colour", "symbols": ["RED", "GREEN"]}
 OPTIONS = ["refold.Blob", "refold.Sealed"]
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
-
-
-def record(*fields: dict[str, Any], name: str = "R", **more: Any) -> dict[str, Any]:
-    """A nested record."""
-    return {"type": "record", "name": name, "fields": list(fields), **more}
 
 
 X = {"name": "x", "type": "long"}
@@ -165,7 +160,7 @@ def test_every_earlier_version_counts() -> None:
 def test_a_renamed_field_keeps_its_first_name() -> None:
     first, second = version(a="string"), version(b=("string", "a"))
     check_evolution([first], second)
-    with pytest.raises(SchemaError, match=r"b: its first name is 'a' and stays so in every id; set refold.name to it"):
+    with pytest.raises(SchemaError, match=r"b: its first name is 'a' and stays so in every id; set refold\.name to it"):
         check_evolution([second], version(b="string"))
     with pytest.raises(SchemaError, match="c: it was called b; list that in aliases"):
         check_evolution([first, second], version(c=("string", "a")))

@@ -81,8 +81,6 @@ def test_the_docs_have_a_row_for_every_field(path: Path) -> None:
             if node["type"] == "record" and node["name"].startswith("refold.types."):
                 for inner in node["fields"]:
                     ending = f" | {inner['doc']} |"
-                    assert any(
-                        row.startswith(f"| {inner['name']} | ") and row.endswith(ending) for row in rows
-                    )
+                    assert any(row.startswith(f"| {inner['name']} | ") and row.endswith(ending) for row in rows)
             assert ", ".join(node.get("symbols", ())) in section
     assert (f"Closed by `{found.closed_by}`" in section) == bool(found.closed_by)

@@ -148,6 +148,11 @@ def only(schema: object, **attributes: Any) -> TypeDefinition:
     return typed({"name": "a", "type": schema, **attributes})
 
 
+def record(*fields: Any, name: str = "R", **attributes: Any) -> Given:
+    """A nested record."""
+    return {"type": "record", "name": name, "fields": list(fields), **attributes}
+
+
 def said(definition: TypeDefinition, value: Any, blobs: dict[bytes, bytes] | None = None, **given: Any) -> Observation:
     """An observation of t/1 that gives the field `a` a value."""
     return Door(definition).build("t/1", {"a": value}, observed_at=0, now=0, source=Source(), blobs=blobs, **given)

@@ -1,0 +1,108 @@
+"""Imports that are killed: nothing lost, nothing doubled, and importing again finishes them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold_tests.command import COMMAND, environment, refold_command
+
+
+@pytest.fixture(scope="module")
+def exported(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
+    """Some recorded runs as exported lines, the root of a log that holds them, and how many they are."""
+    folder = tmp_path_factory.mktemp("faults")
+    with gzip.open(tau_bench_file) as file:
+        (folder / "some.jsonl").write_bytes(b"".join(line for line, _ in zip(file, range(25), strict=False)))
+    url = f"file:{folder / 'log'}"
+    count = refold_command("import", folder / "some.jsonl", "--format", "tau-bench", "--json", log=url).json["new"]
+    assert refold_command("export", folder / "x.jsonl", log=url).status == 0
+    return folder / "x.jsonl", refold_command("rebuild", "--json", log=url).json["root"], count
+
+
+def started(source: Path, url: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, "import", str(source)],
+        env=environment(url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.faults
+def test_an_import_killed_again_and_again_is_finished(
+    exported: tuple[Path, str, int], tmp_path: Path, fault_rounds: int, seed: int
+) -> None:
+    source, root, count = exported
+    chance = random.Random(seed)
+    url, path = f"file:{tmp_path / 'log'}", tmp_path / "log"
+    begun = time.monotonic()
+    assert refold_command("import", source, log=f"file:{tmp_path / 'whole'}").status == 0
+    whole_s = time.monotonic() - begun
+    held: set[bytes] = set()
+    for _ in range(fault_rounds):
+        with started(source, url) as process:
+            time.sleep(chance.uniform(0.2, 1.0) * whole_s)
+            process.kill()
+        if not (path / "FORMAT").exists():
+            continue
+        with refold.open(url, read_only=True) as log:
+            now = [record.id for part, end in log.port.ends().items() for record in log.port.read(part, 0, end)]
+            assert len(now) == len(set(now)), "nothing is recorded twice"
+            assert held <= set(now), "nothing that was there is gone"
+            held = set(now)
+            assert log.verify().ok
+            finished = len(held) == count
+        if finished:
+            assert refold_command("rebuild", "--expect-root", root, log=url).status == 0
+            shutil.rmtree(path)
+            held = set()
+    assert refold_command("import", source, log=url).status == 0
+    rebuilt = refold_command("rebuild", "--expect-root", root, "--json", log=url)
+    assert (rebuilt.status, rebuilt.json["observations"]) == (0, count)
+    assert refold_command("verify", log=url).status == 0
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_import_says_how_far_it_got(
+    exported: tuple[Path, str, int], tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    source, root, count = exported
+    # Many times the same lines: the second pass is long, and all but the first of each are known.
+    long = tmp_path / "long.jsonl"
+    long.write_bytes(source.read_bytes() * 20)
+    url = f"file:{tmp_path / 'log'}"
+    with started(long, url) as process:
+        while not (tmp_path / "log" / "FORMAT").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.3)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (status, "")
+    assert err.count("\n") == 1
+    assert f"of {count * 20:,} observations are recorded; import the same again to finish" in err
+    assert json.loads(refold_command("verify", "--json", log=url).out)["ok"]
+    assert refold_command("import", source, log=url).status == 0
+    assert refold_command("rebuild", "--expect-root", root, log=url).status == 0
+
+
+def test_two_imports_at_once_are_one(exported: tuple[Path, str, int], tmp_path: Path) -> None:
+    source, root, count = exported
+    url = f"file:{tmp_path / 'log'}"
+    with started(source, url) as one, started(source, url) as other:
+        ends = [each.communicate(timeout=120) for each in (one, other)]
+    assert (one.returncode, other.returncode) == (0, 0), ends
+    rebuilt = refold_command("rebuild", "--expect-root", root, "--json", log=url)
+    assert (rebuilt.status, rebuilt.json["observations"]) == (0, count)
+    assert refold_command("verify", log=url).status == 0
