@@ -62,7 +62,8 @@ class CompileHook(BuildHookInterface[Any]):
             return
         self._folder = tempfile.mkdtemp(prefix="refold-compile-")
         build = Path(self._folder)
-        shutil.copytree(Path(self.root, "src", "refold"), build / "refold", ignore=shutil.ignore_patterns("__pycache__"))
+        caches = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(self.root, "src", "refold"), build / "refold", ignore=caches)
         command = [sys.executable, "-c", COMPILE, GROUP, *(f"refold/{module}" for module in HOT_PATH)]
         done = subprocess.run(command, cwd=build, env={**os.environ, "MYPYPATH": self._folder},
                               capture_output=True, text=True, check=False)  # fmt: skip

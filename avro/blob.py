@@ -6,11 +6,11 @@ Ids cover the stored form, so whether a value becomes a Blob is decided here by 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from refold.avro.canonical import encode, text
+from refold.avro.canonical import decode, encode, text
 from refold.avro.errors import ValidationError
 from refold.avro.observation import ID_BYTES, Value
 
@@ -71,6 +71,38 @@ def option_of(tree: Any) -> Blob | Sealed | None:
         if tree.keys() == SEALED_FIELDS and type(tree["ciphertext"]) is bytes and type(tree["key_id"]) is str:
             return Sealed(**tree)
     return None
+
+
+def references(tree: Value, content_of: Callable[[bytes], bytes | None]) -> Iterator[Blob]:
+    """Every Blob in a value, each once: at any depth, and in the content of one that stands for a list, map or record.
+
+    content_of: a content by its SHA-256, or None where it is not at hand; what it would refer to stays unknown then.
+    """
+    waiting: list[Any] = [tree]
+    found: set[bytes] = set()
+    while waiting:
+        value = waiting.pop()
+        option = option_of(value)
+        if isinstance(option, Blob):
+            if option.hash not in found:
+                found.add(option.hash)
+                yield option
+                waiting.append(_content_tree(option, content_of))
+        elif isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+
+
+def _content_tree(blob: Blob, content_of: Callable[[bytes], bytes | None]) -> object:
+    content = content_of(blob.hash) if blob.media_type == CBOR else None
+    if content is None:
+        return None
+    try:
+        tree = decode(content)
+        return tree if encode(tree) == content else None
+    except Exception:  # an author may give a Blob of any bytes; only canonical CBOR holds references of ours
+        return None
 
 
 def claim(canonical: Value, is_json: bool, blobs: Blobs) -> Blob:

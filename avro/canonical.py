@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import cbor2
+import msgspec
 
 from refold.avro.errors import ValidationError
 from refold.avro.observation import ID_BYTES, Value
@@ -113,15 +113,17 @@ def json_tree(value: object, path: str = "json", depth: int = 0) -> Value:
 
 def json_text(value: object, path: str = "json") -> str:
     """Canonical JSON of `value`: keys by code point, no white space, numbers as ECMAScript writes them."""
-    return _write_json(json_tree(value, path))
+    return _JSON.encode(_written_floats(json_tree(value, path))).decode()
 
 
 def check_json_text(given: str, path: str = "json") -> str:
     """`given` unchanged; ValidationError unless it is the canonical JSON of some value."""
-    # Nearly every text is told by the C encoder alone: it differs from ours in floats and in what it lets through.
-    if given.count("[") + given.count("{") <= MAX_DEPTH and not LONG_INTEGER.search(given):
-        with contextlib.suppress(ValueError):
-            if PLAIN_ENCODER.encode(PLAIN_DECODER.decode(given)) == given:
+    # Nearly every text is told in C: without floats and integers past 64 bits, that encoder's form is the canonical one.
+    if given.count("[") + given.count("{") <= MAX_DEPTH:
+        with contextlib.suppress(msgspec.MsgspecError, OverflowError):
+            tree = _WITHOUT_FLOATS.decode(given)
+            _IN_64_BITS.encode(tree)
+            if _JSON.encode(tree) == given.encode():
                 return given
     canonical = None
     with contextlib.suppress(ValueError, RecursionError):
@@ -131,24 +133,22 @@ def check_json_text(given: str, path: str = "json") -> str:
     return given
 
 
-def _not_plain(literal: str) -> NoReturn:
+def _refused(literal: str) -> NoReturn:
     raise ValueError(literal)
 
 
-LONG_INTEGER = re.compile(r"\d{19}")
-PLAIN_DECODER = json.JSONDecoder(parse_float=_not_plain, parse_constant=_not_plain)
-PLAIN_ENCODER = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+_JSON = msgspec.json.Encoder(order="sorted")
+_WITHOUT_FLOATS = msgspec.json.Decoder(float_hook=_refused)
+_IN_64_BITS = msgspec.msgpack.Encoder()
 
 
-def _write_json(tree: Value) -> str:
+def _written_floats(tree: Any) -> Any:
+    """A tree with its floats written out already, for that encoder has a form of its own for them."""
     if isinstance(tree, float):
-        return _ecmascript_float(tree)
-    if isinstance(tree, Mapping):
-        items = (f"{json.dumps(key, ensure_ascii=False)}:{_write_json(tree[key])}" for key in sorted(tree))
-        return "{" + ",".join(items) + "}"
-    if isinstance(tree, list):
-        return "[" + ",".join([_write_json(item) for item in tree]) + "]"
-    return json.dumps(tree, ensure_ascii=False)
+        return msgspec.Raw(_ecmascript_float(tree).encode())
+    if isinstance(tree, dict):
+        return {key: _written_floats(each) for key, each in tree.items()}
+    return [_written_floats(each) for each in tree] if isinstance(tree, list) else tree
 
 
 def _ecmascript_float(value: float) -> str:

@@ -11,11 +11,11 @@ import platform
 import tempfile
 from pathlib import Path
 
-from refold.reducers import fold
-
 from folding import Case, Figures, measure
 from rich.console import Console
 from rich.table import Table
+
+from refold.reducers import fold
 
 WIDTH = 130
 CASES = [

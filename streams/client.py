@@ -207,10 +207,11 @@ class Log:
         last = self.point(until, entity, clock).cut
         after = None if since is None else self.point(since, entity, clock).cut
         partition = self._port.partition_of(entity)
+        observed = observed_below(self._port, entity, last)
         type_fold = Folds(self._port.registry, last.schemas).of_entity(entity)
         shown = Shown(type_fold.version.definition, python=python)
         found: list[Row] = []
-        for moment in moments(type_fold.fold, entity, observed_below(self._port, entity, last)):
+        for moment in moments(type_fold.fold, entity, observed):
             seen = moment.observed.seen
             if after is not None and after.observed_until is None and seen.offset < after.offsets[partition]:
                 continue

@@ -10,6 +10,7 @@ Each mismatch names entity, field and place; damaged storage is a mismatch too, 
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,10 +18,9 @@ from typing import Any
 
 import cbor2
 
-from refold.avro.blob import Blob, option_of
+from refold.avro.blob import references
 from refold.avro.errors import InputError, RefoldError, StorageError, UndecodableError
 from refold.avro.ids import identify
-from refold.avro.observation import Observation
 from refold.reducers.entity import Entity, pack, unpack
 from refold.streams.cut import Cut, parse_cut
 from refold.streams.digest import root_of
@@ -116,25 +116,12 @@ def _check_record(log: LogPort, record: Record, place: str) -> Iterator[Mismatch
         yield Mismatch(place, f"misplaced: it is an observation of {observation.entity}", record.entity)
     if identify(observation) != record.id:
         yield Mismatch(place, "its id is not the id of its content", record.entity)
-    for blob in _blobs(observation):
+    for blob in references(observation.patch, lambda digest: _content(log, digest)):
         try:
             if log.blob(blob.hash) is None:
                 yield Mismatch(f"blobs {blob.hash.hex()}", "missing", record.entity)
         except StorageError as error:
             yield Mismatch(f"blobs {blob.hash.hex()}", str(error), record.entity)
-
-
-def _blobs(observation: Observation) -> Iterator[Blob]:
-    waiting: list[Any] = list(observation.patch.values())
-    while waiting:
-        value = waiting.pop()
-        option = option_of(value)
-        if isinstance(option, Blob):
-            yield option
-        elif isinstance(value, dict):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
 
 
 def _check_markers(log: LogPort, cut: Cut) -> Iterator[Mismatch]:
@@ -147,6 +134,12 @@ def _check_markers(log: LogPort, cut: Cut) -> Iterator[Mismatch]:
         below = named.log_id == cut.log_id and named.offsets.keys() == cut.offsets.keys()
         if not below or any(offset > cut.offsets[partition] for partition, offset in named.offsets.items()):
             yield Mismatch(f"markers @{marked.name}", "its cut is no point of this log")
+
+
+def _content(log: LogPort, digest: bytes) -> bytes | None:
+    with contextlib.suppress(StorageError):  # told where the content itself is checked
+        return log.blob(digest)
+    return None
 
 
 def _check_table(log: LogPort, replayed: dict[str, bytes]) -> Iterator[Mismatch]:

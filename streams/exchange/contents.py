@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from refold.avro.blob import Blob, option_of
+from refold.avro.blob import references
 from refold.avro.errors import CorruptionError, InputError
 from refold.avro.observation import Observation
-
-
-def references(observation: Observation) -> Iterator[Blob]:
-    """Every Blob in the patch, at any depth."""
-    waiting: list[Any] = list(observation.patch.values())
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            option = option_of(value)
-            if isinstance(option, Blob):
-                yield option
-            else:
-                waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
 
 
 def carried(observation: Observation, content_of: Callable[[bytes], bytes | None], place: str) -> dict[str, str]:
     """What an exported line holds as `blobs`: contents in base64 by their SHA-256 in hex."""
     found: dict[str, str] = {}
-    for blob in references(observation):
+    for blob in references(observation.patch, content_of):
         content = content_of(blob.hash)
         if content is None:
             raise CorruptionError(
@@ -45,7 +29,7 @@ def needed(
 ) -> dict[bytes, bytes]:
     """Of the given contents, by their SHA-256, those that the observation names; InputError where one lacks."""
     found: dict[bytes, bytes] = {}
-    for blob in references(observation):
+    for blob in references(observation.patch, given.get):
         content = given.get(blob.hash)
         if content is None:
             if not is_held(blob.hash):

@@ -49,7 +49,7 @@ def refused(path: Path) -> Callable[..., str]:
     return run
 
 
-OBSERVED = {
+OBSERVED: dict[str, tuple[list[Any], list[str]]] = {
     "unknown type": (["nope/x", "a=1"], ["unknown type 'nope'", "tool_config", "--types"]),
     "unknown field": ([CONFIG, "speed=1"], ["speed", "tool_config has the fields", "rate_limit"]),
     "unknown cleared field": ([CONFIG, "--clear", "speed"], ["cleared", "tool_config has the fields"]),

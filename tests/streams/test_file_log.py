@@ -267,9 +267,7 @@ def test_a_definition_whose_taking_up_was_killed_is_taken_up_on_opening(
     registering.kill()
     monkeypatch.delenv("REFOLD_HOLD_AT")
     with owned() as (log, _):
-        assert [each.definition.fingerprint for each in log.registry] == [
-            each.fingerprint for each in (THING, HOLDING)
-        ]
+        assert [each.definition.fingerprint for each in log.registry] == [each.fingerprint for each in (THING, HOLDING)]
         chains = changes_of(log)
         assert chains.keys() == {each.entity for each in observations}
         for name, chain in chains.items():

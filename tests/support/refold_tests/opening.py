@@ -1,0 +1,46 @@
+"""Logs in a folder, with a clock that tests set and ids that repeat from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+from refold.avro.definition import TypeDefinition
+from refold.avro.ids import identify
+from refold.avro.observation import Observation
+from refold.streams.client import Log, Surroundings
+from refold.streams.log.file.log import FileLog
+from refold_tests.clock import FileClock
+from refold_tests.things import OTHER, THING
+
+PARTITIONS = 2
+
+
+def open_log(
+    path: Path,
+    *,
+    partitions: int | None = None,
+    types: Sequence[TypeDefinition] = (THING, OTHER),
+    read_only: bool = False,
+) -> Log:
+    """The log at `path`/log by the clock at `path`/clock; made with PARTITIONS partitions where no number is given."""
+    clock = FileClock(path / "clock")
+    number = count()
+    made = (path / "log" / "FORMAT").exists()
+    port = FileLog(
+        path / "log",
+        clock_ms=clock,
+        new_id=f"{path.name:16.16}".encode,
+        partitions=partitions if partitions or made else PARTITIONS,
+        read_only=read_only,
+    )
+    around = Surroundings(lambda: clock() * 1000, lambda: f"run-{next(number)}", "tests")
+    return Log(port, {each.name: each for each in types}, set(), around)
+
+
+def take(log: Log, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
+    """Record observations as they are (those of OTHER's type under that), durable on return."""
+    for each in observations:
+        log.take(each, identify(each), OTHER if each.type == OTHER.name else definition, {})
+    log.flush()
