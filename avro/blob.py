@@ -6,7 +6,7 @@ Ids cover the stored form, so whether a value becomes a Blob is decided here by 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -73,12 +73,12 @@ def option_of(tree: Any) -> Blob | Sealed | None:
     return None
 
 
-def references(tree: Value, content_of: Callable[[bytes], bytes | None]) -> Iterator[Blob]:
-    """Every Blob in a value, each once: at any depth, and in the content of one that stands for a list, map or record.
+def references(values: Iterable[Value], content_of: Callable[[bytes], bytes | None]) -> Iterator[Blob]:
+    """Every Blob in these values, each once: at any depth, and in the content of one that stands for a list or record.
 
     content_of: a content by its SHA-256, or None where it is not at hand; what it would refer to stays unknown then.
     """
-    waiting: list[Any] = [tree]
+    waiting: list[Any] = [*values]
     found: set[bytes] = set()
     while waiting:
         value = waiting.pop()

@@ -118,7 +118,7 @@ def json_text(value: object, path: str = "json") -> str:
 
 def check_json_text(given: str, path: str = "json") -> str:
     """`given` unchanged; ValidationError unless it is the canonical JSON of some value."""
-    # Nearly every text is told in C: without floats and integers past 64 bits, that encoder's form is the canonical one.
+    # Nearly every text is told in C: without floats, and integers past 64 bits, that encoder's form is canonical.
     if given.count("[") + given.count("{") <= MAX_DEPTH:
         with contextlib.suppress(msgspec.MsgspecError, OverflowError):
             tree = _WITHOUT_FLOATS.decode(given)

@@ -58,17 +58,13 @@ class Points:
         text = (when or "now").strip()
         if text == "now":
             return Point(self.end())
-        if text.startswith("@"):
-            return Point(self._marker(text[1:]))
         if text.startswith(PREFIX):
             return Point(self._cut(text))
-        if text.startswith("offset:"):
-            return Point(self._offsets(text))
-        if text.startswith("run:"):
-            return Point(self._step(text))
-        version = VERSION.match(text)
-        if version:
-            return Point(self._version(int(version[1]), entity))
+        place = self._place(text, entity)
+        if place is not None:
+            if clock == "observed":
+                raise InputError(f"{text}: a place in the log has no observed time; with that clock give a time")
+            return Point(place)
         try:
             micros = parse_time(text, "WHEN")
         except ValidationError as error:
@@ -76,6 +72,17 @@ class Points:
                 raise
             raise InputError(f"{text!r} is no point in time this log knows: give {FORMS}") from error
         return self._time(micros, clock)
+
+    def _place(self, text: str, entity: str | None) -> Cut | None:
+        """The cut behind the forms that name a place in the log, None for any other text."""
+        if text.startswith("@"):
+            return self._marker(text[1:])
+        if text.startswith("offset:"):
+            return self._offsets(text)
+        if text.startswith("run:"):
+            return self._step(text)
+        version = VERSION.match(text)
+        return self._version(int(version[1]), entity) if version else None
 
     def end(self) -> Cut:
         """Everything recorded by now."""
@@ -139,7 +146,7 @@ class Points:
                 raise InputError(f"offset:{partition}={offset}: this log has the partitions 0 to {len(ends) - 1}")
             if offset > ends[partition]:
                 raise NotAnswerable(
-                    f"offset {offset} of partition {partition} is past the end; the next one there is {ends[partition]}"
+                    f"offset {offset} of partition {partition} is past the end; the next offset is {ends[partition]}"
                 )
 
     def _offsets(self, text: str) -> Cut:

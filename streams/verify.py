@@ -116,7 +116,7 @@ def _check_record(log: LogPort, record: Record, place: str) -> Iterator[Mismatch
         yield Mismatch(place, f"misplaced: it is an observation of {observation.entity}", record.entity)
     if identify(observation) != record.id:
         yield Mismatch(place, "its id is not the id of its content", record.entity)
-    for blob in references(observation.patch, lambda digest: _content(log, digest)):
+    for blob in references(observation.patch.values(), lambda digest: _content(log, digest)):
         try:
             if log.blob(blob.hash) is None:
                 yield Mismatch(f"blobs {blob.hash.hex()}", "missing", record.entity)

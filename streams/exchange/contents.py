@@ -13,7 +13,7 @@ from refold.avro.observation import Observation
 def carried(observation: Observation, content_of: Callable[[bytes], bytes | None], place: str) -> dict[str, str]:
     """What an exported line holds as `blobs`: contents in base64 by their SHA-256 in hex."""
     found: dict[str, str] = {}
-    for blob in references(observation.patch, content_of):
+    for blob in references(observation.patch.values(), content_of):
         content = content_of(blob.hash)
         if content is None:
             raise CorruptionError(
@@ -29,7 +29,7 @@ def needed(
 ) -> dict[bytes, bytes]:
     """Of the given contents, by their SHA-256, those that the observation names; InputError where one lacks."""
     found: dict[bytes, bytes] = {}
-    for blob in references(observation.patch, given.get):
+    for blob in references(observation.patch.values(), given.get):
         content = given.get(blob.hash)
         if content is None:
             if not is_held(blob.hash):

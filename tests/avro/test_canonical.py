@@ -189,6 +189,11 @@ def test_numbers_as_ecmascript_writes_them(value: float, shown: str) -> None:
     assert json_text(value) == shown
 
 
+@given(st.recursive(st.none() | st.booleans() | INTEGERS | st.text(), lambda inner: st.dictionaries(st.text(), inner)))
+def test_all_but_floats_as_pythons_own_encoder_writes_it(value: Any) -> None:
+    assert json_text(value) == json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
 @given(FINITE)
 def test_a_number_in_json_reads_back(value: float) -> None:
     assert float(json_text(value)) == value

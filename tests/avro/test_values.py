@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.avro.blob import Blob, Sealed
+from refold.avro.blob import Blob, Sealed, references
 from refold.avro.canonical import encode
 from refold.avro.errors import ValidationError
 from refold.avro.jsonform import shower
@@ -396,6 +396,19 @@ def test_inner_values_are_measured_before_what_holds_them() -> None:
     content = encode([{"tool": "t" * 20, "note": inner}])
     assert kept["hash"] == hashlib.sha256(content).digest()
     assert set(blobs.values()) == {b"n" * 100, content}
+
+
+def test_references_are_found_inside_contents_too() -> None:
+    """Whoever copies or checks a value's contents has to come to the inner ones."""
+    whole = ["null", {"type": "array", "items": STEP}, "refold.Blob"]
+    kept, blobs = claimed(whole, [{"tool": f"t{number}" * 20, "note": "n" * 100} for number in range(3)], **LIMITED)
+    assert {each.hash for each in references([kept], blobs.get)} == set(blobs)
+    assert len([*references([kept, [kept]], blobs.get)]) == len(blobs) == 2
+    outer = [*references([kept], lambda digest: None)]
+    assert [each.media_type for each in outer] == ["application/cbor"]
+    for content in (b"", b"\xff", b"\xd8\x1c\x81\xd8\x1d\x00", b"\x82" * 5000, bytes(8)):
+        given_by_hand = Blob(b"h" * 32, 1, "application/cbor").tree("")
+        assert len([*references([given_by_hand], {b"h" * 32: content}.get)]) == 1
 
 
 def test_a_part_without_a_blob_of_its_own_goes_with_the_whole() -> None:

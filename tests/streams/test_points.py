@@ -149,6 +149,13 @@ def test_a_datetime_needs_its_zone_and_a_number_is_no_time(log: Log) -> None:
         log.point(BEGIN_MS)  # type: ignore[arg-type]
 
 
+def test_a_place_has_no_observed_time(log: Log) -> None:
+    log.mark("place")
+    for when in ("@place", "offset:0=0"):
+        with pytest.raises(InputError, match="with that clock give a time"):
+            log.point(when, clock="observed")
+
+
 def test_the_observed_clock_filters_the_end(log: Log) -> None:
     point = log.point(time(2_000), clock="observed")
     assert point.cut == log.point().cut.until(BEGIN_MS * 1000 + 2_000_000)

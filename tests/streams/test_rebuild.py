@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +181,8 @@ def test_a_rebuild_is_still_while_others_write(tmp_path: Path, seed: int) -> Non
         logged(log, observations[:60], seed)
         cut = log.point().cut
         expected = log.rebuild(cut)
-        for number in range(60, 120, 10):
-            take(remote, observations[number : number + 10])
+        for start in range(60, len(observations), 20):
+            take(remote, observations[start : start + 20])
             for each in (log, remote, reader):
                 view = each.rebuild(cut)
                 assert (view.root, view.observations) == (expected.root, expected.observations)
@@ -498,10 +498,9 @@ def test_a_view_answers_for_each_field(tmp_path: Path) -> None:
                 "q": 10,
             }
             assert [value for _, value, _ in entity.element_holders("log")] == [1, 2]
-            for ask in (lambda: entity.why("none"), lambda: entity.why("low"), lambda: entity.why("attrs", "l"),
-                        lambda: entity.why("last", "k")):  # fmt: skip
-                with pytest.raises(InputError, match=f"{A}."):
-                    ask()
+            for field, key in (("none", None), ("low", None), ("attrs", "l"), ("last", "k")):
+                with pytest.raises(InputError, match=rf"{A}\.{field}"):
+                    entity.why(field, key)
 
 
 def test_conflicts_are_those_of_the_reference(tmp_path: Path, seed: int) -> None:
@@ -524,7 +523,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         view = log.rebuild()
         assert A in view
         assert f"{A}none" not in view
-        asks = [
+        asks: list[Callable[[], object]] = [
             lambda: view[f"{A}none"],
             lambda: log.state(f"{A}none"),
             lambda: log.state("tool_config/none"),
