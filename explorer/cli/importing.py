@@ -88,9 +88,15 @@ def _on_disk(files: tuple[str, ...]) -> Iterator[list[ExchangeFile]]:
 
 
 def _spool(given: str, copy: Path) -> None:
-    with copy.open("wb") as target, ExitStack() as stack:
-        stream = sys.stdin.buffer if given == STDIN else stack.enter_context(Path(given).open("rb"))
-        shutil.copyfileobj(stream, target, 1 << 20)
+    try:
+        with copy.open("wb") as target, ExitStack() as stack:
+            stream = sys.stdin.buffer if given == STDIN else stack.enter_context(Path(given).open("rb"))
+            shutil.copyfileobj(stream, target, 1 << 20)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(
+            f"{given}: cannot be copied to {copy.parent}: {reason}; name another place in TMPDIR"
+        ) from error
 
 
 def _checked(place: Place, form: str, files: list[ExchangeFile]) -> tuple[Arrival, int]:

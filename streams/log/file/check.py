@@ -7,6 +7,7 @@ entries stand in each family as there are first occurrences; where there are mor
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
@@ -34,6 +35,8 @@ def check_indexes(database: Database, registry: Registry, offsets: Mapping[int, 
             found, mismatches = _check_some(database, registry, some)
             firsts += found
             yield from mismatches
+        for key, _ in database.scan("observations", stop, _begin_of_next(partition, len(offsets))):
+            yield Mismatch(f"observations {_shown(key)}", "a record at or past the log's end")
     for family in INDEXES:
         entries = sum(1 for _ in database.scan(family))
         if entries != firsts:
@@ -110,6 +113,18 @@ def _named(family: Family, key: bytes, value: bytes, partitions: int) -> tuple[s
         return entity, partition, keys.timeline_of(value)[0], key[-32:]
     offset, _, q = keys.arrival_of(key, value)
     return entity, partition, offset, q[-32:]
+
+
+def _begin_of_next(partition: int, partitions: int) -> bytes | None:
+    """Where the records of the next partition begin; None past the last one, behind which nothing stands."""
+    return keys.position_key(partition + 1, 0) if partition + 1 < partitions else None
+
+
+def _shown(key: bytes) -> str:
+    try:
+        return "{}={}".format(*keys.POSITION.unpack(key))
+    except struct.error:
+        return key.hex()
 
 
 def _record_at(database: Database, partition: int, offset: int) -> Record | None:

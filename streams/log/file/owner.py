@@ -57,7 +57,7 @@ class Owner:
         self._clock_ms = clock_ms
         self._tables = TableWriter(database, registry)
         self._lock = RLock()
-        self._progress: records.Progress | None = None
+        self._progress: records.Progress | None = records.read_progress(database, partitions)
         self._settled = False
         self._settle()
 

@@ -59,7 +59,7 @@ def read_progress(database: Database, partitions: int) -> Progress:
     if packed is None:
         zeros = dict.fromkeys(range(partitions), 0)
         return Progress(zeros, dict(zeros))
-    return _made(lambda: Progress(*cbor2.loads(packed)), "progress")
+    return _made(partial(_progress, packed, partitions), "progress")
 
 
 def log_record(log_id: bytes, partitions: int) -> bytes:
@@ -112,6 +112,13 @@ def read_markers(database: Database) -> Iterator[Marked]:
         yield _made(partial(_marked, name, value), f"marker {name!r}")
 
 
+def _progress(packed: bytes, partitions: int) -> Progress:
+    observations, changes, recorded_at = cbor2.loads(packed)
+    if not observations.keys() == changes.keys() == set(range(partitions)):
+        raise ValueError(f"it is not of {partitions} partitions")
+    return Progress(observations, changes, recorded_at)
+
+
 def _identity(packed: bytes) -> tuple[bytes, int]:
     tree = cbor2.loads(packed)
     return bytes(tree["id"]), int(tree["partitions"])
@@ -125,5 +132,5 @@ def _marked(name: bytes, value: bytes) -> Marked:
 def _made(make: Callable[[], T], what: str) -> T:
     try:
         return make()
-    except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError) as error:
+    except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise CorruptionError(f"the log's {what} cannot be read: {error}; run refold verify") from error
