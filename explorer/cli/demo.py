@@ -12,18 +12,18 @@ import click
     "--folder",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Where to put the demo's log [a temporary folder].",
+    help="Where the demo's log goes, and stays [.refold-demo].",
 )
-@click.option("--keep", is_flag=True, help="Keep the log at the end, to ask more of it.")
+@click.option("--keep", is_flag=True, help="Leave a former demo's log there, and put the new one beside it.")
 def demo(folder: Path | None, keep: bool) -> int:
     """See the main job end to end.
 
     An agent is recorded, killed midway, and explained from its log alone. Nothing is downloaded, and
-    nothing outside the folder is touched.
+    nothing outside the folder is touched. At the end you are given commands to ask more of its log.
 
     \b
     Example
-      refold demo --folder /tmp/refold-demo --keep
+      refold demo
     """
     from refold.explorer.demo.run import run
 

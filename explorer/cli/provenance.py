@@ -28,11 +28,12 @@ class Asked(NamedTuple):
 
 @click.command(epilog=WHEN)
 @click.argument("value", metavar="TYPE/ID.FIELD[.KEY]")
+@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Go at most N causes back [to the first ones].")
 @at
 @clock
 @as_json
 @on_log
-def why(place: Place, value: str, at: str | None, clock: str, as_json: bool) -> int:
+def why(place: Place, value: str, depth: int | None, at: str | None, clock: str, as_json: bool) -> int:
     """Trace a value to the observations it rests on.
 
     From each of these it goes on through the causes to the first ones. KEY is a key of a map field. An id
@@ -42,17 +43,20 @@ def why(place: Place, value: str, at: str | None, clock: str, as_json: bool) -> 
     Examples
       refold why tool_config/acme.rate_limit
       refold why document/user-mia.fields.email --at @deploy-1
-      refold why evaluation/8f2c.score --json
+      refold why evaluation/8f2c.score --depth 1 --json
     """
     screen = Screen()
     with place.read() as log:
         point, view, asked = _found(log, value, at, clock)
-        chain = view.why(asked.field, asked.key)
+        whole = view.why(asked.field, asked.key)
+        chain = [link for link in whole if depth is None or link.depth <= depth]
         if as_json:
             screen.json([why_json(link, log.port.registry) for link in chain])
             return 0
         screen.point(point)
         _show(screen, log, view, asked, chain)
+        if len(whole) > len(chain):
+            screen.say(f"and {counted(len(whole) - len(chain), 'observation')} further back")
     return 0
 
 

@@ -18,7 +18,7 @@ def commands(log: str, document: str, crashed_at: str) -> list[tuple[str, str]]:
         ("the pipeline when the agent died", f"state {PIPELINE} --at @{CRASH}"),
         ("the pipeline after step 3", f"state {PIPELINE} --at run:{RUN}#3"),
         ("what the overwrite changed", f"history {CONFIG} --since @{DEPLOYED}"),
-        ("why the evaluation failed", f"why {EVALUATION}.passed"),
+        ("why the evaluation failed", f"why {EVALUATION}.passed --depth 1"),
         ("what differs between two points", f"diff @{DEPLOYED} @{CRASH} {CONFIG}"),
         ("what was true at the crash", f"state {document} --at {crashed_at} --clock observed"),
         ("the same root, by the same replay", f"rebuild --at @{CRASH}"),
