@@ -168,9 +168,7 @@ def unknown_id(number: int) -> bytes:
     return hashlib.sha256(b"no observation %d" % number).digest()
 
 
-def with_offsets(
-    observations: Sequence[Observation], start: int = 0, gap: int = 1
-) -> list[tuple[int, Observation]]:
+def with_offsets(observations: Sequence[Observation], start: int = 0, gap: int = 1) -> list[tuple[int, Observation]]:
     """The log that holds `observations` in this order; a gap above 1 is what transactions leave on Kafka."""
     return [(start + index * gap, observation) for index, observation in enumerate(observations)]
 
@@ -198,9 +196,7 @@ def _backs(size_max: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.lists(st.integers(0, 6), max_size=size_max).map(tuple)
 
 
-def plans(
-    fields: Sequence[str] = tuple(EVERYTHING), entities: Sequence[str] = ENTITIES
-) -> st.SearchStrategy[Plan]:
+def plans(fields: Sequence[str] = tuple(EVERYTHING), entities: Sequence[str] = ENTITIES) -> st.SearchStrategy[Plan]:
     """One plan; `fields` narrows what is asserted and cleared to the reducers under test."""
     common: dict[str, st.SearchStrategy[Any]] = {
         "entity": st.sampled_from(entities),
@@ -306,9 +302,7 @@ def _random_plan(
     patch: dict[str, Any] = {}
     # Some retractions are corrections, the others are pure.
     if not linking and not (retracting and chance(0.5)):
-        patch = {
-            name: _random_value(rng, name) for name in rng.sample(list(EVERYTHING), rng.choice((1, 1, 2, 4)))
-        }
+        patch = {name: _random_value(rng, name) for name in rng.sample(list(EVERYTHING), rng.choice((1, 1, 2, 4)))}
     retracts: tuple[int, ...] = ()
     if retracting:
         retracts = tuple(_random_back(rng, regime, index) for _ in range(rng.choice((1, 1, 1, 3))))

@@ -55,9 +55,7 @@ class Recorder:
             blobs=self.blobs,
         )
         identifier = identify(observation).hex()
-        assert all(cause in self.observations for cause in causes), (
-            f"{entity} names a cause not seen before it"
-        )
+        assert all(cause in self.observations for cause in causes), f"{entity} names a cause not seen before it"
         self.observations[identifier] = observation
         if patch is not None:
             self.patches.setdefault(entity, []).append(patch)

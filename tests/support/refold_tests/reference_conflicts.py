@@ -43,9 +43,7 @@ def reference_conflicts(definition: Definition, entity: str, log: Log) -> tuple[
             values = {one.id: one.value for one in live}
             losers += ({"field": field, **loser} for loser in _losers(winner, values, live))
         elif reducer == "map":
-            for key in sorted(
-                {key for one in live for key in one.value}, key=lambda key: key.encode("utf-8")
-            ):
+            for key in sorted({key for one in live for key in one.value}, key=lambda key: key.encode("utf-8")):
                 values = {one.id: one.value[key] for one in live if key in one.value}
                 winner = latest_of([one for one in live if one.id in values])
                 losers += ({"field": field, "key": key, **loser} for loser in _losers(winner, values, live))

@@ -298,10 +298,7 @@ def fold(definition: Definition, entity: str, seen: Sequence[Seen]) -> State:
         else:
             fields[name] = cells[0].value
             by[name] = cells[0].by
-    links = [
-        {"relation": cell.key[0], "target": cell.key[1], "by": cell.by, **cell.value}
-        for cell in link_cells(seen)
-    ]
+    links = [{"relation": cell.key[0], "target": cell.key[1], "by": cell.by, **cell.value} for cell in link_cells(seen)]
     return {"format": 1, "entity": entity, "version": len(seen), "fields": fields, "by": by, "links": links}
 
 

@@ -60,10 +60,8 @@ def _difference(
             continue
         cell = new or old
         assert cell is not None
-        if new is None:
-            op = "remove" if collection else "clear"
-        else:
-            op = "add" if collection and old is None else "set"
+        gone, come = ("remove", "add") if collection else ("clear", "set")
+        op = gone if new is None else come if old is None else "set"
         yield {
             "offset": cause.offset,
             "version": version,
