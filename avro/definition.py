@@ -25,6 +25,7 @@ NUMBERS = frozenset({"int", "long", "float", "double"})
 FIELD_ATTRIBUTES = frozenset(
     {"refold.reducer", "refold.limit", "refold.inline", "refold.name", "refold.function", "refold.code"}
 )
+COUNT_END = 2**63
 CODE_PARTS = {"name", "version", "source"}
 RECORD_ATTRIBUTES = frozenset({"refold.closed_by"})
 RESERVED = frozenset({"links"})
@@ -91,7 +92,7 @@ def parse(document: object, code_of: CodeOf | None = None, place: str = "definit
     name = node["name"].rpartition(".")[2]
     fields: dict[str, FieldDefinition] = {}
     for each in node["fields"]:
-        if code_of is not None and "refold.function" in each:
+        if code_of is not None and isinstance(each.get("refold.function"), str):
             each["refold.code"] = dict(code_of(each["refold.function"]))
         definition = _field(each, f"{name}.{each['name']}")
         fields[definition.name] = definition
@@ -132,13 +133,6 @@ def _field(each: Mapping[str, Any], place: str) -> FieldDefinition:
         raise SchemaError(f"{place}: refold.reducer must be one of {', '.join(REDUCERS)}; given {reducer!r}")
     node = _elements_not_null(each["type"], reducer)
     _check_type(node, reducer, place)
-    if reducer == "custom" and set(each.get("refold.code", {})) != CODE_PARTS:
-        raise SchemaError(
-            f"{place}: a custom reducer needs refold.function, as 'module:function', that can be imported"
-        )
-    for key in ("refold.function", "refold.code"):
-        if reducer != "custom" and key in each:
-            raise SchemaError(f"{place}: {key} goes with the reducer custom, not with {reducer}")
     return FieldDefinition(
         name=each["name"],
         first_name=each.get("refold.name", each["name"]),
@@ -146,7 +140,7 @@ def _field(each: Mapping[str, Any], place: str) -> FieldDefinition:
         node=node,
         inline_bytes=_count(each, "refold.inline", INLINE_DEFAULT, place),
         limit=_limit(each, reducer, place),
-        code=each.get("refold.code", {}),
+        code=_code(each, reducer, place),
         aliases=tuple(each.get("aliases", ())),
         doc=str(each.get("doc", "")),
     )
@@ -201,9 +195,26 @@ def _limit(each: Mapping[str, Any], reducer: str, place: str) -> int:
 
 def _count(each: Mapping[str, Any], key: str, default: int, place: str) -> int:
     value = each.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SchemaError(f"{place}: {key} must be a whole number, not negative; given {value!r}")
+    if type(value) is not int or not 0 <= value < COUNT_END:
+        raise SchemaError(f"{place}: {key} must be a whole number, not negative, below 2^63; given {value!r:.40}")
     return value
+
+
+def _code(each: Mapping[str, Any], reducer: str, place: str) -> Mapping[str, object]:
+    """The identity of a custom reducer's code: plain parts, for it has to come back from JSON as it was."""
+    for key in ("refold.function", "refold.code"):
+        if reducer != "custom" and key in each:
+            raise SchemaError(f"{place}: {key} goes with the reducer custom, not with {reducer}")
+    if reducer != "custom":
+        return {}
+    code: object = each.get("refold.code")
+    if not isinstance(code, Mapping) or code.keys() != CODE_PARTS:
+        raise SchemaError(
+            f"{place}: a custom reducer needs refold.function, as 'module:function', that can be imported"
+        )
+    if type(code["version"]) not in (int, str) or not isinstance(code["name"], str):
+        raise SchemaError(f"{place}: refold_version of {code['name']} is a number or a text; given {code['version']!r}")
+    return code
 
 
 def _names(names: frozenset[str]) -> str:

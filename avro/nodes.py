@@ -162,7 +162,7 @@ class _Expansion:
             node["fields"] = [self._field(field, namespace, place) for field in fields]
             self._open.pop()
             _check_names(node["fields"], full, place)
-            for option in (BLOB, SEALED):
+            for option in (BLOB, SEALED) if self._open else ():
                 if _could_be(node["fields"], option):
                     raise SchemaError(f"{place}: a value of {full} could not be told from {option['name']}; use that")
         self._known[full] = node

@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from refold.avro.blob import references
+from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition, document_text, fingerprint_of, parse
 from refold.avro.derive import observation_node, schema_text
+from refold.avro.envelope import Door
 from refold.avro.errors import SchemaError
 from refold.avro.nodes import branches, id_of
+from refold.avro.observation import Source
 from refold.avro.shipped import load_type, load_types, shipped_types
 from refold_tests.specimens import only, record, specimen, typed
 from refold_tests.vector_inputs import SPECIMEN
@@ -160,6 +164,21 @@ def test_a_fingerprint_covers_the_code_of_a_custom_reducer(part: dict[str, objec
     other = parse(BASE, lambda name: {**code_of(name), **part})
     assert one.fingerprint != other.fingerprint
     assert parse(json.loads(document_text(one))).fingerprint == one.fingerprint
+
+
+def test_an_entity_may_have_the_fields_of_a_blob() -> None:
+    """Only values inside a field have to be told from Blob and Sealed; a patch is always a patch."""
+    whole = typed(
+        *(
+            {"name": name, "type": kind}
+            for name, kind in (("hash", "bytes"), ("size", "long"), ("media_type", "string"))
+        )
+    )
+    patch = {"hash": b"x", "size": 1, "media_type": ""}
+    observation = Door(whole).build("t/1", patch, observed_at=0, now=0, source=Source())
+    codec = ObservationCodec(whole)
+    assert codec.decode_observation(codec.encode_observation(observation)) == observation
+    assert [*references(observation.patch.values(), lambda digest: None)] == []
 
 
 def test_a_field_called_doc_is_covered() -> None:

@@ -140,11 +140,11 @@ TEXTS = {"type": "array", "items": "string"}
         ),
         (
             {"name": "a", "type": "long", "refold.inline": -1},
-            "t.a: refold.inline must be a whole number, not negative; given -1",
+            "t.a: refold.inline must be a whole number, not negative, below 2^63; given -1",
         ),
         (
             {"name": "a", "type": "long", "refold.inline": True},
-            "t.a: refold.inline must be a whole number, not negative; given True",
+            "t.a: refold.inline must be a whole number, not negative, below 2^63; given True",
         ),
         (
             {"name": "a", "type": "long", "refold.function": "m:f"},
@@ -157,6 +157,18 @@ TEXTS = {"type": "array", "items": "string"}
         (
             {"name": "a", "type": "long", "refold.reducer": "custom"},
             "t.a: a custom reducer needs refold.function, as 'module:function', that can be imported",
+        ),
+        (
+            {"name": "a", "type": "long", "refold.inline": 2**63},
+            "t.a: refold.inline must be a whole number, not negative, below 2^63; given 9223372036854775808",
+        ),
+        (
+            {"name": "a", "type": "long", "refold.reducer": "custom", "refold.code": {**CODE, "version": (1, 2)}},
+            "t.a: refold_version of m:f is a number or a text; given (1, 2)",
+        ),
+        (
+            {"name": "a", "type": "long", "refold.reducer": "custom", "refold.function": 5},
+            "t.a: a custom reducer needs refold.function",
         ),
         (
             {"name": "a", "type": "long", "refold.reducer": "custom", "refold.code": {"name": "m:f"}},

@@ -13,8 +13,8 @@ import cbor2
 import pytest
 
 from refold.avro.codec import ObservationCodec
-from refold.avro.definition import parse
-from refold.avro.ids import identify
+from refold.avro.definition import REDUCERS, parse
+from refold.avro.ids import ENVELOPE, identify
 from refold.avro.line import LineReader
 from refold.streams.cut import parse_cut
 from refold_tests import vectors
@@ -133,6 +133,16 @@ def test_making_vectors_again_changes_none(tmp_path: Path, monkeypatch: pytest.M
     assert vectors.main(said.append) == 1
     assert said == [f"identity.json: {IDENTITY['cases'][3]['name']}: published already, and would change"]
     assert changed.read_bytes() == before
+
+
+def test_the_page_on_formats_names_every_file_and_every_part() -> None:
+    page = (ROOT / "docs" / "FORMAT.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    assert {f"`{path.name}`" for path in vectors.FOLDER.iterdir()} <= {row[0] for row in rows}
+    assert set(REDUCERS) == {name for row in rows for name in row[0].split(", ") if name in REDUCERS}
+    identity = page.partition("\n## Identity\n")[2].partition("\n## ")[0]
+    for name, key in ENVELOPE.items():
+        assert f"| `{key}` | {name}" in identity
 
 
 def node() -> str:

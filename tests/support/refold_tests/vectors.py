@@ -25,7 +25,7 @@ from refold.avro.observation import Link, Observation, Source
 from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.order import order_key, order_key_of
-from refold.reducers.state import state_tree
+from refold.reducers.state import hash_state, state_tree
 from refold.streams.cut import Cut
 from refold.streams.digest import BUCKETS, bucket_digest, root_of, slot_digest
 from refold.streams.partition import murmur2, partition_of, slot_of
@@ -123,6 +123,7 @@ def state_vector(case: Mapping[str, Any]) -> Vector:
     fold = Fold(definition())
     entity: Entity = fold.from_nothing(observations[0].entity, seen)
     encoded = encode(tree := state_tree(fold, entity))
+    assert hash_state(fold, entity) == hashlib.sha256(encoded).digest()
     return {
         "name": case["name"],
         "observations": [inputs(each) for each in case["given"]],

@@ -1,0 +1,351 @@
+"""The embedded log under kills at any moment, turned bytes, a compacting owner and readers in the thick of writing.
+
+Every process is a real one and every kill is SIGKILL. A seed repeats what is written and how long is waited, not what
+the operating system makes of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from refold.avro.errors import CorruptionError
+from refold.avro.ids import identify
+from refold.avro.observation import Observation
+from refold.streams.client import Log
+from refold.streams.log.file.families import FAMILIES
+from refold.streams.log.file.log import FileLog
+from refold.streams.log.port import LogPort
+from refold_tests.child import Child, children
+from refold_tests.histories import random_history
+from refold_tests.opening import open_log, take
+from refold_tests.reference import reference_hash, reference_root, reference_states
+from refold_tests.things import THING, A, reference_definition, said
+
+pytestmark = pytest.mark.faults
+
+# What a child begins with: observe what the seed gives, again from its begin, and say after each flush how many are done.
+WRITER = """
+import sys
+from pathlib import Path
+from refold_tests.histories import random_history
+from refold_tests.opening import open_log, take
+
+path, seed, length, at_once = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+log = open_log(path)
+print("open", log.port.log_id.hex(), flush=True)
+observations = random_history(seed, length)
+for done in range(0, len(observations), at_once):
+    take(log, observations[done : done + at_once])
+    print("done", min(done + at_once, len(observations)), flush=True)
+log.close()
+print("closed", flush=True)
+"""
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
+    with children() as start:
+        yield start
+
+
+class Writer:
+    """One writer that is killed and started again; `acknowledged` is how many of its observations were ever flushed."""
+
+    def __init__(self, child: Callable[..., Child], path: Path, seed: int, length: int, at_once: int = 7) -> None:
+        self.observations = random_history(seed, length)
+        self.acknowledged = 0
+        self.log_ids: set[str] = set()
+        self._start = lambda: child(WRITER, path, seed, length, at_once)
+        self.child = self._start()
+
+    def kill(self) -> None:
+        """End it where it is, and take down what it has said."""
+        self.child.process.kill()
+        self._hear()
+
+    def restart(self) -> None:
+        self.child = self._start()
+
+    def finish(self) -> None:
+        """Let it come to its end."""
+        assert self._hear() == 0
+        assert self.acknowledged == len(self.observations)
+
+    def _hear(self) -> int:
+        while line := self.child.line():
+            word, _, rest = line.partition(" ")
+            if word == "open":
+                self.log_ids.add(rest)
+            if word == "done":
+                self.acknowledged = max(self.acknowledged, int(rest))
+        return self.child.end()
+
+    def assert_held(self, log: LogPort) -> None:
+        """Everything it was ever told to be durable is there, under its first position."""
+        for each in self.observations[: self.acknowledged]:
+            found = log.find(identify(each))
+            assert found is not None
+            assert found.entity == each.entity
+
+
+def assert_holds(log: Log, observations: Sequence[Observation]) -> None:
+    """Each of these once and nothing else, all tables right, and the root that the naive fold gives."""
+    expected = {identify(each) for each in observations}
+    stored = [each.id for p, end in log.port.ends().items() for each in log.port.read(p, 0, end)]
+    assert set(stored) == expected
+    view = log.rebuild()
+    assert view.observations == len(expected)
+    states = reference_states(reference_definition(THING), list(enumerate(observations)))
+    assert view.root == reference_root({name: reference_hash(state) for name, state in states.items()}).hex()
+    assert sum(each.version for each in (view[name] for name in view)) == len(expected)
+    verdict = log.verify()
+    assert verdict.mismatches == []
+    assert verdict.root == view.root
+
+
+def test_an_import_killed_at_any_moment_loses_and_doubles_nothing(
+    tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
+) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    writer = Writer(child, tmp_path, seed, 200)
+    for number in range(fault_rounds):
+        # At times while it opens, mostly between any two flushes.
+        for _ in range(rng.choice((0, rng.randrange(30), rng.randrange(30)))):
+            if not writer.child.line().startswith(("open", "done")):
+                break
+        time.sleep(rng.random() * rng.choice((0.004, 0.3)))
+        writer.kill()
+        if number % 5 == 0 and (tmp_path / "log" / "FORMAT").exists():
+            with open_log(tmp_path, read_only=True) as log:
+                writer.assert_held(log.port)
+                assert log.verify().mismatches == []
+        writer.restart()
+    writer.finish()
+    with open_log(tmp_path) as log:
+        assert_holds(log, writer.observations)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_writers_killed_at_any_moment_take_over_from_one_another(
+    tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int, count: int
+) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed + count)
+    writers = [Writer(child, tmp_path, seed + number, 150) for number in range(count)]
+    for number in range(fault_rounds):
+        time.sleep(rng.random() * 0.25)
+        some = rng.sample(writers, 1 if number % 7 else count)  # at times all of them at once
+        for writer in some:
+            writer.child.process.kill()
+        for writer in some:
+            writer.kill()
+            writer.restart()
+        if number % 10 == 0 and (tmp_path / "log" / "FORMAT").exists():
+            with open_log(tmp_path, read_only=True) as log:
+                for writer in writers:
+                    writer.assert_held(log.port)
+                assert log.verify().mismatches == []
+    for writer in writers:
+        writer.finish()
+    assert len({each for writer in writers for each in writer.log_ids}) == 1
+    with open_log(tmp_path) as log:
+        assert_holds(log, [each for writer in writers for each in writer.observations])
+
+
+def test_processes_that_make_one_log_at_once_make_one(
+    tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
+) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for number in range(max(3, fault_rounds // 4)):
+        path = tmp_path / str(number)
+        path.mkdir()
+        writers = [Writer(child, path, seed + each, 10) for each in range(3)]
+        doomed = rng.choice(writers)
+        time.sleep(rng.random() * 0.3)
+        doomed.kill()
+        for writer in writers:
+            if writer is not doomed:
+                writer.finish()
+        doomed.restart()
+        doomed.finish()
+        assert len({each for writer in writers for each in writer.log_ids}) == 1
+        with open_log(path) as log:
+            assert_holds(log, [each for writer in writers for each in writer.observations])
+        shutil.rmtree(path)
+
+
+# Turned bytes
+
+
+KILLED = WRITER.replace("log.close()", "sys.stdin.readline()")
+
+
+def tables(log: Log) -> dict[str, list[tuple[bytes, bytes]]]:
+    """Every row of every table."""
+    assert isinstance(log.port, FileLog)
+    return {family: list(log.port.database.scan(family)) for family in FAMILIES}
+
+
+@pytest.mark.parametrize("ended", ["closed", "killed"])
+def test_a_turned_byte_is_found_or_is_nobodys(
+    tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int, ended: str
+) -> None:
+    """Of a log that was closed (all in table files) or killed (all in its write-ahead log), any byte of those files.
+
+    RocksDB leaves bytes behind that nothing reads: padding, properties, logs that are in tables already. That a byte
+    was one of those is shown by reading everything: every row of every table, and the root of a replay.
+    """
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    base = tmp_path / "base"
+    base.mkdir()
+    writer = child(WRITER if ended == "closed" else KILLED, base, seed, 150, 20)
+    while not (line := writer.line()).startswith("closed") and line != f"done {len(random_history(seed, 150))}":
+        assert line
+    writer.kill()
+    with open_log(base, read_only=True) as log:
+        rows, root = tables(log), log.rebuild().root
+        assert log.verify().mismatches == []
+    found = 0
+    for number in range(2 * fault_rounds):
+        path = tmp_path / str(number)
+        shutil.copytree(base, path, ignore=shutil.ignore_patterns("owner.sock"))
+        files = sorted(
+            each for each in (path / "log" / "db").iterdir() if each.suffix in {".sst", ".log"} and each.stat().st_size
+        )
+        file = rng.choice(files)
+        content = bytearray(file.read_bytes())
+        at, bit = rng.randrange(len(content)), 1 << rng.randrange(8)
+        content[at] ^= bit
+        file.write_bytes(content)
+        print(f"{file.name} byte {at} of {len(content)} bit {bit}")
+        try:
+            with open_log(path, read_only=rng.random() < 0.5) as log:
+                verdict = log.verify()
+                if verdict.ok:
+                    assert tables(log) == rows
+                    assert (verdict.root, log.rebuild().root) == (root, root)
+                found += not verdict.ok
+        except CorruptionError:
+            found += 1
+        shutil.rmtree(path)
+    # Most bytes of these files are rows.
+    assert found > fault_rounds // 2
+
+
+# Readers
+
+
+FLOOD = """
+import sys
+from pathlib import Path
+from refold_tests.opening import open_log, take
+from refold_tests.things import A, said
+
+path, name = Path(sys.argv[1]), sys.argv[2]
+log = open_log(path)
+print("open", flush=True)
+number = 0
+while True:
+    # Some batches of one, some of many, repeats among them.
+    size = (1, 7, 60)[number % 3]
+    take(log, [said(f"{A}{name}{each % 11}", number + each // 2) for each in range(size)])
+    number += size
+    if number % 2000 < size and log.port.database.is_owner:
+        for family in ("observations", "state", "timeline", "arrivals", "ids", "changes", "meta"):
+            log.port.database.compact(family)
+"""
+
+
+def assert_consistent(log: LogPort) -> int:
+    """What stands below the progress is what the tables hold: no batch shows in part. Gives the number of records."""
+    ends = log.ends()
+    records = [each for partition, end in ends.items() for each in log.read(partition, 0, end)]
+    assert len(records) == sum(ends.values())
+    versions = {name: 0 for name, _ in log.stored_entities()}
+    with (
+        contextlib.closing(log.stored_entities())
+        if hasattr(log.stored_entities(), "close")
+        else contextlib.nullcontext()
+    ):
+        from refold.reducers.entity import unpack
+
+        for name, packed in log.stored_entities():
+            versions[name] = unpack(name, packed).version
+    assert sum(versions.values()) == len({each.id for each in records})
+    for partition in ends:
+        assert sum(1 for _ in log.read_changes(partition, 0)) == log.changes_end(partition)
+    return len(records)
+
+
+@pytest.mark.parametrize("writers", [1, 2])
+def test_readers_see_whole_batches_while_others_write_and_compact(
+    tmp_path: Path, child: Callable[..., Child], fault_rounds: int, writers: int
+) -> None:
+    floods = [child(FLOOD, tmp_path, name) for name in "pq"[:writers]]
+    assert [each.line() for each in floods] == ["open"] * writers
+    seen = []
+    with open_log(tmp_path, read_only=True) as log:
+        while len(seen) < fault_rounds or len(set(seen)) < 10:
+            log.port.refresh()
+            seen.append(assert_consistent(log.port))
+            if len(seen) % 10 == 0:
+                assert log.verify().mismatches == []
+        assert seen == sorted(seen)
+    for each in floods:
+        each.kill()
+    with open_log(tmp_path) as log:
+        assert assert_consistent(log.port) >= seen[-1]
+        assert log.verify().mismatches == []
+
+
+def test_an_owner_reads_while_others_write_through_it(
+    tmp_path: Path, child: Callable[..., Child], fault_rounds: int
+) -> None:
+    with open_log(tmp_path) as log:
+        take(log, [said(A, number) for number in range(50)])
+        cut, root = log.point().cut, log.rebuild().root
+        floods = [child(FLOOD, tmp_path, name) for name in "pq"]
+        assert [each.line() for each in floods] == ["open", "open"]
+        for number in range(fault_rounds):
+            take(log, [said(A, 50 + number)])
+            assert log.rebuild(cut).root == root
+            assert [row.version for row in log.history(A)] == list(range(1, 52 + number))
+            assert log.state(A).version == 51 + number
+            view = log.rebuild()
+            assert sum(view[name].version for name in view) == view.observations
+            if number % 10 == 0:
+                assert log.verify().mismatches == []
+        for each in floods:
+            each.kill()
+        assert log.verify().mismatches == []
+
+
+def test_a_reader_that_has_not_caught_up_reads_on_under_a_compacting_owner(tmp_path: Path) -> None:
+    observations = [said(f"{A}{number % 50}", number) for number in range(6_000)]
+    with open_log(tmp_path) as owner:
+        assert isinstance(owner.port, FileLog)
+        take(owner, observations[:2_000])
+        with open_log(tmp_path, read_only=True) as reader:
+            cut, root, rows = reader.point().cut, reader.rebuild().root, tables(reader)
+            partition = reader.port.partition_of(A)
+            reads = reader.port.read(partition, 0, cut.offsets[partition])
+            first = next(reads)
+            for start in range(2_000, 6_000, 500):
+                take(owner, observations[start : start + 500])
+                for family in FAMILIES:
+                    owner.port.database.compact(family)
+                assert tables(reader) == rows
+            assert [first, *reads] == list(owner.port.read(partition, 0, cut.offsets[partition]))
+            assert reader.rebuild(cut).root == root
+            assert reader.rebuild().root == owner.rebuild().root != root
+            assert reader.verify().mismatches == []
