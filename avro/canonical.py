@@ -70,7 +70,8 @@ def number(value: int | float, path: str = "number") -> int | float:
             rounded = math.inf
         # The second form is how JSON writes a double of this size: 2^64 as 18446744073709552000.
         if rounded != value and not (abs(value) < 10**21 and _ecmascript_float(rounded) == str(value)):
-            raise ValidationError(path, "an integer outside [-2^63, 2^64) must be exact as a double", value)
+            rule = "an integer outside [-2^63, 2^64) has to equal a double; give it as text"
+            raise ValidationError(path, rule, value)
         return rounded
     if not math.isfinite(value):
         raise ValidationError(path, "NaN and infinity are not values", value)

@@ -47,7 +47,7 @@ def observed_below(log: LogPort, entity: str, cut: Cut) -> list[Observed]:
             found[record.id] = Observed(seen_in(record, log.registry), record.recorded_at)
     if not found:
         raise UnknownEntity(
-            f"{entity}: no observation of it stands below {cut.short}; `refold rebuild` counts what does"
+            f"{entity}: no observation of it stands below {cut.short}; `refold tail` shows what this log holds"
         )
     return list(found.values())
 

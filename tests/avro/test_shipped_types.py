@@ -8,13 +8,20 @@ from typing import Any
 
 import fastavro
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.derive import change_node, observation_node, schema_text, state_node
+from refold.avro.envelope import Door
 from refold.avro.errors import ValidationError
+from refold.avro.ids import identify
+from refold.avro.line import LineReader, to_line
 from refold.avro.nodes import walk
 from refold.avro.observation import Source
 from refold_tests.recording import Recorder
+from refold_tests.specimens import patches
 from refold_tests.tree import ROOT
 
 FILES = sorted((ROOT / "avro" / "types").glob("*.avsc"))
@@ -84,3 +91,17 @@ def test_the_docs_have_a_row_for_every_field(path: Path) -> None:
                     assert any(row.startswith(f"| {inner['name']} | ") and row.endswith(ending) for row in rows)
             assert ", ".join(node.get("symbols", ())) in section
     assert (f"Closed by `{found.closed_by}`" in section) == bool(found.closed_by)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@given(data=st.data())
+@settings(max_examples=20)
+def test_whatever_a_type_takes_goes_through_the_log_and_through_a_line(path: Path, data: st.DataObject) -> None:
+    found = definition(path)
+    blobs: dict[bytes, bytes] = {}
+    patch = data.draw(patches(found))
+    observation = Door(found).build(f"{found.name}/1", patch, observed_at=0, now=0, source=Source("docs"), blobs=blobs)
+    codec = ObservationCodec(found)
+    assert codec.decode_observation(codec.encode_observation(observation)) == observation
+    line = json.loads(json.dumps(to_line(observation, identify(observation), found)))
+    assert LineReader([found]).read(line, {})[0] == observation

@@ -97,10 +97,10 @@ def _plain(node: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(required, optional=optional)
 
 
-def patches() -> st.SearchStrategy[Given]:
-    """Patches of a few fields, none of them null."""
+def patches(definition: TypeDefinition) -> st.SearchStrategy[Given]:
+    """Patches of a few fields of a type, none of them null."""
     fields = {
-        each.name: values(each.node).filter(lambda value: value is not None) for each in specimen().fields.values()
+        each.name: values(each.node).filter(lambda value: value is not None) for each in definition.fields.values()
     }
     names = st.lists(st.sampled_from(sorted(fields)), unique=True, min_size=1, max_size=5)
     return names.flatmap(lambda chosen: st.fixed_dictionaries({name: fields[name] for name in chosen}))
@@ -121,7 +121,7 @@ def given_observations(draw: st.DrawFn) -> Given:
     }
     if kind == "assert":
         cleared = st.lists(st.sampled_from([*specimen().fields, "heading"]), max_size=3)
-        return {**given, "patch": draw(patches()), "cleared": draw(cleared), "retracts": draw(IDS)}
+        return {**given, "patch": draw(patches(specimen())), "cleared": draw(cleared), "retracts": draw(IDS)}
     validity = st.none() | MICROS
     link = Link(draw(NAME) or "r", f"specimen/{draw(NAME) or 'x'}", draw(validity), draw(validity))
     return {**given, "patch": None, "link": link}
