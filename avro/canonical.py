@@ -66,10 +66,11 @@ def number(value: int | float, path: str = "number") -> int | float:
             return int(value)
         try:
             rounded = float(value)
+            exact = int(rounded) == value  # as integers: compiled, a float and an integer are compared as floats
         except OverflowError:
-            rounded = math.inf
+            rounded, exact = math.inf, False
         # The second form is how JSON writes a double of this size: 2^64 as 18446744073709552000.
-        if rounded != value and not (abs(value) < 10**21 and _ecmascript_float(rounded) == str(value)):
+        if not exact and not (abs(value) < 10**21 and _ecmascript_float(rounded) == str(value)):
             rule = "an integer outside [-2^63, 2^64) has to equal a double; give it as text"
             raise ValidationError(path, rule, value)
         return rounded

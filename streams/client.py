@@ -12,7 +12,7 @@ from typing import Any
 from refold.avro.blob import Blob
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import check_entity, check_name
-from refold.avro.errors import InputError, NotAnswerable, SchemaError
+from refold.avro.errors import InputError, NotAnswerable, SchemaError, ValidationError
 from refold.avro.ids import identify
 from refold.avro.observation import Kind, Link, Observation, Source
 from refold.avro.registry import TypeVersion
@@ -101,7 +101,8 @@ class Log:
     def link(self, entity: str, relation: str, target: str, *, valid_from: Time | None = None,
              valid_to: Time | None = None, **given: Any) -> str:  # fmt: skip
         """Record a typed relation to `target`; further keywords as `observe`."""
-        validity = [None if each is None else _micros(each) for each in (valid_from, valid_to)]
+        times = (("link.valid_from", valid_from), ("link.valid_to", valid_to))
+        validity = [None if each is None else _micros(each, path) for path, each in times]
         return self.observe(entity, kind="link", link=Link(relation, target, *validity), **given)
 
     def unlink(self, entity: str, relation: str, target: str, **given: Any) -> str:
@@ -244,7 +245,10 @@ class Log:
 
     def blob(self, reference: Blob | str) -> bytes:
         """The content behind a Blob, or behind its SHA-256 in hex."""
-        digest = reference.hash if isinstance(reference, Blob) else bytes.fromhex(reference)
+        try:
+            digest = reference.hash if isinstance(reference, Blob) else bytes.fromhex(reference)
+        except (TypeError, ValueError):
+            raise InputError(f"{reference!r:.80}: a content is asked for by its Blob, or its SHA-256 in hex") from None
         content = self._port.blob(digest)
         if content is None:
             raise InputError(f"{digest.hex()}: no such content in this log's store; it may have expired")
@@ -277,12 +281,12 @@ class Log:
             self.close()
 
 
-def _micros(given: Time) -> int:
+def _micros(given: Time, path: str = "observed_at") -> int:
     if isinstance(given, str):
-        return parse_time(given, "observed_at")
+        return parse_time(given, path)
     if isinstance(given, dt.datetime):
         if given.tzinfo is None:
-            raise InputError(f"{given!r}: give a datetime with its time zone")
+            raise ValidationError(path, "a datetime with its time zone", given)
         return datetime_micros(given)
     return given
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from refold.avro.errors import ValidationError
 from refold.avro.observation import Source
 
 
@@ -20,7 +21,9 @@ class Sources:
         """The source of the next observation, and what to call once it is accepted, so that refusals use no seq."""
         if isinstance(given, Source):
             return given, lambda: None
-        agent = self._agent if given is None else given
+        agent: object = self._agent if given is None else given
+        if not isinstance(agent, str):
+            raise ValidationError("source", "a Source, an agent's name, or nothing", given)
         source = self._current.get(agent)
         if source is None:
             source = self._current[agent] = Source(agent, self._new_id())

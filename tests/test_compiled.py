@@ -46,16 +46,35 @@ for number in range(12):
 """
 
 
-def test_compiled_and_plain_fold_alike(tmp_path: Path, seed: int) -> None:
+# All tests of this file share one build, so xdist gives them to one worker.
+pytestmark = pytest.mark.xdist_group("compiled")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked wheel of a compiled build."""
     if shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is None:
         pytest.skip("no C compiler here")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    out = tmp_path_factory.mktemp("compiled")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
     subprocess.run(build, env={**os.environ, "REFOLD_COMPILE": "1"}, check=True, capture_output=True, timeout=280)
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = out.glob("*.whl")
     assert "none-any" not in wheel.name
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "wheel")
-    compiled, plain = _output(tmp_path / "wheel", seed), _output(ROOT / "src", seed)
+        archive.extractall(out / "wheel")
+    return out / "wheel"
+
+
+def test_compiled_bytes_are_held_to_the_same_tests(package: Path) -> None:
+    """A compiler may compare numbers in a way of its own, and no history at random comes across the one that tells."""
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "avro")]
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_compiled_and_plain_fold_alike(package: Path, seed: int) -> None:
+    compiled, plain = _output(package, seed), _output(ROOT / "src", seed)
     assert compiled[0] == "[false, false]"
     assert plain[0] == "[true, true]"
     assert compiled[1:] == plain[1:]

@@ -104,9 +104,7 @@ class _Import:
         if self._given.judgement is not None:
             self._judge(self._given.judgement, last)
 
-    def _say(
-        self, entity: str, patch: Patch, at: int, causes: Iterable[str], step: str = "", tool: str = ""
-    ) -> str:
+    def _say(self, entity: str, patch: Patch, at: int, causes: Iterable[str], step: str = "", tool: str = "") -> str:
         return self._put(entity, patch, at, causes, step, tool, None)
 
     def _tie(self, entity: str, relation: str, target: str, at: int, cause: str, step: str = "") -> None:
@@ -117,9 +115,7 @@ class _Import:
         source = Source(self._agent, self._given.run, step, _label(tool), self._seq)
         self._seq += 1
         kind: Kind = "assert" if link is None else "link"
-        return self._observe(
-            entity, patch, source=source, observed_at=at, causes=tuple(causes), link=link, kind=kind
-        )
+        return self._observe(entity, patch, source=source, observed_at=at, causes=tuple(causes), link=link, kind=kind)
 
     def _begin(self) -> str:
         given, at = self._given, self._times[0]

@@ -102,9 +102,7 @@ def _result(content: Value) -> str | None:
     if content is None or isinstance(content, str):
         return content
     if isinstance(content, list):
-        texts = [
-            each.get("text") for each in content if isinstance(each, Mapping) and each.get("type") == "text"
-        ]
+        texts = [each.get("text") for each in content if isinstance(each, Mapping) and each.get("type") == "text"]
         joined = [each for each in texts if isinstance(each, str)]
         if joined and len(joined) == len(content):
             return "".join(joined)

@@ -27,12 +27,7 @@ def own_time(given: object) -> int | None:
             except ValidationError:
                 continue
         return None
-    if (
-        not isinstance(given, (int, float))
-        or isinstance(given, bool)
-        or not math.isfinite(given)
-        or given < 0
-    ):
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not math.isfinite(given) or given < 0:
         return None
     unit = SECOND if given < MILLIS_FROM else MILLISECOND if given < MICROS_FROM else 1
     micros = round(given * unit)

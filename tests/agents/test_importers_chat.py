@@ -330,9 +330,7 @@ def test_parallel_results_larger_together_than_a_field_may_be(tmp_path: Path) ->
         ("fetch", None, []),
     ],
 )
-def test_documents_that_results_speak_of(
-    tmp_path: Path, tool: str, content: object, entities: list[str]
-) -> None:
+def test_documents_that_results_speak_of(tmp_path: Path, tool: str, content: object, entities: list[str]) -> None:
     recorder = imported(tmp_path, [asks(call(tool)), result(json.dumps(content))])
     assert recorder.entities("document") == [f"document/{each}" for each in entities]
 

@@ -77,9 +77,7 @@ def test_documents_are_named_precisely(tmp_path: Path) -> None:
     ]
     assert recorder.latest("document/reservation-R1")["fields"]["status"] == "cancelled"
     actions = recorder.entities("action")
-    relations = {
-        (entity, relation) for entity, relation, target in recorder.links() if target.startswith("document/")
-    }
+    relations = {(entity, relation) for entity, relation, target in recorder.links() if target.startswith("document/")}
     assert relations == {
         (actions[0], "read"),
         (actions[1], "read"),
@@ -116,9 +114,7 @@ def test_words_are_causes_too_where_outputs_were_due(tmp_path: Path) -> None:
     given = line(reward=0)
     given["info"]["task"]["outputs"] = ["12"]
     recorder = imported(tmp_path, given)
-    [judged] = (
-        each for each in recorder.observations.values() if each.type == "evaluation" and not each.link
-    )
+    [judged] = (each for each in recorder.observations.values() if each.type == "evaluation" and not each.link)
     replies = sum(message["role"] == "assistant" for message in TRAJ)
     assert len(judged.causes) == replies + 2
     assert recorder.latest(recorder.entities("run")[0])["outcome"] == "failed"

@@ -65,12 +65,8 @@ def test_reads_give_what_was_written_in_order(tmp_path: Path) -> None:
         assert log.sequence == 1_000
 
 
-@pytest.mark.parametrize(
-    ("start", "stop"), [(b"", None), (b"000300", b"000900"), (b"0003", b"0009"), (b"9", b"8")]
-)
-def test_a_scan_against_the_order_is_the_scan_turned_round(
-    tmp_path: Path, start: bytes, stop: bytes | None
-) -> None:
+@pytest.mark.parametrize(("start", "stop"), [(b"", None), (b"000300", b"000900"), (b"0003", b"0009"), (b"9", b"8")])
+def test_a_scan_against_the_order_is_the_scan_turned_round(tmp_path: Path, start: bytes, stop: bytes | None) -> None:
     with Database.create(tmp_path / "log") as log:
         put(log, numbered(1_000))
         forth = list(log.scan("observations", start, stop))
@@ -96,9 +92,7 @@ def test_a_batch_spans_families_and_keeps_its_order(tmp_path: Path) -> None:
         assert len(batch) == len(FAMILIES) + 2
         assert batch.size_bytes > 0
         log.write(batch, sync=False)
-        assert [log.get(family, b"k") for family in FAMILIES[:-1]] == [
-            family.encode() for family in FAMILIES[:-1]
-        ]
+        assert [log.get(family, b"k") for family in FAMILIES[:-1]] == [family.encode() for family in FAMILIES[:-1]]
         assert log.get("meta", b"k") == b"again"
         with pytest.raises(InputError, match="make another"):
             log.write(batch, sync=True)
@@ -373,9 +367,7 @@ def test_a_flipped_byte_in_the_write_ahead_log_refuses(
 
 @pytest.mark.parametrize("make", [Database.open, Database.read])
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.999])
-def test_a_write_ahead_log_cut_short_refuses(
-    killed: Path, kept: float, make: Callable[[Path], Database]
-) -> None:
+def test_a_write_ahead_log_cut_short_refuses(killed: Path, kept: float, make: Callable[[Path], Database]) -> None:
     os.truncate(journal(killed), int(journal(killed).stat().st_size * kept))
     with pytest.raises(CorruptionError, match="write 2000 was acknowledged"):
         make(killed)
@@ -402,17 +394,13 @@ def closed(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [Database.open, Database.read])
-def test_a_flipped_byte_in_a_table_is_never_a_short_answer(
-    closed: Path, make: Callable[[Path], Database]
-) -> None:
+def test_a_flipped_byte_in_a_table_is_never_a_short_answer(closed: Path, make: Callable[[Path], Database]) -> None:
     table = max((closed / "db").glob("*.sst"), key=lambda file: file.stat().st_size)
     data = bytearray(table.read_bytes())
     data[len(data) // 2] ^= 1
     table.write_bytes(data)
     with make(closed) as log:
-        with pytest.raises(
-            CorruptionError, match=rf"scanning observations .* after key b'\d+'.*{table.name}"
-        ):
+        with pytest.raises(CorruptionError, match=rf"scanning observations .* after key b'\d+'.*{table.name}"):
             list(log.scan("observations"))
         with pytest.raises(CorruptionError, match="scanning observations"):
             list(log.scan("observations", reverse=True))
@@ -433,9 +421,7 @@ def test_a_missing_file_refuses(closed: Path, pattern: str, make: Callable[[Path
 # A device that takes no more
 
 
-def test_a_failed_write_is_said_and_nothing_more_is_taken(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
+def test_a_failed_write_is_said_and_nothing_more_is_taken(tmp_path: Path, child: Callable[..., Child]) -> None:
     code = """
 import resource
 from refold.avro.errors import StorageError
@@ -503,9 +489,7 @@ def test_a_full_device_says_what_to_do(tmp_path: Path) -> None:
 # Readers beside an owner
 
 
-def test_a_reader_sees_what_the_owner_wrote_when_it_catches_up(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
+def test_a_reader_sees_what_the_owner_wrote_when_it_catches_up(tmp_path: Path, child: Callable[..., Child]) -> None:
     code = """
 log = Database.create(path)
 number = 0
@@ -563,9 +547,7 @@ def test_a_reader_leaves_nothing_behind(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    code = (
-        "Database.read(path).close(); log = Database.read(path); print(len(os.listdir(os.environ['TMPDIR'])))"
-    )
+    code = "Database.read(path).close(); log = Database.read(path); print(len(os.listdir(os.environ['TMPDIR'])))"
     reader = child(code, path)
     assert reader.line() == "1"
     assert reader.end() == 0
@@ -608,9 +590,7 @@ def whole(reader: Database) -> int:
     return count
 
 
-def test_an_owner_compacts_under_a_reader_that_has_not_caught_up(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
+def test_an_owner_compacts_under_a_reader_that_has_not_caught_up(tmp_path: Path, child: Callable[..., Child]) -> None:
     owner = child(OVERWRITER, tmp_path / "log", 50_000)
     assert owner.line() == "50000"
     with Database.read(tmp_path / "log") as reader:

@@ -96,10 +96,7 @@ def test_threads_share_a_client_and_clients_share_an_owner(path: Path) -> None:
                 wrong.append((name, number))
 
     with serve(path, echo), Client(path, PATIENCE_S) as shared, Client(path, PATIENCE_S) as other:
-        threads = [
-            threading.Thread(target=ask, args=(each, str(n)))
-            for n, each in enumerate([shared, shared, other])
-        ]
+        threads = [threading.Thread(target=ask, args=(each, str(n))) for n, each in enumerate([shared, shared, other])]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -110,9 +107,7 @@ def test_threads_share_a_client_and_clients_share_an_owner(path: Path) -> None:
 @pytest.mark.parametrize("kind", sorted(messages._CLASSES))
 def test_every_error_travels(path: Path, kind: str) -> None:
     made = (
-        ValidationError("patch.a", "must be an int", {1})
-        if kind == "ValidationError"
-        else getattr(errors, kind)("why")
+        ValidationError("patch.a", "must be an int", {1}) if kind == "ValidationError" else getattr(errors, kind)("why")
     )
 
     def fail(op: str, payload: object) -> object:
@@ -247,9 +242,7 @@ def test_only_the_user_may_connect(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
-def test_another_user_is_turned_away_even_with_the_file_open_to_all(
-    path: Path, child: Callable[..., Child]
-) -> None:
+def test_another_user_is_turned_away_even_with_the_file_open_to_all(path: Path, child: Callable[..., Child]) -> None:
     code = """
 import os, socket, sys
 raw = socket.socket(socket.AF_UNIX)
@@ -285,9 +278,7 @@ def test_a_path_too_long_for_a_socket_still_works(tmp_path: Path, monkeypatch: p
         assert not (long / "owner.sock").is_symlink()
 
 
-def test_a_short_folder_that_others_may_enter_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 120) / "log"
     Database.create(long).close()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -384,9 +375,7 @@ def test_a_killed_owner_is_gone_and_the_lock_is_taken_over(path: Path, child: Ca
 
 
 @pytest.mark.faults
-def test_what_a_killed_owner_acknowledged_is_there(
-    path: Path, child: Callable[..., Child], fault_rounds: int
-) -> None:
+def test_what_a_killed_owner_acknowledged_is_there(path: Path, child: Callable[..., Child], fault_rounds: int) -> None:
     acknowledged = []
     for turn in range(min(fault_rounds, 10)):
         owner = child(OWNER, path)

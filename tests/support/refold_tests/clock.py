@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 BEGIN_MS = 1_700_000_000_000
@@ -18,7 +19,7 @@ class FileClock:
     def set(self, now_ms: int) -> None:
         """From now on it is this time."""
         # By rename: whoever reads meanwhile reads the time before or the time after.
-        other = self.path.with_suffix(".new")
+        other = self.path.with_suffix(f".{os.getpid()}")
         other.write_text(str(now_ms))
         other.replace(self.path)
 
