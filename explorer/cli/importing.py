@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -35,9 +36,10 @@ STDIN_SHOWN = "standard input"
     show_default=True,
     help="What the files hold.",
 )
+@click.option("--allow-future", is_flag=True, help="Let in new observations from more than 5 minutes ahead.")
 @as_json
 @on_log
-def import_(place: Place, files: tuple[str, ...], form: str, as_json: bool) -> int:
+def import_(place: Place, files: tuple[str, ...], form: str, allow_future: bool, as_json: bool) -> int:
     """Bring in exported observations or recorded conversations.
 
     Every line is checked before the first is recorded, so a file with a bad line leaves the log as it
@@ -57,7 +59,7 @@ def import_(place: Place, files: tuple[str, ...], form: str, as_json: bool) -> i
       zcat chats.jsonl.gz | refold import - --format chat
     """
     with _on_disk(files) as found:
-        arrival, total = _checked(place, form, found)
+        arrival, total = _checked(place, form, found, allow_future)
         with place.write() as log:
             intake = Intake(log)
             with (
@@ -99,12 +101,13 @@ def _spool(given: str, copy: Path) -> None:
         ) from error
 
 
-def _checked(place: Place, form: str, files: list[ExchangeFile]) -> tuple[Arrival, int]:
+def _checked(place: Place, form: str, files: list[ExchangeFile], allow_future: bool) -> tuple[Arrival, int]:
     """The files, every line of them found good, and how many observations they hold."""
     with ExitStack() as stack, files_read("Checking", [each.path for each in files]) as progress:
         log = stack.enter_context(place.read()) if place.exists() else None
         held = () if log is None else log.port.registry
-        arrival = arrival_of(form, files, Vocabulary(held, place.own_types(), shipped_types()))
+        now = None if allow_future else time.time_ns() // 1000
+        arrival = arrival_of(form, files, Vocabulary(held, place.own_types(), shipped_types(), now))
         return arrival, arrival.check(lambda digest: log is not None and log.port.blob(digest) is not None, progress)
 
 

@@ -28,7 +28,9 @@ class Vocabulary:
         held: Iterable[TypeVersion],
         mine: Mapping[str, TypeDefinition],
         shipped: Mapping[str, TypeDefinition],
+        now: int | None = None,
     ) -> None:
+        self._now = now
         self._registry = Registry()
         for version in held:
             self._registry.add(version.definition)
@@ -93,7 +95,7 @@ class Vocabulary:
         type_name = check_entity(line.get("entity")).partition("/")[0]
         reader = self._readers.get(type_name)
         if reader is None:
-            reader = self._readers[type_name] = LineReader(self._candidates(type_name))
+            reader = self._readers[type_name] = LineReader(self._candidates(type_name), self._now)
         found = reader.read(line, blobs)
         self.use(found[2])
         return found

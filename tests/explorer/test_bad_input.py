@@ -138,7 +138,7 @@ def test_another_logs_cut_is_refused_by_name(refused: Callable[..., str], tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["state", "tool_config/nobody"], ["tool_config/nobody", "refold rebuild"]),
+        (["state", "tool_config/nobody"], ["tool_config/nobody", "refold tail"]),
         (["state", CONFIG, "--at", "v9"], ["v9 does not exist", "v1 to v2"]),
         (
             ["state", CONFIG, "--at", "2001-01-01T00:00:00Z", "--clock", "observed"],
@@ -211,6 +211,7 @@ FILES: dict[str, tuple[str, bytes, list[str]]] = {
     "unknown type": ("x.jsonl", lines({**LINE, "entity": "nope/x"}), ["x.jsonl:1", "unknown type 'nope'", "--types"]),
     "unknown field": ("x.jsonl", lines({**LINE, "patch": {"speed": 1}}), ["x.jsonl:1", "speed"]),
     "wrong type": ("x.jsonl", lines({**LINE, "patch": {"rate_limit": "x"}}), ["x.jsonl:1", "rate_limit", "'x'"]),
+    "far ahead": ("x.jsonl", lines({**LINE, "observed_at": "2999-01-01T00:00:00Z"}), ["x.jsonl:1", "5 minutes ahead"]),
     "odd cause": ("x.jsonl", lines({**LINE, "causes": [99999999999]}), ["x.jsonl:1", "causes"]),
     "odd cleared": ("x.jsonl", lines({**LINE, "cleared": [[1]]}), ["x.jsonl:1", "cleared"]),
     "odd source": ("x.jsonl", lines({**LINE, "source": {"agent": 1}}), ["x.jsonl:1", "source.agent"]),
@@ -219,8 +220,8 @@ FILES: dict[str, tuple[str, bytes, list[str]]] = {
     "odd definition": ("x.jsonl", lines({"definition": {"type": "record"}}), ["x.jsonl:1", "name"]),
     "odd offset": ("x.jsonl", lines({"definition": {}, "offset": -1}), ["x.jsonl:1", "offset"]),
     "empty": ("x.jsonl", b"", ["x.jsonl", "holds no lines"]),
-    "truncated gzip": ("x.jsonl.gz", gzip.compress(lines(LINE) * 500)[:-20], ["x.jsonl.gz", "truncated"]),
-    "damaged gzip": ("x.gz", gzip.compress(lines(LINE))[:-8] + b"\0" * 8, ["x.gz", "damaged"]),
+    "truncated gzip": ("x.jsonl.gz", gzip.compress(lines(LINE) * 500, mtime=0)[:-20], ["x.jsonl.gz", "truncated"]),
+    "damaged gzip": ("x.gz", gzip.compress(lines(LINE), mtime=0)[:-8] + b"\0" * 8, ["x.gz", "damaged"]),
     "no gzip": ("x.jsonl.gz", lines(LINE), ["x.jsonl.gz", "not gzip"]),
     "no avro": ("x.avro", lines(LINE), ["x.avro", "not an Avro container"]),
     "foreign content": ("x.jsonl", lines({**LINE, "entity": "document/d", "patch": {"fields": {"a": {"$blob": {
