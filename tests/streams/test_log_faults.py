@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -154,9 +153,6 @@ def test_writers_killed_at_any_moment_take_over_from_one_another(
     for number in range(fault_rounds):
         some = rng.sample(writers, 1 if number % 7 else count)  # at times all of them at once
         some[0].let_live(rng)
-        if rng.random() < 0.1:  # asleep for a while, before it is ended
-            some[0].child.signal(signal.SIGSTOP)
-            time.sleep(0.1)
         for writer in some:
             writer.child.process.kill()
         for writer in some:
@@ -172,59 +168,6 @@ def test_writers_killed_at_any_moment_take_over_from_one_another(
     assert len({each for writer in writers for each in writer.log_ids}) == 1
     with open_log(tmp_path) as log:
         assert_holds(log, [each for writer in writers for each in writer.observations])
-
-
-REDEFINING = """
-import sys
-from pathlib import Path
-from refold_tests.histories import random_history
-from refold_tests.opening import open_log, take
-from refold_tests.things import versions
-
-log = open_log(Path(sys.argv[1]))
-print("open", flush=True)
-observations = random_history(int(sys.argv[2]), 60)
-for number, definition in enumerate(versions(int(sys.argv[3]))):
-    log.register(definition)
-    take(log, observations[number : number + 3], definition)
-    print("done", flush=True)
-log.close()
-"""
-
-
-def test_definitions_taken_up_while_processes_are_killed(
-    tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
-) -> None:
-    """Two processes register versions of one type, each folding everything again, and one or the other is killed."""
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    observations = [
-        said(f"{A}{number}", number + 1_000 * later, last=value)
-        for later, value in enumerate((3, 1, 2))
-        for number in range(510)
-    ]
-    with open_log(tmp_path) as log:
-        take(log, observations)
-    running = [child(REDEFINING, tmp_path, seed, 20) for _ in range(2)]
-    for _ in range(fault_rounds // 2):
-        number = rng.randrange(2)
-        for _ in range(rng.choice((0, 1, 2, 3))):
-            running[number].line()
-        time.sleep(rng.random() * 0.1)
-        running[number].kill()
-        running[number] = child(REDEFINING, tmp_path, seed, 20)
-    for each in running:
-        each.kill()
-    with open_log(tmp_path, read_only=True) as log:
-        fingerprints = [each.definition.fingerprint for each in log.port.registry]
-        assert len(set(fingerprints)) == len(fingerprints)
-    with open_log(tmp_path) as log:
-        assert [each.definition.fingerprint for each in log.port.registry][: len(fingerprints)] == fingerprints
-        assert log.verify().mismatches == []
-        newest = log.port.registry.newest(THING.name).definition
-        view = log.rebuild()
-        expected = {"latest": 2, "max": 3, "min": 1, "first": 3}[newest.fields["last"].reducer]
-        assert {view[f"{A}{number}"].fields["last"] for number in range(510)} == {expected}
 
 
 def test_processes_that_make_one_log_at_once_make_one(

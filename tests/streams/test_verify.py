@@ -357,16 +357,6 @@ def test_a_change_by_code_that_is_gone_is_held_to_the_chain(tmp_path: Path, monk
 # The rest
 
 
-def test_a_repeat_in_the_bytes_of_another_version_is_no_mismatch(tmp_path: Path) -> None:
-    newer = defined(document(more={"type": "long", "refold.reducer": "latest"}))
-    with open_log(tmp_path) as log:
-        take(log, [said(A, 0), said(A, 1)])
-        take(log, [said(A, 0), said(A, 2)], newer)
-        take(log, [said(A, 2), said(A, 1)])
-        assert log.verify().mismatches == []
-        assert log.state(A).version == 3
-
-
 def test_a_marker_at_no_point_is_named(damaged: Damaged) -> None:
     here = damaged.log.point().cut
     for cut in ("cut:1.x", str(replace(here, log_id=bytes(16))), str(replace(here, offsets={0: 9, 1: 9}))):

@@ -64,7 +64,7 @@ class FileLog(LogPort):
         self._owner: Owner | None = None
         self._server: Server | None = None
         self._client: Client | None = None
-        self.outbox = Outbox()
+        self._outbox = Outbox()
         self._is_behind = False
         self._closed = False
         if read_only and not is_log(path):
@@ -148,17 +148,17 @@ class FileLog(LogPort):
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
         self._require_writable()
-        self.outbox.add(Appended(observation, observation_id, data))
-        if self.outbox.batch_due:
-            self._push(sync=self.outbox.flush_due)
+        self._outbox.add(Appended(observation, observation_id, data))
+        if self._outbox.batch_due:
+            self._push(sync=self._outbox.flush_due)
 
     def flush(self) -> None:
-        if not self.outbox.is_clean:
+        if not self._outbox.is_clean:
             self._push(sync=True)
 
     def _push(self, *, sync: bool) -> None:
-        if not self._asked(lambda client: self.outbox.send(client, sync=sync)):
-            self.outbox.write(self._as_owner, sync=sync)
+        if not self._asked(lambda client: self._outbox.send(client, sync=sync)):
+            self._outbox.write(self._as_owner, sync=sync)
 
     def mark(self, marked: Marked, *, replace: bool) -> None:
         if not self._asked(lambda client: client.call("mark", {"marked": list(marked), "replace": replace})):
@@ -244,24 +244,15 @@ class FileLog(LogPort):
     @contextmanager
     def still(self) -> Iterator[LogPort]:
         self.flush()
+        self.refresh()
         if self._owner is None:
-            self._refresh_to_rest()
             yield self  # it moves when it is asked to
             return
-        with self._owner.at_rest():
-            reader = FileLog(self.path, clock_ms=self._clock_ms, new_id=self._new_id, read_only=True)
+        reader = FileLog(self.path, clock_ms=self._clock_ms, new_id=self._new_id, read_only=True)
         try:
             yield reader
         finally:
             reader.close()
-
-    def _refresh_to_rest(self) -> None:
-        """Refresh; while a definition is being taken up, some of its entities are folded by it and some are not."""
-        deadline = time.monotonic() + self._owner_timeout_s
-        self.refresh()
-        while records.is_redefining(self.database) and time.monotonic() < deadline:
-            time.sleep(TAKEOVER_WAIT_S)
-            self.refresh()
 
     @property
     def _view(self) -> Database:

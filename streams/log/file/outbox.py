@@ -37,30 +37,27 @@ class Outbox:
 
     def __init__(self) -> None:
         self._kept: list[Appended] = []
-        self.kept_bytes = 0
+        self._kept_bytes = 0
         self._sent = 0
         self._sent_bytes = 0
         self._session = 0
         self._unsynced = False
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def add(self, appended: Appended) -> None:
         """Keep one more."""
         self._kept.append(appended)
-        self.kept_bytes += len(appended.data)
+        self._kept_bytes += len(appended.data)
 
     @property
     def batch_due(self) -> bool:
         """Whether enough waits to be written or sent."""
         waiting = len(self._kept) - self._sent
-        return waiting >= BATCH_RECORDS or self.kept_bytes - self._sent_bytes >= BATCH_BYTES
+        return waiting >= BATCH_RECORDS or self._kept_bytes - self._sent_bytes >= BATCH_BYTES
 
     @property
     def flush_due(self) -> bool:
         """Whether so much is kept that it must become durable, to be let go."""
-        return len(self._kept) >= KEPT_RECORDS or self.kept_bytes >= KEPT_BYTES
+        return len(self._kept) >= KEPT_RECORDS or self._kept_bytes >= KEPT_BYTES
 
     @property
     def is_clean(self) -> bool:
@@ -76,7 +73,7 @@ class Outbox:
             self._unsynced = True
             _take(batch, owner.append, refusals)
             del self._kept[: len(batch)]
-            self.kept_bytes -= sum(len(each.data) for each in batch)
+            self._kept_bytes -= sum(len(each.data) for each in batch)
         if sync and self._unsynced:
             owner.sync()
             self._unsynced = False
@@ -104,7 +101,7 @@ class Outbox:
             taken = _take(batch, take, refusals)
             self._kept[self._sent : self._sent + len(batch)] = taken
             size = sum(len(each.data) for each in taken)
-            self.kept_bytes -= sum(len(each.data) for each in batch) - size
+            self._kept_bytes -= sum(len(each.data) for each in batch) - size
             self._session = client.session
             if len(sessions) > 1:
                 return False
@@ -118,7 +115,7 @@ class Outbox:
         if self._sent and client.session != self._session:
             return False
         self._kept.clear()
-        self.kept_bytes = self._sent = self._sent_bytes = 0
+        self._kept_bytes = self._sent = self._sent_bytes = 0
         return True
 
     def _batch(self) -> list[Appended]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from itertools import islice
 from threading import RLock
 from typing import Any
@@ -104,10 +103,6 @@ class Owner:
                         f"{observation.entity}: the id sent with an observation is not the id of its content"
                     )
             self.append(decoded)
-
-    def at_rest(self) -> AbstractContextManager[object]:
-        """No write comes, and no definition is half taken up, until the end of the block."""
-        return self._lock
 
     def sync(self) -> None:
         """Return when all that was appended is durable."""

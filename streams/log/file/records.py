@@ -62,11 +62,6 @@ def read_progress(database: Database, partitions: int) -> Progress:
     return _made(partial(_progress, packed, partitions), "progress")
 
 
-def is_redefining(database: Database) -> bool:
-    """Whether a definition is not yet folded by in all of its type's entities."""
-    return database.get("meta", REDEFINE) is not None
-
-
 def log_record(log_id: bytes, partitions: int) -> bytes:
     """The record that makes a database a log."""
     return cbor2.dumps({"id": log_id, "partitions": partitions})

@@ -8,6 +8,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 
@@ -18,6 +19,7 @@ from refold.streams.log.file.messages import answer_error, encode, receive
 Handler = Callable[[str, object], object]
 
 CONNECTIONS_MAX = 64
+REFUSED_QUESTION_S = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +108,11 @@ class Server:
         refusal = StorageError(f"the log's owner has {CONNECTIONS_MAX} connections already; close some, ask again")
         # Small enough for the socket's buffer: this does not wait for the asker.
         _send(connection, encode(answer_error(refusal)))
+        _shut(connection, socket.SHUT_WR)
+        # Closed over an unread question, the connection would be reset, and the answer lost with it.
+        connection.settimeout(REFUSED_QUESTION_S)
+        with suppress(OSError, InputError):
+            receive(connection)
         connection.close()
 
     def _converse(self, connection: socket.socket) -> None:
