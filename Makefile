@@ -11,15 +11,17 @@ ARGS ?=
 
 # Without it `python -c` and `python -m` put the root on sys.path, and our avro/ and streams/ become importable.
 export PYTHONSAFEPATH := 1
+# Hundreds of tests start processes: without bytecode on the disk each would compile all of refold anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench soak lint format clean
+.PHONY: help demo kafka test test-faults bench soak lint format clean
 
 help: ## this list
 	@echo 'refold: start with `make demo`; before you push, `make test`.'
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'The first run makes .venv with Python 3.11 or newer and installs into it; later runs start at once.'
 	@echo 'Add PYTHON=/path/to/python3 to choose the interpreter, and ARGS="..." for the command behind a target:'
@@ -28,8 +30,15 @@ help: ## this list
 demo: $(VENV)/.installed ## see it work: the main job, end to end, on the embedded log
 	@$(BIN)/refold demo $(ARGS)
 
+kafka: $(VENV)/.installed-dev ## run a real Apache Kafka in the foreground, to try refold on (needs Java 17 and Maven)
+	@$(BIN)/python -m refold.testing.kafka $(ARGS)
+
 test: lint ## what CI runs: lint, then every test, the fault tests in their short form
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+test-faults: $(VENV)/.installed-dev ## the fault tests, 30 rounds each: kill -9, zombies, lost disks, brokers that die
+	@REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-30} \
+	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m faults $(ARGS)
 
 soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests with many more examples: hours
 	@REFOLD_SOAK=1 REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-300} \
@@ -67,10 +76,10 @@ $(VENV)/.installed-dev: pyproject.toml $(BIN)/python
 	@touch $(VENV)/.installed $@
 
 # Not editable: it measures what a wheel holds. The hot path is compiled again when any module changed.
-$(VENV)-bench/.installed: pyproject.toml hatch_build.py $(shell find avro reducers streams -name '*.py' -o -name '*.avsc') $(BIN)/python
+$(VENV)-bench/.installed: pyproject.toml hatch_build.py $(shell find avro reducers streams agents sinks explorer src/refold/testing -name '*.py' -o -name '*.avsc') $(BIN)/python
 	@echo 'Building refold for measurement into $(VENV)-bench (half a minute when something changed)...'
 	@test -x $(VENV)-bench/bin/python || $(BIN)/python -m venv $(VENV)-bench
-	@REFOLD_COMPILE=1 $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall .
+	@REFOLD_COMPILE=1 $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall '.[kafka,parquet,postgres,testing]'
 	@touch $@
 
 $(BIN)/python:

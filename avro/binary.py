@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 from operator import call, itemgetter
 from typing import Any, TypeAlias
 
@@ -22,35 +21,47 @@ _DOUBLE = struct.Struct("<d").pack
 _FLOAT = struct.Struct("<f").pack
 _END = b"\0"
 SPARSE = 4
+_SHORT = 256
 
-
-@lru_cache(maxsize=4096)  # one batch writes the same times and ids of runs again and again
-def _varint(zigzag: int) -> bytes:
-    out = bytearray()
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
-    return bytes(out)
-
-
-_SMALL = [_varint(zigzag) for zigzag in range(2048)]
+# Times and offsets are large, and each is another: they are joined from pieces of two bytes.
+_LAST = [bytes([bits]) for bits in range(128)]
+_MORE = [bytes([bits | 0x80]) for bits in range(128)]
+_SMALL = [*_LAST, *(low + high for high in _LAST[1:] for low in _MORE)]
+_PAIRS = [low + high for high in _MORE for low in _MORE]
 
 
 def write_long(value: int) -> bytes:
     """An int or long: zigzag, then seven bits a byte."""
     zigzag = value << 1 if value >= 0 else (-value << 1) - 1
-    return _SMALL[zigzag] if zigzag < 2048 else _varint(zigzag)
+    if zigzag < 1 << 14:
+        return _SMALL[zigzag]
+    if zigzag < 1 << 28:
+        return _PAIRS[zigzag & 0x3FFF] + _SMALL[zigzag >> 14]
+    out = b""
+    while zigzag >= 1 << 14:
+        out += _PAIRS[zigzag & 0x3FFF]
+        zigzag >>= 14
+    return out + _SMALL[zigzag]
 
 
-def _write_text(value: str) -> bytes:
+def write_text(value: str) -> bytes:
+    """A string."""
     data = value.encode()
     length = len(data)
-    return (_SMALL[length << 1] if length < 1024 else write_long(length)) + data
+    return (_SMALL[length << 1] if length < 1 << 13 else write_long(length)) + data
 
 
 def _write_bytes(value: bytes) -> bytes:
     return write_long(len(value)) + value
+
+
+def write_items(items: list[bytes]) -> bytes:
+    """An array of items that are written already."""
+    if not items:
+        return _END
+    if len(items) == 1:
+        return b"\2" + items[0] + _END
+    return write_long(len(items)) + b"".join(items) + _END
 
 
 _PLAIN: dict[str, Write] = {
@@ -60,7 +71,7 @@ _PLAIN: dict[str, Write] = {
     "long": write_long,
     "float": _FLOAT,
     "double": _DOUBLE,
-    "string": _write_text,
+    "string": write_text,
     "bytes": _write_bytes,
     "fixed": bytes,
 }
@@ -91,6 +102,11 @@ def _union(choices: list[dict[str, Any]]) -> Write:
     plain = [named[id_of(choice)] for choice in choices if choice["type"] != "null"]
     head, write = plain[0]
     if len(plain) == 1:
+        # Texts and integers stand nearly everywhere: without a call in between.
+        if write is write_text:
+            return _text_or_null(null, head)
+        if write is write_long:
+            return _long_or_null(null, head)
         return lambda datum: null if datum is None else head + write(datum)
     if {"long", "double"} == {choice["type"] for choice in choices} - {"null"}:
         return _number(null, named["long"][0], named["double"][0])
@@ -104,6 +120,30 @@ def _union(choices: list[dict[str, Any]]) -> Write:
         return head + write(datum)
 
     return write_choice
+
+
+def _text_or_null(null: bytes, head: bytes) -> Write:
+    heads = [head + _SMALL[length << 1] for length in range(_SHORT)]
+
+    def write(datum: Any) -> bytes:
+        if datum is None:
+            return null
+        data: bytes = datum.encode()
+        length = len(data)
+        return (heads[length] if length < _SHORT else head + write_long(length)) + data
+
+    return write
+
+
+def _long_or_null(null: bytes, head: bytes) -> Write:
+    small = [head + _SMALL[number << 1] for number in range(_SHORT)]
+
+    def write(datum: Any) -> bytes:
+        if datum is None:
+            return null
+        return small[datum] if 0 <= datum < _SHORT else head + write_long(datum)
+
+    return write
 
 
 def _number(null: bytes, long_head: bytes, double_head: bytes) -> Write:
@@ -120,21 +160,14 @@ def _number(null: bytes, long_head: bytes, double_head: bytes) -> Write:
 
 
 def _array(item: Write) -> Write:
-    def write(datum: Any) -> bytes:
-        if not datum:
-            return _END
-        if len(datum) == 1:
-            return b"\2" + item(datum[0]) + _END
-        return write_long(len(datum)) + b"".join([item(each) for each in datum]) + _END
-
-    return write
+    return lambda datum: write_items([item(each) for each in datum]) if datum else _END
 
 
 def _map(value: Write) -> Write:
     def write(datum: Any) -> bytes:
         if not datum:
             return _END
-        pairs = b"".join([_write_text(key) + value(each) for key, each in datum.items()])
+        pairs = b"".join([write_text(key) + value(each) for key, each in datum.items()])
         return write_long(len(datum)) + pairs + _END
 
     return write

@@ -21,6 +21,20 @@ BLOB_FIELDS = {"hash", "size", "media_type"}
 SEALED_FIELDS = {"key_id", "ciphertext"}
 TEXT, JSON_TEXT, BYTES, CBOR = "text/plain", "application/json", "application/octet-stream", "application/cbor"
 
+EXPIRED = b""
+"""What stands in place of a content that was removed because it had expired, wherever contents are handed on."""
+_EMPTY = hashlib.sha256(b"").digest()
+
+
+def is_expired(digest: bytes, content: bytes) -> bool:
+    """Whether what stands under a name is no content, but says that it has expired: nothing, which has another name."""
+    return content == EXPIRED and len(digest) == ID_BYTES and digest != _EMPTY
+
+
+def may_stand(digest: bytes, content: bytes) -> bool:
+    """Whether a content, or what says that it has expired, may be handed on under a name."""
+    return hashlib.sha256(content).digest() == digest or is_expired(digest, content)
+
 
 @dataclass(frozen=True, slots=True)
 class Blob:

@@ -1,27 +1,35 @@
-"""Bytes of one type's observations and changes: Confluent framing around Avro.
+"""Bytes of one type's observations, changes and states: Confluent framing around Avro.
 
-A message is a zero byte, the schema's id (u32 big-endian) and the Avro body.
+A message is a zero byte, the schema's wire id (u32 big-endian) and the Avro body. It is read by avro/reading.py; what
+that does not read is left to fastavro, which decides whether it is a message at all.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import fastavro
-
 from refold.avro.binary import writer
-from refold.avro.definition import TypeDefinition
-from refold.avro.derive import change_node, observation_node, schema_text, state_node
+from refold.avro.canonical import encode_name
+from refold.avro.definition import FieldDefinition, TypeDefinition
+from refold.avro.derive import IDS, LINK, change_node, observation_node, schema_text, state_node
 from refold.avro.envelope import check_decoded
 from refold.avro.errors import UndecodableError, ValidationError
-from refold.avro.nodes import emit
-from refold.avro.observation import Link, Observation, Source
+from refold.avro.ids import identify
+from refold.avro.logical import span_of
+from refold.avro.nodes import emit, nullable
+from refold.avro.observation import KINDS, Link, Observation, Source
+from refold.avro.plain import BOOLEAN, END, INTEGER, OTHER, TEXT, Branch, PlainReader
+from refold.avro.reading import REFUSED, Read, read_count, read_long, read_text, reader
+from refold.avro.values import RANGES
 from refold.avro.wire import Adapt, from_wire, to_wire
 
 FRAME_BYTES = 5
+_IDS = reader(IDS)
+_LINK = reader(nullable(LINK))
+_TEXTS = reader({"type": "array", "items": {"type": "string"}})
 
 
 def schema_id(text: str) -> int:
@@ -30,25 +38,45 @@ def schema_id(text: str) -> int:
 
 
 class RecordCodec:
-    """Datums of one derived schema to and from framed bytes."""
+    """Datums of one derived schema to and from framed bytes; wire_id: the one a Schema Registry gave it, if any."""
 
-    def __init__(self, node: dict[str, Any]) -> None:
+    def __init__(self, node: dict[str, Any], wire_id: int | None = None) -> None:
         self.text = schema_text(node)
-        self.schema_id = schema_id(self.text)
+        self.schema_id = schema_id(self.text) if wire_id is None else wire_id
         self._frame = b"\0" + self.schema_id.to_bytes(4, "big")
-        self._schema = fastavro.parse_schema(emit(node, logical=False, docs=False))
+        self._node = node
+        self._judging: Any = None  # the schema as fastavro has it, from the first message that it has to judge on
         self._write = writer(node)
+        self._read = reader(node)
 
     def encode(self, datum: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
         """Framed bytes of a datum, given by name or as all its values in order."""
         return self._frame + self._write(datum)
 
+    def framed(self, body: bytes) -> bytes:
+        """Framed bytes of a datum that is written already."""
+        return self._frame + body
+
     def decode(self, data: bytes) -> dict[str, Any]:
         """The datum behind framed bytes; raises UndecodableError when they are not this schema's."""
+        try:
+            datum: dict[str, Any]
+            datum, end = self._read(data, FRAME_BYTES)
+            if end == len(data):
+                return datum
+        except REFUSED:
+            pass
+        return self._decode_any(data)
+
+    def _decode_any(self, data: bytes) -> dict[str, Any]:
+        import fastavro
+
+        if self._judging is None:
+            self._judging = fastavro.parse_schema(emit(self._node, logical=False, docs=False))
         body = io.BytesIO(data)
         body.seek(FRAME_BYTES)
         try:
-            datum = fastavro.schemaless_reader(body, self._schema, None)
+            datum = fastavro.schemaless_reader(body, self._judging, None)
         except Exception as error:  # fastavro raises whatever its C code meets in foreign bytes
             raise UndecodableError(f"not Avro of schema {self.schema_id}: {error!r}") from error
         if body.tell() != len(data):
@@ -64,17 +92,28 @@ def framed_id(data: bytes) -> int:
     return int.from_bytes(data[1:FRAME_BYTES], "big")
 
 
+def reframed(data: bytes, wire_id: int) -> bytes:
+    """A framed message under another id."""
+    return b"\0" + wire_id.to_bytes(4, "big") + data[FRAME_BYTES:]
+
+
 class ObservationCodec(RecordCodec):
     """Observations of one type version."""
 
-    def __init__(self, definition: TypeDefinition) -> None:
-        super().__init__(observation_node(definition))
+    def __init__(self, definition: TypeDefinition, wire_id: int | None = None) -> None:
+        super().__init__(observation_node(definition), wire_id)
         self.definition = definition
         self._fields: list[tuple[str, str, Adapt, Adapt]] = [
             (each.name, each.first_name, to_wire(each.node), from_wire([{"type": "null"}, *_as_list(each.node)]))
             for each in definition.fields.values()
         ]
         self._writers = {first: (name, write) for name, first, write, _ in self._fields}
+        self.branches = [_branches(each) for each in definition.fields.values()]
+        self._present = [
+            (each.first_name, {byte: branch.read for byte, branch in found.items()})
+            for each, found in zip(definition.fields.values(), self.branches, strict=True)
+        ]
+        self._plain = PlainReader(definition.name, self.branches)
         self._as_is = all(name == first and write is None for name, first, write, _ in self._fields)
 
     def encode_observation(self, observation: Observation) -> bytes:
@@ -96,45 +135,137 @@ class ObservationCodec(RecordCodec):
             wire[name] = value if write is None else write(value)
         return wire
 
+    def identified(self, data: bytes) -> tuple[Observation, bytes]:
+        """As `decode_observation`, and the observation's id."""
+        found = self._plain.read(data, FRAME_BYTES)
+        if found is not None:
+            return found
+        observation = self.decode_observation(data)
+        return observation, identify(observation)
+
     def decode_observation(self, data: bytes) -> Observation:
         """The observation behind framed bytes, its patch canonical under this (the writer's) definition."""
-        datum = self.decode(data)
-        wire_patch = datum["patch"]
-        patch = {}
         try:
-            for name, first, _, read in self._fields:
-                value = wire_patch[name]
-                if value is not None:
-                    patch[first] = value if read is None else read(value)
-            link = datum["link"]
-            observation = Observation(
-                entity=datum["entity"],
-                observed_at=datum["observed_at"],
-                kind=datum["kind"],
-                priority=datum["priority"],
-                source=Source(**datum["source"]),
-                causes=tuple(datum["causes"]),
-                patch=patch,
-                cleared=tuple(datum["cleared"]),
-                retracts=tuple(datum["retracts"]),
-                link=None if link is None else Link(**link),
-                subject=datum["subject"],
-            )
+            observation = self._read_observation(data)
+            check_decoded(observation, self.definition)
+        except REFUSED:  # what breaks a rule is among them
+            return self.judged(data)
+        return observation
+
+    def judged(self, data: bytes) -> Observation:
+        """As `decode_observation`, read by fastavro alone: it has the last word."""
+        datum = self._decode_any(data)
+        try:
+            observation = self._observation_of(datum)
             check_decoded(observation, self.definition)
         except ValidationError as error:
             raise UndecodableError(str(error)) from error
         return observation
+
+    def _read_observation(self, data: bytes) -> Observation:
+        """The envelope as avro/derive.py lays it out; REFUSED where it is to be read by fastavro."""
+        entity, at = read_text(data, FRAME_BYTES)
+        kind, at = read_count(data, at)
+        observed_at, at = read_long(data, at)
+        priority, at = read_long(data, at)
+        agent, at = read_text(data, at)
+        run, at = read_text(data, at)
+        step, at = read_text(data, at)
+        tool, at = read_text(data, at)
+        seq, at = read_long(data, at)
+        causes, at = _IDS(data, at)
+        patch: dict[str, Any] = {}
+        for first, branches in self._present:
+            branch = data[at]
+            at += 1
+            if branch:
+                patch[first], at = branches[branch](data, at)
+        source = Source(agent, run, step, tool, seq)
+        if data[at:] == END:
+            return Observation(entity, observed_at, KINDS[kind], priority, source, tuple(causes), patch)
+        cleared, at = _TEXTS(data, at)
+        retracts, at = _IDS(data, at)
+        link, at = _LINK(data, at)
+        subject, at = read_text(data, at)
+        if at != len(data):
+            raise ValueError("bytes are missing, or left over")
+        return Observation(
+            entity, observed_at, KINDS[kind], priority, source, tuple(causes), patch, tuple(cleared), tuple(retracts),
+            None if link is None else Link(**link), subject,
+        )  # fmt: skip
+
+    def _observation_of(self, datum: Mapping[str, Any]) -> Observation:
+        patch, wire_patch = {}, datum["patch"]
+        for name, first, _, read in self._fields:
+            value = wire_patch[name]
+            if value is not None:
+                patch[first] = value if read is None else _read(first, read, value)
+        link = datum["link"]
+        return Observation(
+            entity=datum["entity"],
+            observed_at=datum["observed_at"],
+            kind=datum["kind"],
+            priority=datum["priority"],
+            source=Source(**datum["source"]),
+            causes=tuple(datum["causes"]),
+            patch=patch,
+            cleared=tuple(datum["cleared"]),
+            retracts=tuple(datum["retracts"]),
+            link=None if link is None else Link(**link),
+            subject=datum["subject"],
+        )
+
+
+def _read(first: str, read: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return read(value)
+    except ValidationError as error:
+        raise ValidationError(f"patch.{first}", error.rule, error.given) from error
+
+
+def _branches(field: FieldDefinition) -> dict[int, Branch]:
+    """By the byte that names a branch of a patch's field, how its canonical value is read."""
+    node, key = nullable(field.node), encode_name(field.first_name)
+    found = {}
+    for index, branch in enumerate(node[1:], 1):
+        # A text or a number is never one of refold's own records, and need not be looked at as if it were.
+        adapt = from_wire(node if branch["type"] in ("record", "map") else [node[0], branch])
+        kind, (low, end) = _kind_of(branch)
+        read = _canonical(field.first_name, reader(branch), adapt)
+        found[index << 1] = Branch(field.first_name, key, kind, low, end, read)
+    return found
+
+
+def _kind_of(branch: Mapping[str, Any]) -> tuple[int, tuple[int, int]]:
+    """How a plain reader may read a branch without calling its reader, and between what an integer lies."""
+    kind, logical = branch["type"], branch.get("logicalType")
+    if kind in RANGES:
+        return INTEGER, RANGES[kind] if logical is None else span_of(logical)
+    simple = {"string": TEXT, "boolean": BOOLEAN} if logical is None else {}
+    return simple.get(kind, OTHER), (0, 0)
+
+
+def _canonical(first: str, read: Read, adapt: Adapt) -> Read:
+    if adapt is None:
+        return read
+    canonical = adapt
+
+    def read_canonical(data: bytes, at: int) -> tuple[Any, int]:
+        datum, at = read(data, at)
+        return _read(first, canonical, datum), at
+
+    return read_canonical
 
 
 def _as_list(node: Any) -> list[dict[str, Any]]:
     return [each for each in (node if isinstance(node, list) else [node]) if each["type"] != "null"]
 
 
-def state_codec(definition: TypeDefinition) -> RecordCodec:
+def state_codec(definition: TypeDefinition, wire_id: int | None = None) -> RecordCodec:
     """The codec of the type's states."""
-    return RecordCodec(state_node(definition))
+    return RecordCodec(state_node(definition), wire_id)
 
 
-def change_codec(definition: TypeDefinition) -> RecordCodec:
+def change_codec(definition: TypeDefinition, wire_id: int | None = None) -> RecordCodec:
     """The codec of the type's changes."""
-    return RecordCodec(change_node(definition))
+    return RecordCodec(change_node(definition), wire_id)

@@ -8,7 +8,7 @@ refold.change.<type>        what each observation changed, field by field, old a
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from refold.avro.definition import FieldDefinition, TypeDefinition
 from refold.avro.nodes import ID, Node, emit, nullable, value_of
@@ -163,3 +163,17 @@ def _mutation(definition: TypeDefinition, field: FieldDefinition) -> dict[str, A
 def schema_text(node: dict[str, Any]) -> str:
     """The Avro schema of a derived node, as one line of JSON with its keys sorted."""
     return json.dumps(emit(node, docs=False), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+class Schemas(NamedTuple):
+    """The texts of a type's three schemas."""
+
+    observation: str
+    change: str
+    state: str
+
+
+def schemas_of(definition: TypeDefinition) -> Schemas:
+    """The texts of what is derived from a definition."""
+    nodes = observation_node(definition), change_node(definition), state_node(definition)
+    return Schemas(*map(schema_text, nodes))

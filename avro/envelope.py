@@ -161,20 +161,22 @@ def _several(given: Iterable[Any], path: str, what: str) -> Iterable[Any]:
 
 def check_decoded(observation: Observation, definition: TypeDefinition) -> None:
     """The rules between an envelope's fields; raises ValidationError."""
-    entity = check_entity(observation.entity)
-    if observation.type != definition.name:
+    entity, prefix = check_name(observation.entity, "entity"), f"{definition.name}/"
+    if not entity.startswith(prefix) or entity == prefix:
+        check_entity(entity)
         raise ValidationError("entity", f"an entity of type {definition.name}", entity)
     check_micros(observation.observed_at, "observed_at")
     _check_source(observation.source)
     low, end = PRIORITY_RANGE
     if type(observation.priority) is not int or not low <= observation.priority < end:
         raise ValidationError("priority", f"an integer in [{low}, {end - 1}]", observation.priority)
-    for path, values in (("causes", observation.causes), ("retracts", observation.retracts)):
-        if values and list(values) != sorted(set(values)):
-            raise ValidationError(path, "a set: sorted, without repeats", [each.hex()[:8] for each in values])
-    if observation.cleared and list(observation.cleared) != sorted(set(observation.cleared)):
-        raise ValidationError("cleared", "a set: sorted, without repeats", observation.cleared)
+    if observation.causes:
+        _check_id_set("causes", observation.causes)
+    if observation.retracts:
+        _check_id_set("retracts", observation.retracts)
     if observation.cleared:
+        if list(observation.cleared) != sorted(set(observation.cleared)):
+            raise ValidationError("cleared", "a set: sorted, without repeats", observation.cleared)
         unknown = set(observation.cleared) - definition.by_first_name.keys()
         if unknown:
             raise ValidationError("cleared", f"fields of {definition.name}, by their first names", min(unknown))
@@ -183,8 +185,13 @@ def check_decoded(observation: Observation, definition: TypeDefinition) -> None:
     _check_kind(observation)
 
 
+def _check_id_set(path: str, ids: tuple[bytes, ...]) -> None:
+    if list(ids) != sorted(set(ids)):
+        raise ValidationError(path, "a set: sorted, without repeats", [each.hex()[:8] for each in ids])
+
+
 @lru_cache(maxsize=1024)  # a run says the same names with every observation; a refusal is never kept
-def _check_names(agent: object, run: object, step: object, tool: object) -> None:
+def check_names(agent: object, run: object, step: object, tool: object) -> None:
     for part, value in (("agent", agent), ("run", run), ("step", step), ("tool", tool)):
         check_name(value, f"source.{part}", empty=True)
 
@@ -192,11 +199,12 @@ def _check_names(agent: object, run: object, step: object, tool: object) -> None
 def _check_source(source: Source) -> None:
     if not isinstance(source, Source):
         raise ValidationError("source", "a Source", source)
-    parts = (source.agent, source.run, source.step, source.tool)
-    for name, value in zip(("agent", "run", "step", "tool"), parts, strict=True):
-        if type(value) is not str:
-            raise ValidationError(f"source.{name}", "a string", value)
-    _check_names(*parts)
+    agent, run, step, tool = source.agent, source.run, source.step, source.tool
+    if not (type(agent) is str and type(run) is str and type(step) is str and type(tool) is str):
+        for name, value in (("agent", agent), ("run", run), ("step", step), ("tool", tool)):
+            if type(value) is not str:
+                raise ValidationError(f"source.{name}", "a string", value)
+    check_names(agent, run, step, tool)
     if type(source.seq) is not int or not 0 <= source.seq < SEQ_END:
         raise ValidationError("source.seq", "an integer from 0, below 2^63", source.seq)
 

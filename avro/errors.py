@@ -5,14 +5,21 @@
     |   +-- SchemaError              a type definition is refused, or a type is unknown
     |   +-- ValidationError          a value breaks its field's rule; carries field, rule and what was given
     |   +-- NotAnswerable            the log cannot answer this; names the nearest point it can
+    |   |   +-- Expired              its content was removed; what the log says of it beside that stands
     |   +-- UnknownEntity            no observation of that entity stands at that point
     +-- StorageError                 the log's storage failed; nothing was acknowledged that is not there
+    |   +-- Denied                   the brokers do not let this user do it; says what grants it
     |   +-- CorruptionError          stored bytes are not what was written
     |   +-- LockedError              another process owns the log
     |   +-- OwnerGone                the owner ended while it was being asked; asking again finds the next owner
     |   +-- OwnerSilent              the owner lives but does not answer
+    |   +-- StoreUnavailable         an object store gave no answer: nothing is decided until it does
+    +-- RedactionFailed              what was to be written could not be rid of its secrets, and was not written
+    +-- RegistryUnavailable          the Schema Registry gave no answer: nothing is decided until it does
     +-- UndecodableError             bytes that are no observation; carries the reason for the verdict
+        +-- UnknownWireId            its schema is not in the log as far as it was read; carries the id
 
+Those about effects (NotDone, EffectUnknown and others) stand in agents/effects/errors.py.
 The command line ends with 2 on each of them and prints the message alone.
 """
 
@@ -72,12 +79,20 @@ class NotAnswerable(InputError):
     """The log cannot answer at the point asked for; the message names the nearest one it can."""
 
 
+class Expired(NotAnswerable):
+    """The content asked for was removed on purpose, its key destroyed or its blob deleted: no copy brings it back."""
+
+
 class UnknownEntity(InputError):
     """The entity has no observation at the point asked for."""
 
 
 class StorageError(RefoldError):
     """The storage below the log failed; what was not acknowledged may be written again."""
+
+
+class Denied(StorageError):
+    """An access list of the brokers lacks something; the message names it, and the command that grants it."""
 
 
 class CorruptionError(StorageError):
@@ -96,5 +111,35 @@ class OwnerSilent(StorageError):
     """The owning process holds the log but does not answer in time."""
 
 
+class StoreUnavailable(StorageError):
+    """An object store gave no answer, or no certain one, which says nothing about what stands in it: wait, and repeat.
+
+    retry_after_s: how long to wait first.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RedactionFailed(RefoldError):
+    """What was to be written could not be rid of its secrets; it was not written, and the message shows none of it."""
+
+
+class RegistryUnavailable(RefoldError):
+    """The Schema Registry gave no answer, which says nothing about any schema: wait and ask again."""
+
+
 class UndecodableError(RefoldError):
     """Bytes that are no observation of this log; the message is the verdict's reason."""
+
+
+class UnknownWireId(UndecodableError):
+    """A frame with the id of a schema that the log does not hold, as far as it was read.
+
+    No verdict before `.schemas` was read to its end, and the Schema Registry asked where the log is bound to one.
+    """
+
+    def __init__(self, wire_id: int) -> None:
+        super().__init__(f"no schema with id {wire_id} in this log")
+        self.wire_id = wire_id

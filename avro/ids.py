@@ -10,10 +10,11 @@ Vectors: avro/vectors/identity.json, reproduced from Node by tests/node/vectors.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
 
-from refold.avro.canonical import encode, encode_map, encode_name
-from refold.avro.observation import Link, Observation, Source
+from refold.avro.canonical import encode, encode_name, in_key_order, map_head
+from refold.avro.observation import Link, Observation, Source, Value
 
 DOMAIN = b"refold/1\0"
 
@@ -33,47 +34,62 @@ ENVELOPE = {
 """Each envelope field's key in the identity map; `t`, the type, is derived from the entity."""
 
 
+_CAUSES, _ENTITY, _PATCH, _KIND, _LINK, _OBSERVED_AT, _PRIORITY, _RETRACTS, _SOURCE, _TYPE, _SUBJECT, _CLEARED = (
+    encode_name(letter) for letter in "cefkloprstux"
+)
+_SEQ = encode_name("seq")
+
+
 def identity_bytes(observation: Observation) -> bytes:
     """The deterministic CBOR that is hashed: defaults dropped at the top and in the source, never inside the patch."""
-    members = [
-        ("e", encode(observation.entity)),
-        ("t", encode_name(observation.type)),
-        ("k", encode_name(observation.kind)),
-    ]
+    parts: list[bytes] = []  # in the order of the keys, for one-letter keys have the order of the alphabet
+    if observation.causes:
+        parts += _CAUSES, encode(observation.causes)
+    parts += _ENTITY, encode(observation.entity)
+    if observation.patch:
+        parts += _PATCH, _patch(observation.patch)
+    parts += _KIND, encode_name(observation.kind)
+    if observation.link is not None:
+        parts += _LINK, encode(_link(observation.link))
     if observation.observed_at:
-        members.append(("o", encode(observation.observed_at)))
+        parts += _OBSERVED_AT, encode(observation.observed_at)
     if observation.priority:
-        members.append(("p", encode(observation.priority)))
+        parts += _PRIORITY, encode(observation.priority)
+    if observation.retracts:
+        parts += _RETRACTS, encode(observation.retracts)
     source = _source(observation.source)
     if source:
-        members.append(("s", source))
-    if observation.causes:
-        members.append(("c", encode(observation.causes)))
-    patch = observation.patch
-    if patch:
-        members.append(("f", encode_map([(name, encode(value)) for name, value in patch.items()], len(patch))))
-    if observation.cleared:
-        members.append(("x", encode(observation.cleared)))
-    if observation.retracts:
-        members.append(("r", encode(observation.retracts)))
-    if observation.link is not None:
-        members.append(("l", encode(_link(observation.link))))
+        parts += _SOURCE, source
+    parts += _TYPE, encode_name(observation.type)
     if observation.subject:
-        members.append(("u", encode(observation.subject)))
-    return encode_map(members, len(members))
+        parts += _SUBJECT, encode(observation.subject)
+    if observation.cleared:
+        parts += _CLEARED, encode(observation.cleared)
+    return map_head(len(parts) >> 1) + b"".join(parts)
+
+
+def _patch(patch: Mapping[str, Value]) -> bytes:
+    parts = [map_head(len(patch))]
+    for name, key in in_key_order(tuple(patch)):
+        parts += key, encode(patch[name])
+    return b"".join(parts)
 
 
 @lru_cache(maxsize=1024)
-def _agent_and_run(agent: str, run: str, step: str, tool: str) -> list[tuple[str, bytes]]:
-    parts = (("agent", agent), ("run", run), ("step", step), ("tool", tool))
-    return [(name, encode(value)) for name, value in parts if value]
+def around_seq(agent: str, run: str, step: str, tool: str) -> tuple[int, bytes, bytes]:
+    """How many parts of a source there are beside seq, and those before and after it."""
+    given = {"agent": agent, "run": run, "step": step, "tool": tool}
+    members = in_key_order(tuple(name for name, value in given.items() if value))
+    before, after = ([key + encode(given[name]) for name, key in members if (key < _SEQ) is first]
+                     for first in (True, False))  # fmt: skip
+    return len(members), b"".join(before), b"".join(after)
 
 
 def _source(source: Source) -> bytes:
-    members = _agent_and_run(source.agent, source.run, source.step, source.tool)
+    count, before, after = around_seq(source.agent, source.run, source.step, source.tool)
     if source.seq:
-        members = [*members, ("seq", encode(source.seq))]
-    return encode_map(members, len(members)) if members else b""
+        return map_head(count + 1) + before + _SEQ + encode(source.seq) + after
+    return map_head(count) + before + after if count else b""
 
 
 def _link(link: Link) -> dict[str, object]:

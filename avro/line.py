@@ -10,11 +10,10 @@ computes its id again: a line whose id is another is refused.
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from refold.avro.blob import Blobs
+from refold.avro.blob import Blobs, may_stand
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import Door, check_micros
 from refold.avro.errors import InputError, ValidationError
@@ -24,14 +23,14 @@ from refold.avro.observation import Link, Observation, Source
 from refold.avro.times import parse_time, time_text
 
 OUTSIDE_ID = frozenset({"id", "origin", "blobs"})
-SOURCE_KEYS = frozenset(Source.__slots__)
+SOURCE_KEYS = frozenset(Source._fields)
 LINK_KEYS = frozenset(Link.__slots__)
 OPTIONAL = frozenset(ENVELOPE) - {"entity", "observed_at"}
 
 
 def source_json(source: Source) -> dict[str, Any]:
     """A source as an object of all its parts."""
-    return {name: getattr(source, name) for name in Source.__slots__}
+    return {name: getattr(source, name) for name in Source._fields}
 
 
 def patch_json(observation: Observation, definition: TypeDefinition) -> dict[str, Any]:
@@ -153,7 +152,7 @@ def _carry_blobs(line: Mapping[str, Any], blobs: Blobs) -> None:
             digest, data = bytes.fromhex(name), base64.b64decode(content, validate=True)
         except (ValueError, TypeError):
             raise ValidationError("blobs", "contents as base64 by their SHA-256 in hex", name) from None
-        if hashlib.sha256(data).digest() != digest:
+        if not may_stand(digest, data):
             raise ValidationError(f"blobs.{name}", "a content stands under its own SHA-256", f"({len(data)} bytes)")
         blobs[digest] = data
 

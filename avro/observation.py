@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias
 
 Value: TypeAlias = "bool | int | float | str | bytes | Sequence[Value] | Mapping[str, Value] | None"
 """A canonical value: numbers under the number rules, sets sorted, absent fields left out."""
@@ -15,8 +16,12 @@ KINDS: tuple[Kind, ...] = ("assert", "link", "unlink")
 ID_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+def type_of(entity: str) -> str:
+    """The type of `type/id`: what stands before the first slash."""
+    return entity.partition("/")[0]
+
+
+class Source(NamedTuple):
     """Who saw it: agent and run order observations (with seq); step and tool only describe.
 
     seq counts from 0 within (agent, run), by whoever records.
@@ -39,8 +44,11 @@ class Link:
     valid_to: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+NOBODY = Source()
+NOTHING: Mapping[str, Value] = MappingProxyType({})
+
+
+class Observation(NamedTuple):
     """One event about one entity. `observed_at` is microseconds since 1970 UTC, by the source's clock.
 
     patch: canonical values by each field's first name. causes, cleared and retracts are sorted sets.
@@ -51,9 +59,9 @@ class Observation:
     observed_at: int
     kind: Kind = "assert"
     priority: int = 0
-    source: Source = field(default_factory=Source)
+    source: Source = NOBODY
     causes: tuple[bytes, ...] = ()
-    patch: Mapping[str, Value] = field(default_factory=dict)
+    patch: Mapping[str, Value] = NOTHING
     cleared: tuple[str, ...] = ()
     retracts: tuple[bytes, ...] = ()
     link: Link | None = None
@@ -61,5 +69,5 @@ class Observation:
 
     @property
     def type(self) -> str:
-        """The entity's type: what stands before the first slash."""
-        return self.entity.partition("/")[0]
+        """The entity's type."""
+        return type_of(self.entity)

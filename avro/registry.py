@@ -1,41 +1,76 @@
-"""The embedded registry: a log's type definitions in the order they were registered.
+"""A log's type definitions in the order they were registered.
 
-A definition's place in `.schemas` is its offset. Wire ids are the first 31 bits of the SHA-256 of the derived
-observation schema, so every writer gives the same schema the same id without asking.
+A definition's place in `.schemas` is its offset. A log's wire ids come from one of two spaces, chosen when it is made:
+embedded: the first 31 bits of the SHA-256 of the derived schema, so every writer gives the same schema the same id
+          without asking;
+registry: whatever a Schema Registry gave the derived schemas. They stand in `.schemas` beside the definition, so who
+          reads the log need not ask either.
+A place of `.schemas` may be a hole: a repeat, or a definition that may not follow those before it. Every reader decides
+so alike, by `find` and `check`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 from refold.avro.canonical import encode
-from refold.avro.codec import ObservationCodec, RecordCodec, change_codec, framed_id
+from refold.avro.codec import (
+    ObservationCodec,
+    RecordCodec,
+    change_codec,
+    framed_id,
+    reframed,
+    schema_id,
+    state_codec,
+)
 from refold.avro.definition import TypeDefinition
+from refold.avro.derive import schemas_of
 from refold.avro.envelope import Door
-from refold.avro.errors import SchemaError, UndecodableError
+from refold.avro.errors import SchemaError, UnknownWireId
 from refold.avro.evolution import check_evolution
 from refold.avro.observation import Observation
 
 
-class TypeVersion:
-    """One registered definition with everything built from it, each on first use. registered_at in milliseconds."""
+class WireIds(NamedTuple):
+    """The ids a Schema Registry gave the schemas derived from a definition."""
 
-    def __init__(self, definition: TypeDefinition, offset: int, registered_at: int) -> None:
+    observation: int
+    change: int
+    state: int
+
+
+class TypeVersion:
+    """One registered definition with everything built from it, each on first use.
+
+    registered_at in milliseconds; wire_ids: None in a log whose ids are embedded.
+    """
+
+    def __init__(
+        self, definition: TypeDefinition, offset: int, registered_at: int, wire_ids: WireIds | None = None
+    ) -> None:
         self.definition = definition
         self.offset = offset
         self.registered_at = registered_at
+        self.wire_ids = wire_ids
 
     @cached_property
     def codec(self) -> ObservationCodec:
         """Observations as bytes."""
-        return ObservationCodec(self.definition)
+        return ObservationCodec(self.definition, self.wire_ids and self.wire_ids.observation)
 
     @cached_property
     def changes(self) -> RecordCodec:
         """Changes as bytes."""
-        return change_codec(self.definition)
+        return change_codec(self.definition, self.wire_ids and self.wire_ids.change)
+
+    @cached_property
+    def states(self) -> RecordCodec:
+        """States as bytes."""
+        return state_codec(self.definition, self.wire_ids and self.wire_ids.state)
 
     @cached_property
     def door(self) -> Door:
@@ -43,19 +78,34 @@ class TypeVersion:
         return Door(self.definition)
 
 
+class Hole(NamedTuple):
+    """A place of `.schemas` that registers nothing; registered_at in milliseconds."""
+
+    offset: int
+    registered_at: int
+
+
 class Registry:
-    """Definitions by offset, name, fingerprint and wire id. Not for several threads at once."""
+    """Definitions by offset, name, fingerprint and wire id. Not for several threads at once.
+
+    Its length is the next offset of `.schemas`, holes included; everything else passes over holes.
+    """
 
     def __init__(self) -> None:
-        self._versions: list[TypeVersion] = []
+        self._places: list[TypeVersion | Hole] = []
         self._by_wire_id: dict[int, TypeVersion] = {}
         self._by_name: dict[str, list[TypeVersion]] = {}
+        self._given: dict[int, tuple[str, object]] = {}  # wire id -> (type, schema), of every derived schema
 
     def __len__(self) -> int:
-        return len(self._versions)
+        return len(self._places)
 
     def __iter__(self) -> Iterator[TypeVersion]:
-        return iter(self._versions)
+        return (place for place in self._places if isinstance(place, TypeVersion))
+
+    def places(self) -> Iterator[TypeVersion | Hole]:
+        """Every place of `.schemas`, in order."""
+        return iter(self._places)
 
     def find(self, definition: TypeDefinition) -> TypeVersion | None:
         """The registered version with this fingerprint, if there is one."""
@@ -64,22 +114,46 @@ class Registry:
                 return version
         return None
 
-    def check(self, definition: TypeDefinition) -> None:
-        """Raise SchemaError unless the definition may be added."""
+    def check(self, definition: TypeDefinition, wire_ids: WireIds | None = None) -> None:
+        """Raise SchemaError unless the definition may be added.
+
+        Without wire_ids a log bound to a Schema Registry checks the definition alone, before it asks for them.
+        """
         check_evolution((each.definition for each in self._by_name.get(definition.name, ())), definition)
+        if wire_ids is not None:
+            self._check_given(definition, wire_ids)
+            return
         codec = ObservationCodec(definition)
         clash = self._by_wire_id.get(codec.schema_id)
-        if clash is not None and clash.codec.text != codec.text:
+        if clash is not None and clash.wire_ids is None and clash.codec.text != codec.text:
             raise SchemaError(f"{definition.name}: its schema has the 31-bit id of one of {clash.definition.name}; "
                               "change any doc-free part of it, such as the order of its fields")  # fmt: skip
 
-    def add(self, definition: TypeDefinition, registered_at: int = 0) -> TypeVersion:
+    def _check_given(self, definition: TypeDefinition, wire_ids: WireIds) -> None:
+        """An id is one schema's for ever: a registry that was emptied or exchanged gives ids a second time."""
+        mine: dict[int, object] = {}
+        for wire_id, schema in zip(wire_ids, _schemas_of(definition), strict=True):
+            name, known = self._given.get(wire_id, (definition.name, mine.get(wire_id, schema)))
+            if known != schema:
+                raise SchemaError(f"{definition.name}: the Schema Registry gave its schema the id {wire_id}, which is "
+                                  f"that of another schema in this log, of {name}; was the registry emptied or "
+                                  "exchanged? Restore it, or begin a log under another prefix")  # fmt: skip
+            mine[wire_id] = schema
+
+    def add(self, definition: TypeDefinition, registered_at: int = 0, wire_ids: WireIds | None = None) -> TypeVersion:
         """Take up a definition at the next offset; registered_at in milliseconds, by the log's clock."""
-        version = TypeVersion(definition, len(self._versions), registered_at)
-        self._versions.append(version)
+        version = TypeVersion(definition, len(self._places), registered_at, wire_ids)
+        self._places.append(version)
         self._by_name.setdefault(definition.name, []).append(version)
         self._by_wire_id.setdefault(version.codec.schema_id, version)
+        if wire_ids is not None:
+            for wire_id, schema in zip(wire_ids, _schemas_of(definition), strict=True):
+                self._given.setdefault(wire_id, (definition.name, schema))
         return version
+
+    def skip(self, registered_at: int = 0) -> None:
+        """Take up a hole at the next offset."""
+        self._places.append(Hole(len(self._places), registered_at))
 
     def versions(self, name: str) -> list[TypeVersion]:
         """Every version of a type, oldest first."""
@@ -87,7 +161,8 @@ class Registry:
 
     def registered_by(self, time_ms: int) -> int:
         """The offset below which everything was registered at or before a time, in milliseconds."""
-        return sum(1 for version in self._versions if version.registered_at <= time_ms)
+        later = (offset for offset, place in enumerate(self._places) if place.registered_at > time_ms)
+        return next(later, len(self._places))
 
     def newest(self, name: str, below: int | None = None) -> TypeVersion:
         """The newest version of a type, or the newest registered below an offset."""
@@ -98,16 +173,53 @@ class Registry:
         raise SchemaError(f"unknown type {name!r}; this log knows: {known}. Add its .avsc file with --types")
 
     def decode(self, data: bytes) -> Observation:
-        """The observation in a framed message, read by its writer's schema; raises UndecodableError."""
+        """The observation in a framed message, read by its writer's schema.
+
+        UndecodableError where it is none; UnknownWireId where its schema is not one of these.
+        """
         wire_id = framed_id(data)
         version = self._by_wire_id.get(wire_id)
         if version is None:
-            raise UndecodableError(f"no schema with id {wire_id} in this log")
+            raise UnknownWireId(wire_id)
         return version.codec.decode_observation(data)
+
+    def identified(self, data: bytes) -> tuple[Observation, bytes]:
+        """As `decode`, and the observation's id."""
+        version = self._by_wire_id.get(framed_id(data))
+        if version is None:
+            raise UnknownWireId(framed_id(data))
+        return version.codec.identified(data)
+
+    def at(self, offset: int) -> TypeVersion | None:
+        """What an offset below the next one registers; None where it is a hole."""
+        place = self._places[offset]
+        return place if isinstance(place, TypeVersion) else None
+
+    def writer(self, data: bytes) -> TypeVersion | None:
+        """The first version with the schema that a framed message names, or None; UndecodableError without a frame."""
+        return self._by_wire_id.get(framed_id(data))
+
+    def embedded(self, data: bytes) -> bytes:
+        """A framed message as a log with embedded ids would hold it."""
+        version = self.writer(data)
+        if version is None or version.wire_ids is None:
+            return data
+        return reframed(data, schema_id(version.codec.text))
+
+    def fingerprints(self, below: int | None = None) -> dict[str, bytes]:
+        """The fingerprint of each type's newest version, or newest below an offset."""
+        below = len(self) if below is None else below
+        return {each.definition.name: each.definition.fingerprint for each in self if each.offset < below}
 
     def digest(self, below: int | None = None) -> bytes:
         """SHA-256 over each type's name and the fingerprint of its newest version: 32 bytes."""
-        newest = {}
-        for version in self._versions[:below]:
-            newest[version.definition.name] = version.definition.fingerprint
-        return hashlib.sha256(encode(newest)).digest()
+        return hashlib.sha256(encode(self.fingerprints(below))).digest()
+
+
+def _schemas_of(definition: TypeDefinition) -> list[object]:
+    """A type's schemas but for aliases: some registries give one id to schemas that differ in nothing else."""
+    return [json.loads(text, object_hook=_without_aliases) for text in schemas_of(definition)]
+
+
+def _without_aliases(schema: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in schema.items() if key != "aliases"}

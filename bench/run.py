@@ -1,6 +1,6 @@
 """`make bench`: every figure refold promises, measured here and printed as one table.
 
-python -P bench/run.py [--quick] [--folder DIR]
+python -P bench/run.py [--quick] [--only TABLE ...] [--peers PEER ...] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -11,30 +11,57 @@ import platform
 import tempfile
 from pathlib import Path
 
+import asof
+import parquet_sink
+import postgres_sink
+import recording_table
 from folding import Case, Figures, measure
+from peers.calibration import calibrate
+from peers.comparison import compare
+from peers.contenders import ALL
+from peers.rebuilding_log import rebuild_from_kafka
+from peers.restoring import resident, restore
+from rebuild_table import add_rebuild, rebuild_table
+from rebuilding import RUNS, closed, rebuilding, snapshot_cost
 from rich.console import Console
 from rich.table import Table
 
 from refold.reducers import fold
 
-WIDTH = 130
+WIDTH = 160
 CASES = [
     Case("uniform, 200 k entities", 400_000, 200_000, rebuild=True),
     Case("Zipf 1.1, 1 M entities", 400_000, 1_000_000, zipf=True, rebuild=True),
     Case("uniform, 200 k entities, memory", 2_000_000, 200_000),
 ]
+REBUILT, REBUILT_ENTITIES = 3_000_000, 200_000
+SNAPSHOT_COST = 400_000
+ENDED_RUNS, STEPS = (2_500, 5_000, 10_000), 30
 QUICK = [Case(case.name, case.count // 10, case.entities, case.zipf, case.rebuild) for case in CASES[:2]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the observations, without the memory case")
+    parser.add_argument("--only", choices=sorted({**PARTS, **PEER_PARTS}), nargs="+", help="these tables, not all")
+    peers = [each.key for each in ALL]
+    parser.add_argument("--peers", choices=peers, nargs="+", default=peers, help="on Kafka, these peers, not all")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where the logs are made")
     options = parser.parse_args()
     console = Console()
     console.width = max(console.width, WIDTH)
     build = "plain Python" if fold.__file__.endswith(".py") else "hot path compiled by mypyc"
     console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {build}, logs in {options.folder}")
+    share = 10 if options.quick else 1
+    for name, part in PARTS.items():
+        if not options.only or name in options.only:
+            part(console, options.folder, share)
+    for name, peer_part in PEER_PARTS.items():
+        if not options.only or name in options.only:
+            peer_part(console, options.folder, share, options.peers)
+
+
+def _folds(console: Console, folder: Path, share: int) -> None:
     table = Table(title="Folding on the embedded log (one process, timeline, arrivals, ids and changes on)")
     for column in (
         "workload",
@@ -46,11 +73,57 @@ def main() -> None:
         "full rebuild, a second",
     ):
         table.add_column(column, justify="left" if column == "workload" else "right")
-    for case in QUICK if options.quick else CASES:
+    for case in QUICK if share > 1 else CASES:
         with console.status(case.name):
-            figures = measure(case, options.folder)
+            figures = measure(case, folder)
         table.add_row(*_row(case, figures))
     console.print(table)
+
+
+def _asof(console: Console, folder: Path, _share: int) -> None:
+    table = _table(f"One entity of {asof.OBSERVATIONS:,} observations as it was (1 % repeats, 1 % late)",
+                   "asked for", "p50, ms", "p99, ms")  # fmt: skip
+    with console.status("one entity as it was"):
+        for each in asof.measure(folder):
+            table.add_row(each.name, f"{each.p50:.2f}", f"{each.p99:.2f}")
+    console.print(table)
+
+
+def _rebuilds(console: Console, folder: Path, share: int) -> None:
+    table = rebuild_table(f"Rebuilding at 95 % of a log of {REBUILT_ENTITIES:,} entities")
+    for name, is_disturbed in (("in order", False), ("1 % repeats, 1 % late", True)):
+        with console.status(name):
+            found = rebuilding(REBUILT // share, REBUILT_ENTITIES // share, is_disturbed=is_disturbed, folder=folder)
+        add_rebuild(table, name, found)
+    console.print(table)
+
+
+def _closed(console: Console, folder: Path, share: int) -> None:
+    table = _table(f"Ended runs of {STEPS} steps, rebuilt at the end (medians of {RUNS})", "ended runs", "entities",
+                   "rebuild, s", "longest, s", "replayed")  # fmt: skip
+    with console.status("ended runs"):
+        for each in closed([runs // share for runs in ENDED_RUNS], STEPS, folder):
+            table.add_row(
+                f"{each.runs:,}",
+                f"{each.entities:,}",
+                f"{each.rebuilt_s:.2f}",
+                f"{each.longest_s:.2f}",
+                f"{each.replayed:,}",
+            )
+    console.print(table)
+
+
+def _snapshots(console: Console, folder: Path, share: int) -> None:
+    with console.status("the cost of snapshots"):
+        cost = snapshot_cost(SNAPSHOT_COST // share, REBUILT_ENTITIES // share, folder)
+    console.print(f"Snapshots cost the fold {cost:.1%} of its throughput (median of {RUNS} pairs)")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table
 
 
 def _row(case: Case, figures: Figures) -> list[str]:
@@ -58,6 +131,16 @@ def _row(case: Case, figures: Figures) -> list[str]:
     return [case.name, f"{case.count:,}", f"{figures.per_second:,.0f}", f"{figures.slowest_per_second:,.0f}",
             f"{figures.peak_mb:,.0f}", f"{figures.bytes_per_observation:,.0f}", rebuilt]  # fmt: skip
 
+
+PARTS = {"folding": _folds, "asof": _asof, "snapshots": _snapshots, "closed": _closed, "rebuilds": _rebuilds,
+         "agents": recording_table.show, "parquet": parquet_sink.show, "postgres": postgres_sink.show}  # fmt: skip
+PEER_PARTS = {
+    "calibration": calibrate,
+    "worker": compare,
+    "restore": restore,
+    "resident": resident,
+    "kafka-rebuilds": rebuild_from_kafka,
+}
 
 if __name__ == "__main__":
     main()

@@ -2,20 +2,25 @@
 
 An observation sets rate_limit, timeout_ms, endpoint, tool and enabled; it is about 190 bytes in the log, its record's
 key and id included. Entities are drawn uniformly, or by a Zipf law with exponent 1.1, by inverting its distribution.
+`disturbed` makes any of them arrive as logs really do: some twice, some late.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from refold import Source
 
 START_MICROS = 1_700_000_000_000_000
 ZIPF_EXPONENT = 1.1
+DUPLICATES = 0.01
+LATE = 0.01
+LATE_RECORDS_MAX = 10_000
 
 
 def uniform(entities: int, seed: int) -> Callable[[], int]:
@@ -47,3 +52,44 @@ def observations(count: int, draw: Callable[[], int]) -> Iterator[dict[str, Any]
             "source": Source("bench", f"run-{number // 10_000}", str(number % 40), "search", number % 10_000),
             "observed_at": START_MICROS + number * 1000,
         }
+
+
+def disturbed(observations: Iterable[dict[str, Any]], seed: int) -> Iterator[dict[str, Any]]:
+    """The same observations with 1 % of them given twice, the repeat 1 to 10,000 records after the original, and
+    1 % given only once but so many records late. What is still held back at the end comes there, in its order.
+    """
+    chosen = random.Random(seed)
+    held: list[tuple[int, int, dict[str, Any]]] = []  # (the record it comes after, a number of its own, what comes)
+    given = 0
+    for number, each in enumerate(observations):
+        while held and held[0][0] <= given:
+            yield heapq.heappop(held)[2]
+            given += 1
+        fate = chosen.random()
+        is_late = fate < LATE
+        if is_late or fate < LATE + DUPLICATES:
+            heapq.heappush(held, (given + chosen.randint(1, LATE_RECORDS_MAX), number, each))
+        if not is_late:
+            yield each
+            given += 1
+    while held:
+        yield heapq.heappop(held)[2]
+
+
+def ended_runs(start: int, stop: int, steps: int) -> Iterator[dict[str, Any]]:
+    """Runs number start to stop, of so many steps each, all ended; every tenth changes a tool's settings."""
+    for run in range(start, stop):
+        at = START_MICROS + run * 60_000_000
+        seq = itertools.count()
+
+        def said(entity: str, later_s: int, patch: dict[str, Any], run: int = run, at: int = at,
+                 seq: Iterator[int] = seq) -> dict[str, Any]:  # fmt: skip
+            return {"entity": entity, "patch": patch, "observed_at": at + later_s * 1_000_000,
+                    "source": Source("agent", f"run-{run}", "", "", next(seq))}  # fmt: skip
+
+        yield said(f"run/run-{run}", 0, {"agent": "agent", "kind": "bench", "status": "running"})
+        for step in range(steps):
+            yield said(f"step/run-{run}#{step}", step, {"run": f"run-{run}", "ended_at": at + (step + 1) * 1_000_000})
+        if run % 10 == 0:
+            yield said(f"tool_config/tool-{run % 1000}", steps, {"rate_limit": run})
+        yield said(f"run/run-{run}", steps, {"status": "ended", "ended_at": at + steps * 1_000_000})

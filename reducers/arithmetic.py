@@ -11,7 +11,7 @@ from typing import Any
 
 from refold.avro.canonical import INTEGER_END, INTEGER_MIN, number
 from refold.avro.observation import Value
-from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Reducer
+from refold.reducers.cells import Cell, Element, Elements, Mutation, Reducer, Said
 
 
 def exact(value: int | float) -> tuple[int, int]:
@@ -64,23 +64,23 @@ class _Total(Reducer):
     def cause(self, element: Element, by: bytes) -> bytes:
         return by
 
-    def _changed(self, before: Value, after: Value, assertion: Assertion, out: list[Mutation]) -> None:
+    def _changed(self, before: Value, after: Value, said: Said, out: list[Mutation]) -> None:
         if before != after:
-            out.append(Mutation(self.field, "set", None, before, after, assertion.id))
+            out.append(Mutation(self.field, "set", None, before, after, said.id))
 
 
 class Sum(_Total):
     """The exact sum."""
 
-    def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
-        numerator, shift = exact(assertion.value)
+    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+        numerator, shift = exact(value)
         if cell is None:
-            after = [_packed(numerator), shift, 1, assertion.q]
-            self._changed(None, self.value(after), assertion, out)
+            after = [_packed(numerator), shift, 1, said.q]
+            self._changed(None, self.value(after), said, out)
             return after
         numerator, shift = add((_unpacked(cell[0]), cell[1]), (numerator, shift))
-        after = [_packed(numerator), shift, cell[2] + 1, max(cell[3], assertion.q)]
-        self._changed(self.value(cell), self.value(after), assertion, out)
+        after = [_packed(numerator), shift, cell[2] + 1, max(cell[3], said.q)]
+        self._changed(self.value(cell), self.value(after), said, out)
         return after
 
     def value(self, cell: Cell) -> Value:
@@ -90,9 +90,9 @@ class Sum(_Total):
 class Count(_Total):
     """How many live assertions there are."""
 
-    def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
-        after: list[Any] = [1, assertion.q] if cell is None else [cell[0] + 1, max(cell[1], assertion.q)]
-        self._changed(None if cell is None else cell[0], after[0], assertion, out)
+    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+        after: list[Any] = [1, said.q] if cell is None else [cell[0] + 1, max(cell[1], said.q)]
+        self._changed(None if cell is None else cell[0], after[0], said, out)
         return after
 
     def value(self, cell: Cell) -> Value:

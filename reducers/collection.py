@@ -10,7 +10,7 @@ from typing import Any
 
 from refold.avro.canonical import encode
 from refold.avro.observation import Value
-from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Op, Reducer
+from refold.reducers.cells import Cell, Element, Elements, Mutation, Op, Reducer, Said
 
 
 class Union(Reducer):
@@ -18,15 +18,15 @@ class Union(Reducer):
 
     scalar = False
 
-    def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
         after: dict[bytes, Any] = {} if cell is None else cell
-        for value in assertion.value:
-            key = encode(value)
+        for element in value:
+            key = encode(element)
             held = after.get(key)
             if held is None:
-                out.append(Mutation(self.field, "add", None, None, value, assertion.id))
-            if held is None or assertion.q < held[1]:
-                after[key] = [value, assertion.q]
+                out.append(Mutation(self.field, "add", None, None, element, said.id))
+            if held is None or said.q < held[1]:
+                after[key] = [element, said.q]
         return after
 
     def present(self, cell: Cell) -> bool:
@@ -52,14 +52,14 @@ class Append(Reducer):
         super().__init__(field)
         self.limit = limit
 
-    def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
         before: list[Any] = cell or []
-        grown = before + [[value, assertion.q, index] for index, value in enumerate(assertion.value)]
+        grown = before + [[element, said.q, index] for index, element in enumerate(value)]
         dropped = max(0, len(grown) - self.limit)
-        for value, q, index in before[:dropped]:
-            out.append(Mutation(self.field, "remove", (q, index), value, None, assertion.id))
-        for value, q, index in grown[max(dropped, len(before)) :]:
-            out.append(Mutation(self.field, "add", (q, index), None, value, assertion.id))
+        for element, q, index in before[:dropped]:
+            out.append(Mutation(self.field, "remove", (q, index), element, None, said.id))
+        for element, q, index in grown[max(dropped, len(before)) :]:
+            out.append(Mutation(self.field, "add", (q, index), None, element, said.id))
         return grown[dropped:]
 
     def present(self, cell: Cell) -> bool:
@@ -83,18 +83,18 @@ class Map(Reducer):
 
     scalar = False
 
-    def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
         after: dict[str, Any] = {} if cell is None else cell
-        priority, q = assertion.priority, assertion.q
-        for key, value in assertion.value.items():
+        priority, q = said.priority, said.q
+        for key, new in value.items():
             held = after.get(key)
             if held is not None and (priority, q) <= (held[1], held[2]):
                 continue
             old = None if held is None else held[0]
-            if old != value:
-                op: Op = "remove" if value is None else "add" if old is None else "set"
-                out.append(Mutation(self.field, op, key, old, value, assertion.id))
-            after[key] = [value, priority, q]
+            if old != new:
+                op: Op = "remove" if new is None else "add" if old is None else "set"
+                out.append(Mutation(self.field, op, key, old, new, said.id))
+            after[key] = [new, priority, q]
         return after
 
     def present(self, cell: Cell) -> bool:

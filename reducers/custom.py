@@ -21,7 +21,7 @@ from refold.avro.errors import SchemaError, ValidationError
 from refold.avro.nodes import Node
 from refold.avro.observation import Value
 from refold.avro.values import checker
-from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Op, Reducer
+from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Op, Reducer, Said
 
 Function: TypeAlias = Callable[[Any, Assertion], Any]
 
@@ -64,20 +64,20 @@ class Custom(Reducer):
         self.function = function
         self._check = checker(node, 2**62)
 
-    def fold(self, cell: Cell, assertion: Assertion, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
         before = None if cell is None else cell[0]
         try:
-            result = self.function(before, assertion)
+            result = self.function(before, Assertion(value, *said))
         except Exception as error:  # whatever a user's code raises
             raise SchemaError(f"the custom reducer of {self.field} failed: {error!r}") from error
         try:
-            after = None if result is None else self._check(result, self.field, None)
+            after = None if result is None else _in_key_order(self._check(result, self.field, None))
         except ValidationError as error:
             raise SchemaError(f"the custom reducer of {self.field} gave what its type forbids: {error}") from error
         if not self.same(before, after):
             op: Op = "clear" if after is None else "set"
-            out.append(Mutation(self.field, op, None, before, after, assertion.id))
-        return [after, assertion.q]
+            out.append(Mutation(self.field, op, None, before, after, said.id))
+        return [after, said.q]
 
     def present(self, cell: Cell) -> bool:
         return cell[0] is not None
@@ -95,3 +95,12 @@ class Custom(Reducer):
 
     def same(self, old: Value, new: Value) -> bool:
         return encode(old) == encode(new)
+
+
+def _in_key_order(value: Value) -> Value:
+    """As a stored value comes back: a function that looks at the order of keys sees one order always."""
+    if isinstance(value, dict):
+        return {key: _in_key_order(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_in_key_order(each) for each in value]
+    return value

@@ -13,15 +13,15 @@ else. All else reopens the entity:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
-from refold.avro.canonical import encode_name
+from refold.avro.canonical import ID_HEAD, in_key_order
 from refold.avro.definition import FieldDefinition, TypeDefinition
 from refold.avro.errors import SchemaError
-from refold.avro.observation import Observation
+from refold.avro.observation import ID_BYTES, Observation
 from refold.reducers.arithmetic import Count, Sum
-from refold.reducers.cells import Assertion, Mutation, Reducer
+from refold.reducers.cells import Cell, Mutation, Reducer, Said, new_tuple
 from refold.reducers.collection import Append, Map, Union
 from refold.reducers.custom import Custom, code_of, load_function
 from refold.reducers.entity import Entity
@@ -42,6 +42,11 @@ SIMPLE: dict[str, Callable[[str], Reducer]] = {
 }
 
 
+ORDERS_HELD = 4096
+Ordered: TypeAlias = tuple[str, bytes, bytes, Reducer, bool]
+"""A field, its key's CBOR, the same before a holder's id, its reducer, and whether that has a winner."""
+
+
 class Seen(NamedTuple):
     """A distinct observation of one entity, where it stands in its partition, and its order key."""
 
@@ -53,6 +58,14 @@ class Seen(NamedTuple):
     def id(self) -> bytes:
         """The observation's id."""
         return self.q[-32:]
+
+
+def said_by(seen: Seen) -> Said:
+    """What its assertions have in common."""
+    observation = seen.observation
+    q = seen.q
+    parts = (observation.priority, q, q[-ID_BYTES:], observation.observed_at, observation.source)
+    return new_tuple(Said, parts)
 
 
 def reducer_of(field: FieldDefinition) -> Reducer:
@@ -77,9 +90,22 @@ class Fold:
     def __init__(self, definition: TypeDefinition) -> None:
         self.definition = definition
         self.reducers = {each.first_name: reducer_of(each) for each in definition.fields.values()}
-        # In the order of their keys' bytes, which is how a state's maps are encoded.
-        self.ordered = sorted(((name, encode_name(name)) for name in self.reducers), key=lambda pair: pair[1])
+        self._ordered: dict[tuple[str, ...], list[Ordered]] = {}
         self._in_order = frozenset(name for name, reducer in self.reducers.items() if reducer.in_order)
+
+    def in_order_of_keys(self, cells: Mapping[str, Cell]) -> list[Ordered]:
+        """The fields that have cells, in the order of their keys' bytes: so a state's maps are encoded."""
+        names = tuple(cells)
+        found = self._ordered.get(names)
+        if found is None:
+            if len(self._ordered) >= ORDERS_HELD:
+                self._ordered.clear()
+            found = self._ordered[names] = [
+                (name, key, key + ID_HEAD, self.reducers[name], self.reducers[name].has_winner)
+                for name, key in in_key_order(names)
+                if name in self.reducers
+            ]
+        return found
 
     def directly(self, entity: Entity, seen: Seen) -> list[Mutation] | None:
         """Fold a new observation onto the entity; None, with the entity untouched, when it must be reopened."""
@@ -87,7 +113,7 @@ class Fold:
         if observation.retracts or residue.pending is None:
             return None
         out: list[Mutation] = []
-        if seen.id in residue.pending:
+        if residue.pending and seen.id in residue.pending:
             residue.pending.discard(seen.id)
         else:
             in_order = seen.q > residue.greatest
@@ -103,19 +129,17 @@ class Fold:
         if observation.link is not None:
             fold_link(entity.links, observation, q, out)
             return
-        before = {}
+        before, clears = {}, entity.clears
         for field in observation.cleared:
-            entity.clears[field] = q
+            clears[field] = q
             if field in self.reducers:
                 before[field] = cells.pop(field, None)
-        source, priority = observation.source, observation.priority
+        said = said_by(seen)
         for field, value in observation.patch.items():
             reducer = self.reducers.get(field)
-            if reducer is None or q < entity.clears.get(field, FIRST):
+            if reducer is None or (clears and q < clears.get(field, FIRST)):
                 continue
-            assertion = Assertion(value, priority, q, seen.id, observation.observed_at, source)
-            changed = [] if field in before else out
-            cells[field] = reducer.fold(cells.get(field), assertion, changed)
+            cells[field] = reducer.fold(cells.get(field), value, said, [] if field in before else out)
         for field, cell in before.items():
             self.reducers[field].difference(cell, cells.get(field), seen.id, out)
 
@@ -148,14 +172,12 @@ class Fold:
         observation, cells = seen.observation, entity.cells
         if observation.link is not None:
             fold_link(entity.links, observation, seen.q, out)
+        said = said_by(seen)
         for field, value in observation.patch.items():
             reducer = self.reducers.get(field)
             if reducer is None or seen.q < entity.clears.get(field, FIRST):
                 continue
-            assertion = Assertion(
-                value, observation.priority, seen.q, seen.id, observation.observed_at, observation.source
-            )
-            cells[field] = reducer.fold(cells.get(field), assertion, out)
+            cells[field] = reducer.fold(cells.get(field), value, said, out)
         out.clear()
 
     def differences(self, before: Entity, after: Entity, by: bytes) -> list[Mutation]:

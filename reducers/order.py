@@ -7,6 +7,7 @@ id 32 bytes. Names hold no control characters, so NUL ends them below every othe
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from refold.avro.observation import ID_BYTES, Observation
@@ -29,13 +30,18 @@ class Place(NamedTuple):
 
 def order_key(observation: Observation, observation_id: bytes) -> bytes:
     """Q of an observation."""
-    source = observation.source
-    return order_key_of(observation.observed_at, source.agent, source.run, source.seq, observation_id)
+    agent, run, _, _, seq = observation.source
+    return _U64.pack(observation.observed_at + SIGN) + _names(agent, run) + _U64.pack(seq) + observation_id
+
+
+@lru_cache(maxsize=1024)  # a run says the same with every observation
+def _names(agent: str, run: str) -> bytes:
+    return b"%b\0%b\0" % (agent.encode(), run.encode())
 
 
 def order_key_of(observed_at: int, agent: str, run: str, seq: int, id: bytes) -> bytes:
     """Q from its parts; observed_at in microseconds."""
-    return b"%b%b\0%b\0%b%b" % (_U64.pack(observed_at + SIGN), agent.encode(), run.encode(), _U64.pack(seq), id)
+    return _U64.pack(observed_at + SIGN) + _names(agent, run) + _U64.pack(seq) + id
 
 
 def order_bound(observed_at: int) -> bytes:
@@ -53,6 +59,12 @@ def place_of(key: bytes) -> Place:
         _U64.unpack_from(key, len(key) - 8 - ID_BYTES)[0],
         key[-ID_BYTES:],
     )
+
+
+def observed_at_of(key: bytes) -> int:
+    """The observed_at in an order key, in microseconds."""
+    number: int = _U64.unpack_from(key)[0]
+    return number - SIGN
 
 
 def id_of(key: bytes) -> bytes:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from refold.reducers.order import FIRST
 
-SOURCES_HELD = 16
-IDS_HELD = 16
+# Sources and ids are most of an entity's bytes; what these cannot tell is looked up. Chosen by size, not yet measured.
+SOURCES_HELD = 8
+IDS_HELD = 8
 PENDING_HELD = 64
 
 
@@ -42,14 +43,15 @@ class Residue:
     def note(self, q: bytes, offset: int) -> None:
         """One more distinct observation, in log order."""
         self.greatest = max(self.greatest, q)
-        source = _source(q)
-        held = self.sources.pop(source, FIRST)
-        self.sources[source] = max(held, q)
-        if len(self.sources) > SOURCES_HELD:
-            oldest = next(iter(self.sources))
-            self.floor = max(self.floor, self.sources.pop(oldest))
-        self.last_ids.append(q[-32:])
-        del self.last_ids[:-IDS_HELD]
+        source, sources, last_ids = _source(q), self.sources, self.last_ids
+        held = sources.pop(source, FIRST)
+        sources[source] = q if q > held else held
+        if len(sources) > SOURCES_HELD:
+            oldest = next(iter(sources))
+            self.floor = max(self.floor, sources.pop(oldest))
+        last_ids.append(q[-32:])
+        if len(last_ids) > IDS_HELD:
+            del last_ids[:-IDS_HELD]
         if self.lowest_offset < 0:
             self.lowest_offset = offset
         self.highest_offset = offset

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from refold.avro.canonical import encode, map_head
-from refold.avro.observation import Value
+from refold.avro.canonical import TEXT_HEADS, encode, map_head
+from refold.avro.observation import ID_BYTES, Value
 from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold
 from refold.reducers.links import links_tree
@@ -17,17 +17,18 @@ LINKS = encode("links")
 NO_LINKS = encode([])
 ENTITY = encode("entity")
 FIELDS = encode("fields")
-FORMAT = encode("format") + encode(STATE_FORMAT)
-VERSION = encode("version")
+FORMAT_VERSION = encode("format") + encode(STATE_FORMAT) + encode("version")
+_SHORT = 256
+_HASH = hashlib.sha256()
 
 
 def state_tree(fold: Fold, entity: Entity) -> dict[str, Value]:
     """{format, entity, version, fields, by, links}; absent fields stand in neither fields nor by."""
     fields: dict[str, Value] = {}
     holders: dict[str, Value] = {}
-    for name, cell in entity.cells.items():
-        reducer = fold.reducers.get(name)
-        if reducer is not None and cell is not None and reducer.present(cell):
+    for name, reducer in fold.reducers.items():  # in the order in which the type has them
+        cell = entity.cells.get(name)
+        if cell is not None and reducer.present(cell):
             fields[name] = reducer.value(cell)
             holders[name] = reducer.holders(cell)
     return {
@@ -48,14 +49,22 @@ def hash_state(fold: Fold, entity: Entity) -> bytes:
     """
     fields: list[bytes] = []
     holders: list[bytes] = []
-    for name, key in fold.ordered:
-        cell = entity.cells.get(name)
-        if cell is not None:
-            reducer = fold.reducers[name]
-            if reducer.present(cell):
-                fields += key, encode(reducer.value(cell))
-                holders += key, encode(reducer.holders(cell))
-    head = map_head(len(fields) >> 1)
+    cells = entity.cells
+    for name, key, held_by, reducer, has_winner in fold.in_order_of_keys(cells):
+        cell = cells[name]
+        if has_winner:  # most fields of most entities: without a call
+            value = cell[0]
+            if type(value) is str and len(value) < _SHORT and value.isascii():
+                fields.append(key + TEXT_HEADS[len(value)] + value.encode())
+            else:
+                fields.append(key + encode(value))
+            holders.append(held_by + cell[2][-ID_BYTES:])
+        elif reducer.present(cell):
+            fields.append(key + encode(reducer.value(cell)))
+            holders.append(key + encode(reducer.holders(cell)))
+    head = map_head(len(fields))
     parts = [BY, head, *holders, LINKS, encode(links_tree(entity.links)) if entity.links else NO_LINKS,
-             ENTITY, encode(entity.name), FIELDS, head, *fields, FORMAT, VERSION, encode(entity.version)]  # fmt: skip
-    return hashlib.sha256(b"".join(parts)).digest()
+             ENTITY, encode(entity.name), FIELDS, head, *fields, FORMAT_VERSION, encode(entity.version)]  # fmt: skip
+    hashed = _HASH.copy()  # a new one is looked for by its name each time
+    hashed.update(b"".join(parts))
+    return hashed.digest()

@@ -4,35 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from threading import RLock
 from types import TracebackType
-from typing import Any
+from typing import Any, Self, TypeVar, cast
 
 from refold.avro.blob import Blob
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import check_entity, check_name
-from refold.avro.errors import InputError, NotAnswerable, SchemaError, ValidationError
+from refold.avro.errors import Expired, InputError, NotAnswerable, SchemaError, ValidationError
 from refold.avro.ids import identify
-from refold.avro.observation import Kind, Link, Observation, Source
+from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.avro.registry import TypeVersion
 from refold.avro.times import datetime_micros, parse_time
-from refold.reducers.state import hash_state
+from refold.streams.asof import entities_at, entity_at
 from refold.streams.changes import Change
 from refold.streams.cut import Cut
 from refold.streams.diff import difference
 from refold.streams.feed import changes_from
-from refold.streams.history import fold_observed, moments, observed_below
+from refold.streams.history import moments, observed_below
 from refold.streams.log.port import LogPort, Marked
 from refold.streams.mutations import Row, Shown, rows
 from refold.streams.point import Point, Points, When
-from refold.streams.rebuild import Progress, Replay
+from refold.streams.rebuild.limits import limits_of
+from refold.streams.rebuild.part import Progress
+from refold.streams.rebuild.run import rebuild
+from refold.streams.snapshots.garbage import Collected
+from refold.streams.snapshots.listing import Snapshot, every_epoch, listed
+from refold.streams.snapshots.manifest import Epoch
 from refold.streams.sources import Sources
 from refold.streams.table.folds import Folds
-from refold.streams.verify import Verdict, verify
+from refold.streams.verify.run import verify
+from refold.streams.verify.verdict import Verdict
 from refold.streams.view import EntityView, StateView
 
 Time = int | dt.datetime | str
+F = TypeVar("F", bound=Callable[..., Any])
 
 UNREGISTERED = -1
 
@@ -46,8 +56,20 @@ class Surroundings:
     agent: str
 
 
+def _in_turn(method: F) -> F:
+    """One thread after the other."""
+
+    @functools.wraps(method)
+    def taken(self: Log, *args: Any, **kwargs: Any) -> Any:
+        with self.turn:
+            return method(self, *args, **kwargs)
+
+    return cast(F, taken)
+
+
 class Log:
-    """An open log; a context manager. For one thread.
+    """An open log; a context manager. For one thread; others may record and flush beside it, or use `port` holding
+    `turn`.
 
     Times given are RFC 3339 text, aware datetimes or integer microseconds; WHEN is described in streams/point.py.
     """
@@ -55,6 +77,7 @@ class Log:
     def __init__(
         self, port: LogPort, types: Mapping[str, TypeDefinition], mine: set[str], around: Surroundings
     ) -> None:
+        self.turn = RLock()
         self._port = port
         self._types = types
         self._mine = mine
@@ -64,6 +87,7 @@ class Log:
 
     # Recording
 
+    @_in_turn
     def observe(
         self,
         entity: str,
@@ -85,9 +109,9 @@ class Log:
         source: a Source with its own seq, an agent's name (its run and seq are kept here), or None for this process.
         ValidationError names the field, the rule and what was given; nothing is recorded then.
         """
-        version = self._writer(check_entity(entity).partition("/")[0])
+        version = self._writer(type_of(check_entity(entity)))
         now = self._around.now_micros()
-        blobs: dict[bytes, bytes] = {}
+        blobs: dict[bytes, bytes] | None = {} if self._port.has_store else None
         origin, count = self._sources.next(source)
         observation = version.door.build(
             entity, patch, observed_at=now if observed_at is None else _micros(observed_at), now=now, kind=kind,
@@ -96,7 +120,7 @@ class Log:
         )  # fmt: skip
         self._writers[version.definition.name] = version = self._registered(version)
         count()
-        return self._append(observation, version, blobs).hex()
+        return self._append(observation, version, blobs or {}).hex()
 
     def link(self, entity: str, relation: str, target: str, *, valid_from: Time | None = None,
              valid_to: Time | None = None, **given: Any) -> str:  # fmt: skip
@@ -113,6 +137,7 @@ class Log:
         """Record that an earlier observation of the entity was wrong; further keywords as `observe`."""
         return self.observe(entity, retracts=[observation], **given)
 
+    @_in_turn
     def take(self, observation: Observation, observation_id: bytes, definition: TypeDefinition,
              blobs: Mapping[bytes, bytes]) -> None:  # fmt: skip
         """Record an observation that was built elsewhere, under the definition it was built by."""
@@ -153,15 +178,25 @@ class Log:
         assert found is not None
         return found
 
+    @_in_turn
     def register(self, definition: TypeDefinition) -> None:
         """Make a type definition part of the log; entities of an older version are folded again by it."""
         self._port.register(definition)
         self._writers.pop(definition.name, None)
 
+    @_in_turn
+    def put_blob(self, content: bytes, media_type: str) -> Blob:
+        """Store a content, durable on return; the reference may then stand in a patch. Equal contents are one."""
+        blob = Blob(hashlib.sha256(content).digest(), len(content), media_type)
+        self._port.put_blob(blob.hash, content)
+        return blob
+
+    @_in_turn
     def flush(self) -> None:
         """Return when everything observed is durable and folded."""
         self._port.flush()
 
+    @_in_turn
     def mark(self, name: str, at: When = None, *, replace: bool = False) -> Cut:
         """Name a point, now or `at`; InputError when the name is taken."""
         check_name(name, "marker")
@@ -174,6 +209,7 @@ class Log:
 
     # Asking
 
+    @_in_turn
     def point(self, when: When = None, entity: str | None = None, clock: str = "recorded") -> Point:
         """The cut behind a WHEN. NotAnswerable names the nearest point that can be asked for."""
         self._port.flush()
@@ -184,19 +220,36 @@ class Log:
         """One entity at a point; UnknownEntity where nothing of it stands there."""
         check_entity(entity)
         cut = self.point(at, entity, clock).cut
-        observed = observed_below(self._port, entity, cut)
         folds = Folds(self._port.registry, cut.schemas)
-        fold = folds.of_entity(entity).fold
-        found = fold_observed(fold, entity, observed, cut.observed_until)
+        found = entity_at(self._port, folds, entity, cut)
         if not found.version:
             raise NotAnswerable(f"{entity}: nothing of it was observed by then")
-        found.state_hash = hash_state(fold, found)
         return EntityView(self._port, folds, cut, found)
 
-    def rebuild(self, at: When = None, *, clock: str = "recorded", progress: Progress = lambda read: None) -> StateView:
-        """Every entity at a point, by a reader of its own: no live consumer's offsets move."""
+    def states(self, entities: Iterable[str], at: When = None, clock: str = "recorded") -> dict[str, EntityView]:
+        """Some entities at a point, by name, read together; those of which nothing stands there are left out."""
+        names = [check_entity(each) for each in entities]
         cut = self.point(at, None, clock).cut
-        return StateView(self._port, cut, Replay(self._port, cut, progress).run())
+        folds = Folds(self._port.registry, cut.schemas)
+        found = entities_at(self._port, folds, names, cut)
+        return {name: EntityView(self._port, folds, cut, entity) for name, entity in found.items()}
+
+    def rebuild(self, at: When = None, *, clock: str = "recorded", types: Iterable[str] | None = None,
+                entities: Iterable[str] | None = None, since: Time | None = None, full: bool = False,
+                parallel: bool | None = None,
+                progress: Progress = lambda more, total: None) -> StateView:  # fmt: skip
+        """Every entity at a point, by a reader of its own: no live consumer's offsets move.
+
+        types, entities: only the entities of these types and these ones, by TYPE/ID. since: without those closed (by
+        their type's `refold.closed_by`) by an observation observed before this time. A view limited so has no root.
+        full: from the first record, whatever snapshots there are. parallel: in several processes, or in this one;
+        None for whatever is faster. However it was rebuilt, the entities are the same.
+        """
+        cut = self.point(at, None, clock).cut
+        since_micros = None if since is None else _micros(since, "since")
+        limits = limits_of(self._port.registry, cut.schemas, types, entities, since_micros)
+        rebuilt = rebuild(self._port, cut, progress, full=full, limits=limits, parallel=parallel)
+        return StateView(self._port, cut, rebuilt)
 
     def history(self, entity: str, *, since: When = None, until: When = None, clock: str = "recorded",
                 python: bool = True) -> list[Row]:  # fmt: skip
@@ -237,11 +290,49 @@ class Log:
         self._port.flush()
         return changes_from(self._port, cut, live=live, poll_s=poll_s)
 
-    def verify(self, progress: Progress = lambda read: None) -> Verdict:
+    def verify(self, progress: Progress = lambda more, total: None) -> Verdict:
         """Fold the whole log again and compare with every table, index, change and content."""
         self._port.flush()
-        with self._port.still() as port:
+        with self._port.still(is_verified=True) as port:
             return verify(port, Points(port, self._around.now_micros() // 1000).end(), progress)
+
+    def snapshot(self, *, pin: bool = False) -> list[Epoch]:
+        """Seal an epoch of every partition that has records, from which rebuilds begin; durable on return.
+
+        pin: keep these epochs for ever. Epochs are also sealed by themselves, in the background, as the log grows.
+        """
+        return list(self._port.snapshot(self._around.now_micros() // 1000 if pin else None))
+
+    def recover(self, *, wait: bool = True) -> Mapping[str, Any]:
+        """Throw the entity tables away and make them again from snapshots and records; returns how.
+
+        For tables that `verify` finds damaged. wait: False returns when states are there again; their indexes are
+        filled in the background, and questions are answered from the log itself meanwhile.
+        """
+        return self._port.recover(wait=wait)
+
+    def snapshots(self, only: Iterable[Epoch] | None = None) -> list[Snapshot]:
+        """Every sealed epoch, partition by partition, by offset; or some."""
+        self._port.flush()
+        self._port.refresh()
+        reader = self._port.snapshots
+        return list(listed(reader, every_epoch(reader, self._port.partitions) if only is None else only))
+
+    def pin(self, epochs: Iterable[Epoch]) -> None:
+        """Keep sealed epochs for ever; InputError, and none is pinned, where one is not there."""
+        self._port.pin(list(epochs), self._around.now_micros() // 1000)
+
+    def unpin(self, epochs: Iterable[Epoch]) -> None:
+        """Let epochs go with time, as others do."""
+        self._port.pin(list(epochs), None)
+
+    def collect(self, *, dry_run: bool = False, damaged: bool = False) -> list[Collected]:
+        """Remove the snapshots that are too old to keep (streams/snapshots/ladder.py); says what, by partition.
+
+        The log's owner does so by itself as the log grows. Answers stay the same, some rebuilds take longer.
+        dry_run: remove nothing, only say. damaged: give up snapshots whose manifest cannot be read too.
+        """
+        return list(self._port.collect(dry_run=dry_run, damaged=damaged))
 
     def blob(self, reference: Blob | str) -> bytes:
         """The content behind a Blob, or behind its SHA-256 in hex."""
@@ -250,8 +341,10 @@ class Log:
         except (TypeError, ValueError):
             raise InputError(f"{reference!r:.80}: a content is asked for by its Blob, or its SHA-256 in hex") from None
         content = self._port.blob(digest)
+        if content is None and self._port.has_expired(digest):
+            raise Expired(f"{digest.hex()}: the content has expired; it was removed from the log's store")
         if content is None:
-            raise InputError(f"{digest.hex()}: no such content in this log's store; it may have expired")
+            raise InputError(f"{digest.hex()}: no such content in this log's store")
         return content
 
     @property
@@ -268,7 +361,7 @@ class Log:
         """Flush and let go of the log."""
         self._port.close()
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -1,27 +1,38 @@
 """What differs between two points: of one entity, or of a whole log.
 
 Both sides are folded by the later point's definitions, so that what differs is what was observed. Between two points
-of the recorded clock only entities with records between them are looked at.
+of the recorded clock only entities with records between them are looked at; their records are read many entities at a
+time, for a log without an index passes over a partition for each reading.
 """
 
 from __future__ import annotations
 
+from itertools import islice
+
 from refold.avro.errors import UnknownEntity
 from refold.reducers.state import hash_state
 from refold.streams.cut import Cut
-from refold.streams.history import fold_observed, observed_below
-from refold.streams.log.port import LogPort
+from refold.streams.history import Observed, fold_observed, observed_below, seen_in
+from refold.streams.log.port import LogPort, firsts
 from refold.streams.mutations import Row, Shown, rows
 from refold.streams.table.folds import Folds
+
+AT_ONCE = 2_000
 
 
 def difference(log: LogPort, a: Cut, b: Cut, entity: str | None, *, python: bool) -> list[Row]:
     """The rows that lead from `a` to `b`, by entity; UnknownEntity when the one asked for stands at neither."""
     folds = Folds(log.registry, max(a.schemas, b.schemas))
-    names = [entity] if entity is not None else sorted(_candidates(log, a, b))
+    if entity is not None:
+        partition = log.partition_of(entity)
+        further = a if a.offsets[partition] > b.offsets[partition] else b
+        return _of_entity(log, folds, a, b, entity, observed_below(log, entity, further), python)
+    names = iter(sorted(_candidates(log, a, b)))
     found: list[Row] = []
-    for name in names:
-        found += _of_entity(log, folds, a, b, name, python)
+    while some := list(islice(names, AT_ONCE)):
+        observed = _observed(log, a, b, some)
+        for name in some:
+            found += _of_entity(log, folds, a, b, name, observed[name], python)
     return found
 
 
@@ -34,10 +45,23 @@ def _candidates(log: LogPort, a: Cut, b: Cut) -> set[str]:
     return names
 
 
-def _of_entity(log: LogPort, folds: Folds, a: Cut, b: Cut, name: str, python: bool) -> list[Row]:
+def _observed(log: LogPort, a: Cut, b: Cut, names: list[str]) -> dict[str, list[Observed]]:
+    """The distinct observations of some entities below the further point, each entity's in log order."""
+    by_partition: dict[int, set[str]] = {}
+    for name in names:
+        by_partition.setdefault(log.partition_of(name), set()).add(name)
+    found: dict[str, list[Observed]] = {name: [] for name in names}
+    for partition, some in by_partition.items():
+        end = max(a.offsets[partition], b.offsets[partition])
+        for record in firsts(log.records_among(partition, some, end, lambda more: None)):
+            found[record.entity].append(Observed(seen_in(record, log.registry), record.recorded_at))
+    return found
+
+
+def _of_entity(
+    log: LogPort, folds: Folds, a: Cut, b: Cut, name: str, observed: list[Observed], python: bool
+) -> list[Row]:
     partition = log.partition_of(name)
-    further = a if a.offsets[partition] > b.offsets[partition] else b
-    observed = observed_below(log, name, further)
     type_fold = folds.of_entity(name)
     sides = []
     for cut in (a, b):

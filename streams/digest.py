@@ -12,13 +12,19 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
-from refold.streams.partition import SLOTS, slot_of
+from refold.streams.partition import BUCKETS, SLOTS, place_of
 
 DOMAIN = b"refold-root/1"
 EMPTY = bytes(32)
-BUCKETS = 256
+_EMPTY_SLOT = EMPTY * BUCKETS
+_LENGTH = struct.Struct(">I")
+
+
+def preimage(key: bytes, state_hash: bytes) -> bytes:
+    """What one entity adds to its bucket's digest."""
+    return _LENGTH.pack(len(key)) + key + state_hash
 
 
 def bucket_digest(members: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -26,29 +32,95 @@ def bucket_digest(members: Iterable[tuple[bytes, bytes]]) -> bytes:
     ordered = sorted(members)
     if not ordered:
         return EMPTY
-    digest = hashlib.sha256()
-    for key, state_hash in ordered:
-        digest.update(struct.pack(">I", len(key)) + key + state_hash)
-    return digest.digest()
+    return hashlib.sha256(b"".join(preimage(key, state_hash) for key, state_hash in ordered)).digest()
 
 
-def slot_digest(buckets: dict[int, bytes]) -> bytes:
+def slot_digest(buckets: Mapping[int, bytes]) -> bytes:
     """The digest over a slot's bucket digests; those not given are empty."""
     if not buckets:
         return EMPTY
     return hashlib.sha256(b"".join(buckets.get(number, EMPTY) for number in range(BUCKETS))).digest()
 
 
+class Digests:
+    """The bucket digests of any number of slots, set one by one; a slot is hashed again when it is asked for."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, bytearray] = {}
+        self._slots: dict[int, bytes] = {}
+
+    def set(self, place: int, digest: bytes) -> None:
+        """Give a place (slot * 256 + bucket) its digest."""
+        at = (place & 0xFF) * 32
+        self.opened(place >> 8)[at : at + 32] = digest
+
+    def opened(self, slot: int) -> bytearray:
+        """The digests of all buckets of a slot, to be set in place, 32 bytes each."""
+        self._slots.pop(slot, None)
+        buckets = self._buckets.get(slot)
+        if buckets is None:
+            buckets = self._buckets[slot] = bytearray(_EMPTY_SLOT)
+        return buckets
+
+    def bucket(self, place: int) -> bytes:
+        """The digest of a place."""
+        buckets = self._buckets.get(place >> 8)
+        at = (place & 0xFF) * 32
+        return EMPTY if buckets is None else bytes(buckets[at : at + 32])
+
+    def buckets(self, slot: int) -> bytes:
+        """The digests of all buckets of a slot, one after another; nothing where all are empty."""
+        return bytes(self._buckets.get(slot, b""))
+
+    def set_buckets(self, slot: int, buckets: bytes) -> None:
+        """Give all buckets of a slot their digests, as `buckets` has them."""
+        self._buckets[slot] = bytearray(buckets)
+        self._slots.pop(slot, None)
+
+    def slot(self, slot: int) -> bytes:
+        """The digest of a slot."""
+        found = self._slots.get(slot)
+        if found is None:
+            buckets = self._buckets.get(slot, _EMPTY_SLOT)
+            found = EMPTY if buckets == _EMPTY_SLOT else hashlib.sha256(buckets).digest()
+            self._slots[slot] = found
+        return found
+
+    def take(self, other: Digests) -> None:
+        """Take over the slots of another, none of which this one has."""
+        self._buckets.update(other._buckets)
+        self._slots.update(other._slots)
+
+
+def root(digests: Digests, entities: int) -> bytes:
+    """The root over the slots, and the number of entities in them."""
+    return root_over({slot: digests.slot(slot) for slot in range(SLOTS)}, entities)
+
+
+def root_over(slots: Mapping[int, bytes], entities: int) -> bytes:
+    """The root over slot digests, those not given empty."""
+    joined = b"".join(slots.get(slot, EMPTY) for slot in range(SLOTS))
+    return hashlib.sha256(DOMAIN + struct.pack(">Q", entities) + joined).digest()
+
+
 def root_of(states: Iterable[tuple[str, bytes]]) -> bytes:
     """The root over (entity, state hash) pairs."""
-    slots: dict[int, dict[int, list[tuple[bytes, bytes]]]] = {}
+    places: dict[int, list[tuple[bytes, bytes]]] = {}
     entities = 0
     for entity, state_hash in states:
-        key = entity.encode()
-        bucket = hashlib.sha256(key).digest()[0]
-        slots.setdefault(slot_of(entity), {}).setdefault(bucket, []).append((key, state_hash))
+        places.setdefault(place_of(entity), []).append((entity.encode(), state_hash))
         entities += 1
-    root = hashlib.sha256(DOMAIN + struct.pack(">Q", entities))
+    digests = Digests()
+    for place, members in places.items():
+        digests.set(place, bucket_digest(members))
+    return root(digests, entities)
+
+
+def differing_places(one: Digests, other: Digests) -> Iterator[int]:
+    """The places whose digests differ, found by going down only into the slots that differ."""
     for slot in range(SLOTS):
-        root.update(slot_digest({number: bucket_digest(members) for number, members in slots.get(slot, {}).items()}))
-    return root.digest()
+        if one.slot(slot) == other.slot(slot):
+            continue
+        for place in range(slot * BUCKETS, (slot + 1) * BUCKETS):
+            if one.bucket(place) != other.bucket(place):
+                yield place

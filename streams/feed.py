@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 from refold.avro.codec import framed_id
 from refold.avro.errors import CorruptionError
+from refold.avro.observation import type_of
 from refold.reducers.state import hash_state
 from refold.streams.changes import Change, ChangeCodec
 from refold.streams.cut import Cut
@@ -46,7 +46,7 @@ def changes_from(log: LogPort, cut: Cut | None, *, live: bool, poll_s: float) ->
     reader = ChangeReader(log)
     log.refresh()
     ends = {p: log.changes_end(p) for p in range(log.partitions)}
-    positions = {p: 0 if cut is None else _first_past(log, reader, p, cut.offsets[p]) for p in range(log.partitions)}
+    positions = {p: 0 if cut is None else first_past(log, reader, p, cut.offsets[p]) for p in range(log.partitions)}
     while True:
         idle = True
         for partition, start in positions.items():
@@ -66,16 +66,16 @@ def changes_from(log: LogPort, cut: Cut | None, *, live: bool, poll_s: float) ->
             log.refresh()
 
 
-def _first_past(log: LogPort, reader: ChangeReader, partition: int, offset: int) -> int:
+def first_past(log: LogPort, reader: ChangeReader, partition: int, offset: int) -> int:
     """The first change whose `through` reaches the offset: one that only reaches it may be a redefinition past it."""
     low, high = 0, log.changes_end(partition)
     while low < high:
         middle = (low + high) // 2
-        record = next(log.read_changes(partition, middle))
-        if reader.decode(record.data).through < offset:
-            low = middle + 1
-        else:
+        record = next(log.read_changes(partition, middle), None)  # perhaps one behind: not every offset has a change
+        if record is None or reader.decode(record.data).through >= offset:
             high = middle
+        else:
+            low = record.offset + 1
     return low
 
 
@@ -84,7 +84,7 @@ def _trimmed(log: LogPort, change: Change, partition: int, cut: Cut | None) -> C
     if cut is None:
         return change
     if change.redefined:
-        versions = log.registry.versions(change.entity.partition("/")[0])
+        versions = log.registry.versions(type_of(change.entity))
         offsets = [each.offset for each in versions if each.definition.fingerprint == change.definition]
         return change if change.through > cut.offsets[partition] or max(offsets) >= cut.schemas else None
     steps = [step for step in change.steps if step.offset >= cut.offsets[partition]]
@@ -94,4 +94,4 @@ def _trimmed(log: LogPort, change: Change, partition: int, cut: Cut | None) -> C
         return change
     fold = Folds(log.registry, cut.schemas).of_entity(change.entity).fold
     before = fold_observed(fold, change.entity, observed_below(log, change.entity, cut), None)
-    return replace(change, from_version=steps[0].version - 1, hash_before=hash_state(fold, before), steps=steps)
+    return change._replace(from_version=steps[0].version - 1, hash_before=hash_state(fold, before), steps=steps)

@@ -15,7 +15,7 @@ from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.order import order_key
 from refold.streams.cut import Cut
-from refold.streams.log.port import LogPort, Record
+from refold.streams.log.port import LogPort, Record, firsts
 
 
 class Observed(NamedTuple):
@@ -41,15 +41,18 @@ def seen_in(record: Record, registry: Registry) -> Seen:
 
 def observed_below(log: LogPort, entity: str, cut: Cut) -> list[Observed]:
     """An entity's distinct observations below a cut, in log order; UnknownEntity where there is none."""
-    found: dict[bytes, Observed] = {}
-    for record in log.entity_records(entity, cut.offsets[log.partition_of(entity)]):
-        if record.id not in found:
-            found[record.id] = Observed(seen_in(record, log.registry), record.recorded_at)
+    records = firsts(log.entity_records(entity, cut.offsets[log.partition_of(entity)]))
+    found = [Observed(seen_in(record, log.registry), record.recorded_at) for record in records]
     if not found:
-        raise UnknownEntity(
-            f"{entity}: no observation of it stands below {cut.short}; `refold tail` shows what this log holds"
-        )
-    return list(found.values())
+        raise unknown(entity, cut)
+    return found
+
+
+def unknown(entity: str, cut: Cut) -> UnknownEntity:
+    """The error that says so where nothing of an entity stands below a cut."""
+    return UnknownEntity(
+        f"{entity}: no observation of it stands below {cut.short}; `refold tail` shows what this log holds"
+    )
 
 
 def fold_observed(fold: Fold, entity: str, observed: Sequence[Observed], observed_until: int | None) -> Entity:

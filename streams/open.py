@@ -1,7 +1,7 @@
 """Opening a log by its URL.
 
-file:PATH[?partitions=8]            embedded, one folder
-kafka://host:port[,host:port]/NAME  Apache Kafka
+file:PATH[?partitions=8][&blobs=URL]                    embedded, one folder; blobs: streams/blobs/beside.py
+kafka://HOST:PORT[,HOST:PORT...]/PREFIX[?partitions=8]  Apache Kafka; more in streams/log/kafka/url.py
 """
 
 from __future__ import annotations
@@ -11,52 +11,145 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, unquote
 
+from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError
 from refold.avro.shipped import load_types, shipped_types
 from refold.reducers.custom import code_of
+from refold.streams.blobs.url import store_url
 from refold.streams.client import Log, Surroundings
-from refold.streams.log.file.layout import is_log
-from refold.streams.log.file.log import OWNER_TIMEOUT_S, FileLog
+from refold.streams.defaults import OWNER_TIMEOUT_S
+from refold.streams.log.port import LogPort
 from refold.streams.partition import check_partitions
+from refold.streams.rocks.layout import is_log
+
+if TYPE_CHECKING:
+    from refold.streams.log.kafka.log import KafkaLog
+
+L = TypeVar("L", bound=Log)
 
 DEFAULT_URL = "file:.refold"
 ENVIRONMENT = "REFOLD_LOG"
+KAFKA = "kafka"
 
 
-def open_log(
+def open_as(
+    kind: type[L],
     url: str | None = None,
     *,
     types: Iterable[str | os.PathLike[str]] = (),
     read_only: bool = False,
     owner_timeout_s: float = OWNER_TIMEOUT_S,
+    config: Mapping[str, str] | None = None,
+    worker: str | None = None,
     around: Surroundings | None = None,
-) -> Log:
-    """Open a log; `file:` makes one that is not there, unless read_only.
+) -> L:
+    """Open a log, as a Log or a kind of it; one that is not there is made, unless read_only.
 
     url: see the module; without one REFOLD_LOG, else file:.refold. types: .avsc files, or folders of them, beside or
-    instead of the shipped ones. around: clock, ids and name of this process, for tests.
+    instead of the shipped ones. owner_timeout_s: how long to wait for the process that owns a `file:` log, or for
+    Kafka's brokers. config: settings of Kafka's clients, over those in the file that REFOLD_KAFKA_CONFIG names. worker:
+    the URL of a worker's pages, else REFOLD_WORKER's; without one the workers of a Kafka log are found by their group.
+    around: clock, ids and name of this process, for tests.
     """
-    path, partitions = _place(url)
     mine = load_types([Path(each) for each in types], code_of)
     surroundings = around or process_surroundings()
-    port = FileLog(
+    port = open_port(
+        url, surroundings, read_only=read_only, owner_timeout_s=owner_timeout_s, config=config, worker=worker
+    )
+    return kind(port, {**shipped_types(), **mine}, set(mine), surroundings)
+
+
+def log_on(port: LogPort, mine: Mapping[str, TypeDefinition], around: Surroundings) -> Log:
+    """A Log on a port that is open; mine: the user's own types by name, beside or instead of the shipped ones."""
+    return Log(port, {**shipped_types(), **mine}, set(mine), around)
+
+
+def open_port(
+    url: str | None = None,
+    around: Surroundings | None = None,
+    *,
+    read_only: bool = False,
+    owner_timeout_s: float = OWNER_TIMEOUT_S,
+    config: Mapping[str, str] | None = None,
+    worker: str | None = None,
+) -> LogPort:
+    """What stands below a Log: records, not observations. For tools; arguments as `open_as`."""
+    if is_kafka(url):
+        return open_kafka(url, read_only=read_only, timeout_s=owner_timeout_s, config=config, worker=worker)
+    from refold.streams.log.file.log import FileLog
+
+    path, partitions, blobs = _place(url)
+    surroundings = around or process_surroundings()
+    return FileLog(
         path,
         clock_ms=lambda: surroundings.now_micros() // 1000,
         new_id=lambda: uuid.uuid4().bytes,
         partitions=partitions,
         read_only=read_only,
         owner_timeout_s=owner_timeout_s,
+        blobs=blobs,
     )
-    return Log(port, {**shipped_types(), **mine}, set(mine), surroundings)
 
 
-def log_exists(url: str | None = None) -> bool:
+def open_kafka(
+    url: str | None = None,
+    *,
+    read_only: bool = False,
+    timeout_s: float = OWNER_TIMEOUT_S,
+    config: Mapping[str, str] | None = None,
+    worker: str | None = None,
+) -> KafkaLog:
+    """A Kafka log as a client has it; worker: as `open_as`."""
+    try:
+        from refold.streams.log.kafka.log import KafkaLog
+        from refold.streams.log.kafka.url import parse_url
+        from refold.streams.log.kafka.workers import WORKER_ENVIRONMENT, AskedFolding, AskedTables, Workers
+        from refold.streams.registry.ids import SchemaIds
+        from refold.streams.registry.settings import registry_settings
+    except ModuleNotFoundError as error:
+        raise _without_kafka(url, error) from error
+    address, settings = parse_url(given_url(url)), registry_settings(os.environ)
+    schema_ids = None if settings is None else SchemaIds(settings)
+    workers = Workers(address, config, worker or os.environ.get(WORKER_ENVIRONMENT))
+    log = KafkaLog(
+        address, config=config, read_only=read_only, timeout_s=timeout_s, schema_ids=schema_ids,
+        tables=AskedTables(workers), folding=AskedFolding(workers, timeout_s),
+    )  # fmt: skip
+    workers.log_id = log.log_id
+    return log
+
+
+def _without_kafka(url: str | None, error: ModuleNotFoundError) -> Exception:
+    if (error.name or "").partition(".")[0] != "confluent_kafka":
+        return error
+    return InputError(f"{given_url(url)}: Kafka's client is not installed here; pip install 'refold[kafka]'")
+
+
+def given_url(url: str | None = None) -> str:
+    """The URL itself, else REFOLD_LOG's, else file:.refold."""
+    return url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
+
+
+def is_kafka(url: str | None = None) -> bool:
+    """Whether the URL is of a log on Kafka."""
+    return given_url(url).partition(":")[0] == KAFKA
+
+
+def log_exists(url: str | None = None, timeout_s: float = OWNER_TIMEOUT_S) -> bool:
     """Whether a log is at the URL; InputError where the URL is none, or another thing is there."""
-    return is_log(file_path(url))
+    if not is_kafka(url):
+        return is_log(file_path(url))
+    try:
+        from refold.streams.log.kafka.log import kafka_log_exists
+        from refold.streams.log.kafka.url import parse_url
+    except ModuleNotFoundError as error:
+        raise _without_kafka(url, error) from error
+    return kafka_log_exists(parse_url(given_url(url)), timeout_s=timeout_s)
 
 
 def file_path(url: str | None = None) -> Path:
@@ -64,25 +157,39 @@ def file_path(url: str | None = None) -> Path:
     return _place(url)[0]
 
 
-def _place(url: str | None) -> tuple[Path, int | None]:
-    """The folder a URL names, and the partitions it asks for."""
-    place = url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
+def asked_partitions(url: str | None = None) -> int | None:
+    """The number of partitions that the URL asks for, if it does; InputError where the URL is none."""
+    return _place(url)[1]
+
+
+def asked_blobs(url: str | None = None) -> str | None:
+    """The store of contents that the URL of a `file:` log names, if it does; InputError where the URL is none."""
+    return _place(url)[2]
+
+
+def _place(url: str | None) -> tuple[Path, int | None, str | None]:
+    """The folder a URL names, and the partitions and the store of contents that it asks for."""
+    place = given_url(url)
     scheme, colon, rest = place.partition(":")
-    if colon and scheme == "kafka":
-        raise InputError(f"{place}: this release has the embedded log only; give file:PATH")
+    if colon and scheme == KAFKA:
+        raise InputError(f"{place}: this takes a log in a folder; give file:PATH")
     if not colon or scheme != "file":
-        raise InputError(f"{place!r} is no log's URL; give file:PATH, such as {DEFAULT_URL}")
+        raise InputError(
+            f"{place!r} is no log's URL; give file:PATH, such as {DEFAULT_URL}, or kafka://HOST:PORT/PREFIX"
+        )
     path, _, query = rest.removeprefix("//").partition("?")
     if not path:
         raise InputError(f"{place!r} names no folder; give file:PATH, such as {DEFAULT_URL}")
-    return Path(unquote(path)).expanduser(), _partitions(place, query)
-
-
-def _partitions(url: str, query: str) -> int | None:
     options = dict(parse_qsl(query, keep_blank_values=True))
-    partitions = options.pop("partitions", None)
+    partitions, blobs = options.pop("partitions", None), options.pop("blobs", None)
     if options:
-        raise InputError(f"{url}: unknown option {sorted(options)[0]!r}; a file: log takes ?partitions=N")
+        raise InputError(
+            f"{place}: unknown option {sorted(options)[0]!r}; a file: log takes ?partitions=N and ?blobs=URL"
+        )
+    return Path(unquote(path)).expanduser(), _partitions(place, partitions), store_url(blobs) if blobs else None
+
+
+def _partitions(url: str, partitions: str | None) -> int | None:
     if partitions is None:
         return None
     if not partitions.isdecimal():

@@ -1,16 +1,19 @@
-"""Where an entity's records stand: slot = (murmur2(key) & 0x7fffffff) mod 1024, partition = slot mod P.
+"""Where an entity's records and its digest stand: slot = (murmur2(key) & 0x7fffffff) mod 1024, partition = slot mod P.
 
 P is a power of two, so this is the partition the Java client's default partitioner picks. The key is UTF-8 of type/id.
+A slot has 256 buckets, by the first byte of SHA-256(key); a place is slot * 256 + bucket.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from functools import lru_cache
 
 from refold.avro.errors import InputError
 
 SLOTS = 1024
+BUCKETS = 256
 PARTITIONS_DEFAULT = 8
 _MASK = 0xFFFFFFFF
 _M = 0x5BD1E995
@@ -23,8 +26,7 @@ def murmur2(key: bytes) -> int:
     whole = length & ~3
     for (word,) in struct.iter_unpack("<I", key[:whole]):
         mixed = (word * _M) & _MASK
-        mixed = ((mixed ^ (mixed >> 24)) * _M) & _MASK
-        state = ((state * _M) & _MASK) ^ mixed
+        state = ((mixed ^ (mixed >> 24)) * _M ^ state * _M) & _MASK
     if length & 3:
         state = ((state ^ int.from_bytes(key[whole:], "little")) * _M) & _MASK
     state = ((state ^ (state >> 13)) * _M) & _MASK
@@ -32,14 +34,25 @@ def murmur2(key: bytes) -> int:
 
 
 @lru_cache(maxsize=100_000)
+def place_of(entity: str) -> int:
+    """The place of `type/id`: its slot and, in the last byte, its bucket."""
+    key = entity.encode()
+    return ((murmur2(key) & 0x7FFFFFFF) % SLOTS) << 8 | hashlib.sha256(key).digest()[0]
+
+
 def slot_of(entity: str) -> int:
     """The slot of `type/id`, 0 to 1023."""
-    return (murmur2(entity.encode()) & 0x7FFFFFFF) % SLOTS
+    return place_of(entity) >> 8
 
 
 def partition_of(entity: str, partitions: int) -> int:
     """The partition of `type/id` in a log of so many partitions."""
     return slot_of(entity) % partitions
+
+
+def slots_of(partition: int, partitions: int) -> range:
+    """The slots whose entities stand in a partition of a log of so many."""
+    return range(partition, SLOTS, partitions)
 
 
 def check_partitions(count: int) -> int:

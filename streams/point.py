@@ -16,6 +16,7 @@ from typing import TypeAlias
 from refold.avro.errors import InputError, NotAnswerable, ValidationError
 from refold.avro.times import datetime_micros, millis_text, parse_time, time_text
 from refold.streams.cut import PREFIX, SHORT_DIGITS, Cut, parse_cut
+from refold.streams.defaults import CLOCKS
 from refold.streams.log.port import LogPort
 
 CLOCK_SLACK_MS = 5000
@@ -23,7 +24,6 @@ FORMS = "a time (2026-11-21T03:12:00Z), @marker, cut:TEXT, offset:0=41,1=17, vN 
 VERSION = re.compile(r"v([0-9]{1,18})\Z")
 OFFSET = re.compile(r" *([0-9]{1,18}) *= *([0-9]{1,18}) *\Z")
 SHORT = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}\Z")
-CLOCKS = ("recorded", "observed")
 
 When: TypeAlias = "Cut | dt.datetime | str | None"
 
@@ -41,7 +41,8 @@ class Points:
 
     def __init__(self, log: LogPort, now_ms: int) -> None:
         self._log = log
-        self._now_ms = now_ms
+        # What an archive's origin took after it was archived is not known here.
+        self._now_ms = now_ms if log.archived_at is None else min(now_ms, log.archived_at)
 
     def resolve(self, when: When, entity: str | None = None, clock: str = "recorded") -> Point:
         """The point; clock "observed" takes a time as a filter on observed_at over all that is recorded."""
@@ -95,6 +96,11 @@ class Points:
         if clock == "observed":
             return Point(self.end().until(micros), open=True)
         time_ms = micros // 1000
+        if self._log.archived_at is not None and time_ms > self._log.archived_at:
+            raise NotAnswerable(
+                f"{time_text(micros)}: this log was archived at {millis_text(self._log.archived_at)}; that is the "
+                "latest time it can answer, and now is all it holds"
+            )
         offsets = {partition: self._log.first_after(partition, time_ms) for partition in self._log.ends()}
         if not any(offsets.values()):
             raise NotAnswerable(f"{time_text(micros)}: {self._before_begin()}")
@@ -126,6 +132,11 @@ class Points:
 
     def _checked(self, cut: Cut) -> Cut:
         """The cut, if it is one of this log and does not reach past its end."""
+        if cut.log_id == self._log.forked_from:
+            raise InputError(
+                f"cut {cut.short} is of the log {cut.log_id.hex()}, and this is its fork {self._log.log_id.hex()} "
+                f"({self._log.url}); ask for the same point by its marker, time or offsets, or open that log's archive"
+            )
         if cut.log_id != self._log.log_id:
             raise InputError(
                 f"cut {cut.short} is of the log {cut.log_id.hex()}, and this is {self._log.log_id.hex()} "
@@ -167,22 +178,19 @@ class Points:
 
     def _schemas_of(self, offsets: dict[int, int]) -> int:
         """The definitions known when the last record below the offsets was taken."""
-        records = [self._log.record_at(p, offset - 1) for p, offset in offsets.items() if offset]
-        times = [record.recorded_at for record in records if record is not None]
-        return self._log.registry.registered_by(max(times)) if times else 0
+        latest = max(self._log.recorded_below(partition, offset) for partition, offset in offsets.items())
+        return self._log.registry.registered_by(latest) if latest else 0
 
     def _version(self, version: int, entity: str | None) -> Cut:
         if entity is None:
             raise InputError(f"v{version}: a version is one entity's; give TYPE/ID with it, or another point: {FORMS}")
-        ids: set[bytes] = set()
-        end = self._log.ends()[self._log.partition_of(entity)]
-        for record in self._log.entity_records(entity, end):
-            ids.add(record.id)
-            if len(ids) == version:
-                return self._just_after(record.partition, record.offset, record.recorded_at)
-        if not ids:
+        partition, found = self._log.partition_of(entity), 0
+        for found, arrival in enumerate(self._log.arrivals(entity, self._log.ends()[partition]), 1):
+            if found == version:
+                return self._just_after(partition, arrival.offset, arrival.recorded_at)
+        if not found:
             raise InputError(f"{entity}: no observation of it is in this log")
-        raise NotAnswerable(f"{entity}: v{version} does not exist; its versions are v1 to v{len(ids)}")
+        raise NotAnswerable(f"{entity}: v{version} does not exist; its versions are v1 to v{found}")
 
     def _just_after(self, partition: int, offset: int, recorded_at: int) -> Cut:
         offsets = {other: self._log.first_after(other, recorded_at) for other in self._log.ends()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from refold.avro.errors import ValidationError
 from refold.avro.observation import Source
@@ -29,6 +28,6 @@ class Sources:
             source = self._current[agent] = Source(agent, self._new_id())
 
         def count() -> None:
-            self._current[agent] = replace(source, seq=source.seq + 1)
+            self._current[agent] = source._replace(seq=source.seq + 1)
 
         return source, count

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from refold.avro.definition import FieldDefinition, TypeDefinition
 from refold.avro.errors import InputError, UnknownEntity
-from refold.avro.jsonform import shower
+from refold.avro.jsonform import Show, shower
 from refold.avro.observation import Source
 from refold.avro.registry import TypeVersion
 from refold.reducers.conflicts import Conflicts, conflicts
-from refold.reducers.entity import Entity, unpack
-from refold.reducers.state import state_tree
+from refold.reducers.entity import Entity, stored_hash, unpack
+from refold.reducers.fold import Seen
+from refold.reducers.order import place_of
+from refold.reducers.state import hash_state, state_tree
 from refold.streams.cut import Cut
-from refold.streams.digest import root_of
 from refold.streams.history import Observed, observed_below
 from refold.streams.log.port import LogPort
-from refold.streams.rebuild import Rebuilt
+from refold.streams.rebuild.rebuilt import Rebuilt
 from refold.streams.table.folds import Folds
 from refold.streams.trace import Link, trace
 
@@ -41,9 +43,14 @@ class EntityView:
         self._fold = folds.of_entity(entity.name)
         self._cut = cut
         self._entity = entity
+        self._holders: dict[bytes, Holder] = {}
         self.entity = entity.name
         self.version = entity.version
-        self.state_hash = entity.state_hash.hex()
+
+    @cached_property
+    def state_hash(self) -> str:
+        """Of the canonical state."""
+        return (self._entity.state_hash or hash_state(self._fold.fold, self._entity)).hex()
 
     @property
     def cut(self) -> Cut:
@@ -67,8 +74,8 @@ class EntityView:
 
     def shown(self, *, python: bool = False) -> dict[str, Any]:
         """The fields as Python values, or in their JSON form."""
-        definitions = self._fold.version.definition.by_first_name
-        return {name: shower_of(definitions[name], python)(value) for name, value in self.tree["fields"].items()}
+        showers = _showers_of(self._fold.version.definition, python)
+        return {name: showers[name](value) for name, value in self.tree["fields"].items()}
 
     @property
     def links(self) -> list[dict[str, Any]]:
@@ -101,81 +108,145 @@ class EntityView:
         return list(dict.fromkeys(found))
 
     def _contributors(self, field: str) -> list[bytes]:
-        observed = self.history
-        retracted = {target for each in observed for target in each.seen.observation.retracts}
         floor = self._entity.clears.get(field, b"")
-        live = [each.seen for each in observed if each.seen.id not in retracted and each.seen.q >= floor]
-        return [seen.id for seen in live if field in seen.observation.patch]
+        return [seen.id for seen in self._live if seen.q >= floor and field in seen.observation.patch]
 
     @cached_property
     def history(self) -> list[Observed]:
         """The entity's distinct observations below the cut, in log order."""
         return observed_below(self._log, self.entity, self._cut)
 
+    @cached_property
+    def _live(self) -> list[Seen]:
+        """What takes part in the state: observed by the cut's time, and retracted by nothing below the cut."""
+        retracted = {target for each in self.history for target in each.seen.observation.retracts}
+        until, every = self._cut.observed_until, (each.seen for each in self.history)
+        return [
+            seen
+            for seen in every
+            if seen.id not in retracted and (until is None or seen.observation.observed_at <= until)
+        ]
+
     def holder(self, field: str) -> Holder:
         """The newest observation (in Q) that holds the field or one of its elements."""
         cell = self._entity.cells[field]
         q = max(element.q for element in self._fold.fold.reducers[field].elements(cell).values())
-        return self._holders[q]
+        return self._held([q])[q]
 
     def element_holders(self, field: str) -> list[tuple[Any, Any, Holder]]:
         """(key as mutations show it, value, holder) of each element of a collection."""
         reducer = self._fold.fold.reducers[field]
-        return [(reducer.shown_key(key), element.value, self._holders[element.q])
-                for key, element in reducer.elements(self._entity.cells[field]).items()]  # fmt: skip
+        elements = reducer.elements(self._entity.cells[field])
+        held = self._held(element.q for element in elements.values())
+        return [(reducer.shown_key(key), element.value, held[element.q]) for key, element in elements.items()]
 
-    @cached_property
-    def _holders(self) -> dict[bytes, Holder]:
-        return {
-            each.seen.q: Holder(
-                each.seen.id.hex(), each.seen.observation.observed_at, each.recorded_at, each.seen.observation.source
-            )
-            for each in self.history
-        }
+    def _held(self, qs: Iterable[bytes]) -> Mapping[bytes, Holder]:
+        """The observations behind some order keys, each looked up once."""
+        missing = [q for q in dict.fromkeys(qs) if q not in self._holders]
+        for q, record in zip(missing, self._log.records_of(self.entity, missing), strict=True):
+            said = self._log.registry.decode(record.data)
+            self._holders[q] = Holder(record.id.hex(), said.observed_at, record.recorded_at, said.source)
+        return self._holders
 
     @cached_property
     def conflicts(self) -> Conflicts:
         """The agents whose last word lost; at most 8 listed, all counted."""
-        return conflicts(self._fold.fold, self._entity, [each.seen for each in self.history])
+        return conflicts(self._fold.fold, self._entity, self._live) if self._may_conflict else Conflicts([], 0)
+
+    @property
+    def _may_conflict(self) -> bool:
+        """False where one agent said everything, and so its last word holds each field that is not held by a first."""
+        fields = self._fold.version.definition.by_first_name
+        if any(fields[name].reducer == "first" for name in self._entity.cells if name in fields):
+            return True
+        end = self._cut.offsets[self._log.partition_of(self.entity)]
+        return len({place_of(each.q).agent for each in self._log.arrivals(self.entity, end)}) > 1
 
 
 class StateView:
-    """Every entity of a log at a cut. `root` and hashes are hexadecimal; `observations` counts distinct ones."""
+    """Every entity of a log at a cut, or those asked for. `root` and hashes are hexadecimal.
+
+    `source` says how it was rebuilt; see Rebuilt.source.
+    """
 
     def __init__(self, log: LogPort, cut: Cut, rebuilt: Rebuilt) -> None:
         self._log = log
         self._folds = Folds(log.registry, cut.schemas)
-        self._entities = rebuilt.entities
+        self._rebuilt = rebuilt
         self.cut = cut
-        self.observations = rebuilt.observations
-        self.source = rebuilt.source()
 
     def __getitem__(self, entity: str) -> EntityView:
-        packed = self._entities.get(entity)
+        packed = self._packed(entity)
         if packed is None:
             raise UnknownEntity(f"{entity}: no observation of it stands at {self.cut.short}")
         return EntityView(self._log, self._folds, self.cut, unpack(entity, packed))
 
     def __contains__(self, entity: object) -> bool:
-        return entity in self._entities
+        return isinstance(entity, str) and self._packed(entity) is not None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._entities))
+        return iter(sorted(name for name, _ in self._rebuilt.rows()))
 
     def __len__(self) -> int:
-        return len(self._entities)
+        return self._rebuilt.entities
+
+    def _packed(self, entity: str) -> bytes | None:
+        try:
+            partition = self._log.partition_of(entity)
+        except UnicodeEncodeError:  # a lone surrogate: no entity's name
+            return None
+        return self._rebuilt.get(partition, entity)
+
+    @property
+    def source(self) -> dict[str, object]:
+        """How it was rebuilt, by now: see Rebuilt.source. What is read later may be found damaged later."""
+        return self._rebuilt.source()
+
+    @property
+    def observations(self) -> int:
+        """How many distinct observations this is the fold of."""
+        return self._rebuilt.observations
+
+    @property
+    def folds(self) -> Folds:
+        """How each type was folded, by the newest definition at the cut."""
+        return self._folds
+
+    def stored(self, partition: int) -> Iterator[tuple[str, bytes]]:
+        """(entity, encoded) of a partition, in no order that means anything: for whoever takes all of them in bulk."""
+        return self._rebuilt.rows_in(partition)
 
     def entity_hashes(self) -> dict[str, bytes]:
         """Each entity's state hash."""
-        return {name: unpack(name, packed).state_hash for name, packed in self._entities.items()}
+        return {name: stored_hash(packed) for name, packed in self._rebuilt.rows()}
 
     @cached_property
     def root(self) -> str:
-        """The root over all entities' state hashes."""
-        return root_of(self.entity_hashes().items()).hex()
+        """The root over all entities' state hashes; NotAnswerable where only some were asked for."""
+        return self._rebuilt.root().hex()
+
+    def differing(self, other: StateView) -> list[str]:
+        """The entities whose state differs in the other view, or that only one of them has, in order.
+
+        Found by the roots, slots and buckets of both: only what stands in buckets that differ is looked at.
+        """
+        return self._rebuilt.differing(other._rebuilt)
 
 
-def shower_of(definition: Any, python: bool) -> Any:
+# By fingerprint: a definition is shown for each of its entities.
+_SHOWERS: dict[tuple[bytes, bool], dict[str, Show]] = {}
+
+
+def _showers_of(definition: TypeDefinition, python: bool) -> dict[str, Show]:
+    """How each field of a type is shown, by its first name."""
+    found = _SHOWERS.get((definition.fingerprint, python))
+    if found is None:
+        found = {name: _shower_of(field, python) for name, field in definition.by_first_name.items()}
+        _SHOWERS[definition.fingerprint, python] = found
+    return found
+
+
+def _shower_of(definition: FieldDefinition, python: bool) -> Show:
     """How a field's folded value is shown; sums and counts are numbers as they are."""
     if definition.reducer in ("sum", "count"):
         return lambda value: value

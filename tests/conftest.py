@@ -3,28 +3,47 @@
 Environment:
     REFOLD_SEED          repeats a run
     REFOLD_SOAK=1        many more examples for each property
-    REFOLD_FAULT_ROUNDS  how often each fault test kills (30)
+    REFOLD_FAULT_ROUNDS  how often each fault test kills (6; `make test-faults`: 30)
     REFOLD_SHARED_DATA   the folder of recorded conversations (../shared/data from the root)
-    CI=true              a test that lacks that folder fails instead of being skipped
+    KAFKA_BOOTSTRAP      a broker that runs already, instead of the one that a run starts for itself
+    SCHEMA_REGISTRY_URL  a Confluent-compatible Schema Registry that runs already, likewise
+    CI=true              a test that lacks that folder, or what it takes to run Kafka, a Schema Registry or PostgreSQL,
+                         fails instead of being skipped
 """
 
 from __future__ import annotations
 
 import os
 import random
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from refold_tests.tree import ROOT
+# Before any of it is imported.
+pytest.register_assert_rewrite("refold_tests")
+
+from refold.testing.kafka import Kafka  # noqa: E402
+from refold.testing.postgres import Postgres  # noqa: E402
+from refold.testing.postgres import started as started_postgres  # noqa: E402
+from refold.testing.registry import SchemaRegistry, start_registry  # noqa: E402
+from refold_tests import brokers, java, postgres, registries, s3, servers  # noqa: E402
+from refold_tests.absent import without  # noqa: E402
+from refold_tests.child import Child, children  # noqa: E402
+from refold_tests.kafka_topics import Broker  # noqa: E402
+from refold_tests.tree import ROOT  # noqa: E402
 
 SOAK = os.environ.get("REFOLD_SOAK", "") not in ("", "0")
 PROFILE = "soak" if SOAK else "ci"
-FAULT_ROUNDS = int(os.environ.get("REFOLD_FAULT_ROUNDS", "30"))
+_OWNER = pytest.StashKey[servers.Owner | None]()
+FAULT_ROUNDS = int(os.environ.get("REFOLD_FAULT_ROUNDS", "6"))
 
 # A loaded machine is no failure: neither a deadline for an example nor a complaint about slow generation.
-for name, examples in (("ci", 100), ("soak", 5_000)):
+for name, examples in (("ci", 50), ("soak", 5_000)):
     settings.register_profile(
         name,
         max_examples=examples,
@@ -44,6 +63,43 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["REFOLD_SEED"] = given
     seed = os.environ.setdefault("REFOLD_SEED", str(random.SystemRandom().getrandbits(32)))
     config.option.hypothesis_seed = seed
+    starts = {"kafka": brokers.start, "schema registry": registries.start, "postgres": postgres.start, "s3": s3.start}
+    config.stash[_OWNER] = servers.own(config, starts)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses a broker or a registry, before `-m` is looked at."""
+    for item in items:
+        names = {*getattr(item, "fixturenames", ())}
+        if names & {"kafka", "kafka_cluster"}:
+            item.add_marker("kafka")
+        if names & {"schema_registry", "own_registry"}:
+            item.add_marker("registry")
+        if names & {"postgres_server", "postgres_database", "own_postgres"}:
+            item.add_marker("postgres")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("kafka") is not None:
+        brokers.require(item)
+    if item.get_closest_marker("registry") is not None:
+        registries.require(item)
+    if item.get_closest_marker("postgres") is not None:
+        postgres.require(item)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The last lines of a run that left out what needs a server say so."""
+    reasons = [str(report.longrepr[-1]) for report in terminalreporter.stats.get("skipped", ())]
+    servers_needed = (("Kafka", brokers.NEEDS), ("a Schema Registry", registries.NEEDS), ("a JDK", java.NEEDS),
+                      ("PostgreSQL", postgres.NEEDS))  # fmt: skip
+    for name, needs in servers_needed:
+        lacking = [reason.removeprefix("Skipped: ") for reason in reasons if needs in reason]
+        if lacking:
+            terminalreporter.section(f"without {name}", yellow=True)
+            count = "1 test was" if len(lacking) == 1 else f"{len(lacking)} tests were"
+            terminalreporter.write_line(f"{count} skipped: {lacking[0]}")
 
 
 def pytest_report_header() -> str:
@@ -51,7 +107,15 @@ def pytest_report_header() -> str:
     return f"refold: REFOLD_SEED={os.environ['REFOLD_SEED']}, profile {PROFILE}, {FAULT_ROUNDS} fault rounds"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
+def _kept_path() -> Iterator[None]:
+    """Agents are found by name from a folder that is put on sys.path: for the next test it is not there."""
+    before = sys.path[:]
+    yield
+    sys.path[:] = before
+
+
+@pytest.fixture(scope="session")
 def seed() -> int:
     """The seed of this run: a test that draws at random draws from random.Random(seed)."""
     return int(os.environ["REFOLD_SEED"])
@@ -63,6 +127,13 @@ def fault_rounds() -> int:
     return FAULT_ROUNDS
 
 
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
+    """Starts Python code in an interpreter of its own (refold_tests.child); all are gone after the test."""
+    with children() as start:
+        yield start
+
+
 @pytest.fixture(scope="session")
 def tau_bench_file() -> Path:
     """Recorded tau-bench airline conversations (JSON lines, gzip). Without them: a skip, in CI a failure."""
@@ -70,7 +141,80 @@ def tau_bench_file() -> Path:
     path = folder / "tau_bench_airline_gpt4o.jsonl.gz"
     if path.is_file():
         return path
-    reason = f"no {path}: name the folder that holds it in REFOLD_SHARED_DATA"
-    if os.environ.get("CI", "").lower() in ("", "0", "false"):
-        pytest.skip(reason)
-    pytest.fail(f"{reason} (CI is set, so this test may not be skipped)", pytrace=False)
+    without(f"no {path}: name the folder that holds it in REFOLD_SHARED_DATA")
+
+
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config) -> brokers.SharedKafka:
+    """The run's one broker, shared by all tests and workers: never to be killed. See `prefix`."""
+    return brokers.shared(pytestconfig.stash[_OWNER])
+
+
+@pytest.fixture
+def prefix(kafka: brokers.SharedKafka) -> Iterator[str]:
+    """What this test's topics on the shared broker begin with; they are deleted after it."""
+    text = f"t{uuid.uuid4().hex[:12]}"
+    yield text
+    kafka.delete_topics(text)
+
+
+@pytest.fixture
+def broker(kafka: brokers.SharedKafka, prefix: str) -> Broker:
+    """The shared broker as Kafka's own clients see it, for topics that begin with this test's prefix."""
+    return Broker(kafka.bootstrap, prefix)
+
+
+@pytest.fixture
+def kafka_cluster() -> Iterator[Callable[..., Kafka]]:
+    """Starts a Kafka of the test's own (refold.testing.kafka.start_kafka), to be killed as it likes."""
+    with ExitStack() as ending:
+        yield lambda **named: ending.enter_context(brokers.started(**named))
+
+
+@pytest.fixture(scope="session")
+def schema_registry(pytestconfig: pytest.Config) -> str:
+    """The URL of the run's one Schema Registry, shared by all tests and workers: its global config is not theirs."""
+    return registries.shared(pytestconfig.stash[_OWNER])
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(pytestconfig: pytest.Config) -> str:
+    """The run's one S3 store (refold_tests.s3), shared by all tests and workers, each in a bucket of its own."""
+    return servers.address_of(pytestconfig.stash[_OWNER], "s3")
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty bucket on the shared S3 store, which this process and those it starts reach."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    s3.reach(monkeypatch, s3_endpoint)
+    s3.make_bucket(s3_endpoint, name)
+    return name
+
+
+@pytest.fixture
+def own_registry() -> Iterator[SchemaRegistry]:
+    """A Schema Registry of the test's own, to be killed as it likes."""
+    with start_registry() as registry:
+        yield registry
+
+
+@pytest.fixture(scope="session")
+def postgres_server(pytestconfig: pytest.Config) -> str:
+    """The URL of the run's one PostgreSQL, of its superuser, shared by all tests and workers."""
+    return postgres.shared(pytestconfig.stash[_OWNER])
+
+
+@pytest.fixture
+def postgres_database(postgres_server: str) -> Iterator[postgres.Database]:
+    """A database of the test's own on the shared server, dropped after it."""
+    database = postgres.Database(postgres_server, f"t{uuid.uuid4().hex[:12]}")
+    yield database
+    database.drop()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A PostgreSQL of the test's own, to be killed as it likes."""
+    with started_postgres() as server:
+        yield server

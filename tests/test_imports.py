@@ -1,4 +1,4 @@
-"""Imports point one way: avro <- reducers <- streams <- agents, sinks <- explorer, and never in a circle."""
+"""Imports point one way: avro <- reducers <- streams <- agents <- sinks <- explorer, and never in a circle."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def planted(root: Path, files: dict[str, str]) -> Path:
         ("streams/x.py", "import importlib as i\ni.import_module('refold.agents.y')", "refold.agents.y"),
         ("streams/x.py", "import refold.testing.laws", "refold.testing"),
         ("agents/x.py", "from refold.sinks.y import z", "refold.sinks.y"),
-        ("sinks/x.py", "from refold.agents.y import z", "refold.agents.y"),
+        ("sinks/x.py", "from refold.explorer.y import z", "refold.explorer.y"),
         ("explorer/x.py", "import streams.y", "streams.y"),
     ],
 )
@@ -72,7 +72,7 @@ def test_what_the_table_allows_is_allowed(tmp_path: Path) -> None:
             "reducers/y.py": "from refold.avro.y import z",
             "streams/log/y.py": "from refold.reducers import y\nfrom ...avro import y as avro",
             "agents/y.py": "from refold.streams.log import y\nimport refold.avro.y",
-            "sinks/y.py": "import refold.streams.log.y",
+            "sinks/y.py": "import refold.streams.log.y, refold.agents.y",
             "explorer/y.py": "from refold import open\nimport refold.sinks.y, refold.testing.y",
             "src/refold/testing/y.py": "from refold.streams.log import y",
         },

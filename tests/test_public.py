@@ -7,13 +7,15 @@ import inspect
 import refold
 
 SURFACE = {
-    "Assertion", "Blob", "Change", "CorruptionError", "Cut", "EntityView", "InputError", "Link", "Log", "NotAnswerable",
-    "Observation", "RefoldError", "Row", "SchemaError", "Sealed", "Source", "StateView", "StorageError",
-    "UnknownEntity", "ValidationError", "open",
+    "AgentLog", "Assertion", "Blob", "Change", "CorruptionError", "Cut", "Done", "EffectFailed", "EffectUnknown",
+    "EntityView", "InputError", "Link", "Log", "NotAnswerable", "NotDone", "Observation", "Redactor", "RefoldError",
+    "Row", "Run", "SchemaError", "Sealed", "Source", "StateView", "StorageError", "UnknownEntity", "ValidationError",
+    "open", "tool",
 }  # fmt: skip
 METHODS = {
-    "blob", "changes", "close", "diff", "flush", "history", "link", "mark", "observe", "point", "port", "rebuild",
-    "register", "retract", "state", "take", "types", "unlink", "verify",
+    "blob", "changes", "close", "collect", "diff", "flush", "history", "link", "mark", "observe", "pin", "point",
+    "port", "put_blob", "rebuild", "recover", "register", "retract", "snapshot", "snapshots", "state", "states", "take",
+    "types", "unlink", "unpin", "verify",
 }  # fmt: skip
 
 

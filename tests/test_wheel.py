@@ -29,8 +29,9 @@ for name in sys.argv[1:]:
             raise
 import refold
 distribution = importlib.metadata.distribution("refold")
-scripts = {{entry.name: entry.load() for entry in distribution.entry_points}}
-assert callable(scripts["refold"])
+loaded = {{entry.group: entry.load() for entry in distribution.entry_points}}
+assert callable(loaded["console_scripts"])
+assert callable(loaded["pytest11"].pytest_addoption)
 print(refold.__file__, distribution.version)
 """
 

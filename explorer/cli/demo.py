@@ -6,6 +6,10 @@ from pathlib import Path
 
 import click
 
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import Place, on_log
+from refold.explorer.cli.screen import Screen
+
 
 @click.command()
 @click.option(
@@ -15,16 +19,38 @@ import click
     help="Where the demo's log goes, and stays [.refold-demo].",
 )
 @click.option("--keep", is_flag=True, help="Leave a former demo's log there, and put the new one beside it.")
-def demo(folder: Path | None, keep: bool) -> int:
+@click.option("--incident", is_flag=True, help="Only record the failing run of docs/INCIDENT.md, into the log.")
+@on_log
+def demo(place: Place, folder: Path | None, keep: bool, incident: bool) -> int:
     """See the main job end to end.
 
-    An agent is recorded, killed midway, and explained from its log alone. Nothing is downloaded, and
-    nothing outside the folder is touched. At the end you are given commands to ask more of its log.
+    An agent is recorded, killed midway, and explained from its log alone; then another one fails, for you to find out
+    why. Nothing is downloaded, and nothing outside the folder is touched. At the end you are given commands to ask more
+    of its log.
+
+    With --incident only that failing run is recorded, into the log that every command works on: docs/INCIDENT.md begins
+    with it.
 
     \b
-    Example
+    Examples
       refold demo
+      refold demo --incident --log kafka://127.0.0.1:9092/agents
     """
+    if incident:
+        if folder is not None or keep:
+            raise InputError("--incident records into the log of --log or REFOLD_LOG: leave --folder and --keep out")
+        return _fail(place)
+    if place.url is not None:
+        raise InputError("the demo makes a log of its own: name its folder with --folder, or say --incident")
     from refold.explorer.demo.run import run
 
     return run(folder, keep)
+
+
+def _fail(place: Place) -> int:
+    from refold.explorer.demo.desk import AGENT, RUN, fail
+
+    with place.write() as log:
+        fail(log)
+        Screen().say(f"{AGENT} failed in run {RUN}, recorded in {log.port.url}; find out why: docs/INCIDENT.md")
+    return 0

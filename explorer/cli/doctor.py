@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from refold.explorer.cli.findings import Looking
 from refold.explorer.cli.health import examine
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.screen import Column, Screen
+from refold.streams.log.kafka.access import ROLES
 
 
 @click.command()
+@click.option("--role", multiple=True, type=click.Choice(ROLES),
+              help="On Kafka: whether this user may do what the role needs; may be repeated.")  # fmt: skip
+@click.option("--keys", is_flag=True, help="With --role: also in the topic of the log's key ring.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR",
+              help="On Kafka: a worker's folder, whether it has room.")  # fmt: skip
 @as_json
 @on_log
-def doctor(place: Place, as_json: bool) -> int:
+def doctor(place: Place, role: tuple[str, ...], keys: bool, data: Path | None, as_json: bool) -> int:
     """Examine a log and its surroundings.
 
-    Format, owner, room on the disk, clock, types, libraries. It reads only; `refold verify` is what
-    checks the recorded data. Exits with 1 when there is a problem, and says what to do about it.
+    In a folder: format, owner, room on the disk, clock, types, libraries. On Kafka: settings, brokers, topics
+    and each of their settings, the Schema Registry, this user's rights for a role, clock, types, libraries.
+    It reads only; `refold verify` is what checks the recorded data. Exits with 1 when there is a problem, and
+    says what to do about it.
 
     \b
-    Example
+    Examples
       refold doctor --log file:.refold
+      refold doctor --log kafka://127.0.0.1:9092/agents --role worker --data /var/lib/refold
     """
     screen = Screen()
-    findings = examine(place)
+    findings = examine(place, Looking(role, keys, data))
     problems = sum(not each.ok for each in findings)
     if as_json:
         screen.json({"ok": not problems, "findings": [each._asdict() for each in findings]})

@@ -6,6 +6,7 @@ python -P -m refold.explorer.cli.document > docs/CLI.md
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import click
 
@@ -23,22 +24,25 @@ Every command with what it says to `--help`. This page is generated: change the 
 def page() -> str:
     """The whole page, in Markdown."""
     outer = _context(cli, "refold", None)
-    parts = [HEADING, _section(outer)]
-    for name in cli.list_commands(outer):
-        command = cli.get_command(outer, name)
-        assert command is not None
-        parts.append(_section(_context(command, name, outer)))
-    return "\n".join(parts)
+    return "\n".join([HEADING, *_sections(outer, cli, "##")])
+
+
+def _sections(context: click.Context, command: click.Command, mark: str) -> Iterator[str]:
+    """A command, and those in it."""
+    yield f"{mark} {context.command_path}\n\n```text\n{context.get_help().strip()}\n```\n"
+    if isinstance(command, click.Group):
+        # Those of `refold` itself stand beside it.
+        inner = mark if context.parent is None else f"{mark}#"
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from _sections(_context(found, name, context), found, inner)
 
 
 def _context(command: click.Command, name: str, outer: click.Context | None) -> click.Context:
     return click.Context(
         command, parent=outer, info_name=name, terminal_width=WIDTH, help_option_names=["-h", "--help"]
     )
-
-
-def _section(context: click.Context) -> str:
-    return f"## {context.command_path}\n\n```text\n{context.get_help().strip()}\n```\n"
 
 
 if __name__ == "__main__":

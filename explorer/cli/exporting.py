@@ -8,6 +8,8 @@ from typing import IO
 
 import click
 
+from refold.avro.errors import InputError
+from refold.explorer.cli.archiving import STDOUT, export_archive
 from refold.explorer.cli.options import WHEN, Place, as_json, at, on_log
 from refold.explorer.cli.progress import Advance, counting
 from refold.explorer.cli.screen import Screen, counted
@@ -17,28 +19,40 @@ from refold.streams.exchange.outgoing import Outgoing
 from refold.streams.exchange.output import whole_file, write_json_lines
 from refold.streams.point import Point
 
-STDOUT = "-"
-
 
 @click.command(epilog=WHEN)
 @click.argument("file", metavar="FILE")
 @at
+@click.option(
+    "--archive", "is_archive", is_flag=True, help="Write the whole log as it is: places, times, types, markers."
+)
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @as_json
 @on_log
-def export(place: Place, file: str, at: str | None, force: bool, as_json: bool) -> int:
+def export(place: Place, file: str, at: str | None, is_archive: bool, force: bool, as_json: bool) -> int:
     """Write every observation to a file, once each.
 
     The file holds all it takes to import them elsewhere. JSON lines, gzip with .gz; an Avro container
     with .avro; - is standard output. The same observations give the same ids, hashes and root in whatever
     log they are imported. A file is there wholly or not at all.
 
+    With --archive the file is the log itself, as an Avro container: every record at its partition and
+    offset with its recorded_at, repeats included, types with their times, markers and contents. A log
+    made of it (`refold import --format archive`) answers every cut, version, marker and time as this
+    one does now. An archive is of the whole log: --at does not go with it.
+
     \b
     Examples
       refold export backup.jsonl.gz
+      refold export log.avro --archive
       refold export observations.avro --at @deploy-1
       refold export - | grep tool_config | wc -l
     """
+    if is_archive:
+        if at is not None:
+            raise InputError("an archive holds the whole log: leave out --at, or export observations without --archive")
+        export_archive(place, file, force=force, as_json=as_json)
+        return 0
     with place.read() as log:
         point = log.point(at)
         outgoing = Outgoing(log.port, point.cut)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from refold.avro.observation import type_of
 from refold.avro.registry import TypeVersion
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN, Place, as_json, on_log
@@ -60,7 +61,7 @@ class _Shown:
 
     def _version(self, change: Change) -> TypeVersion:
         self.humane = Humane(self._log.types)
-        versions = self._log.port.registry.versions(change.entity.partition("/")[0])
+        versions = self._log.port.registry.versions(type_of(change.entity))
         return next((each for each in versions if each.definition.fingerprint == change.definition), versions[-1])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from refold.avro.definition import TypeDefinition
 from refold.avro.jsonform import BLOB, SEALED, WRAPPED
 from refold.avro.nodes import JSON, Node, value_of
+from refold.avro.observation import type_of
 from refold.avro.times import EPOCH
 from refold.avro.values import first_name
 from refold.explorer.cli.screen import moment, printable
@@ -20,10 +21,14 @@ Convert = Callable[[Any], Any]
 
 
 class Humane:
-    """Values of every type given by `types`, in their JSON form, as one line of text."""
+    """Values of every type given by `types`, in their JSON form, as one line of text.
 
-    def __init__(self, types: Mapping[str, TypeDefinition]) -> None:
+    mark: says of sealed values and contents that they have expired (expiry.py).
+    """
+
+    def __init__(self, types: Mapping[str, TypeDefinition], mark: Convert = lambda value: value) -> None:
         self._types = types
+        self._mark = mark
         self._known: dict[tuple[str, str, bool], Convert] = {}
 
     def field(self, entity: str, name: str, value: Any) -> str:
@@ -40,12 +45,12 @@ class Humane:
                 ", ".join(f"{side.removeprefix('valid_')} {moment(micros)}" for side, micros in value.items())
                 or "linked"
             )
-        type_name = entity.partition("/")[0]
+        type_name = type_of(entity)
         key = (type_name, name, whole)
         convert = self._known.get(key)
         if convert is None:
             convert = self._known[key] = self._converter(type_name, name, whole)
-        return text_of(convert(value))
+        return text_of(convert(self._mark(value)))
 
     def _converter(self, type_name: str, name: str, whole: bool) -> Convert:
         definition = self._types.get(type_name)
@@ -68,9 +73,10 @@ def humane(node: Node) -> Convert:
         if isinstance(value, dict) and len(value) == 1:
             mark, inner = next(iter(value.items()))
             if mark == BLOB:
-                return f"[blob {inner['hash']}, {inner['size']:,} bytes, {inner['media_type']}]"
+                what = "expired blob" if inner.get("expired") else "blob"
+                return f"[{what} {inner['hash']}, {inner['size']:,} bytes, {inner['media_type']}]"
             if mark == SEALED:
-                return f"[sealed under key {inner['key_id']}]"
+                return f"[{'expired, was ' if inner.get('expired') else ''}sealed under key {inner['key_id']}]"
             if mark == WRAPPED:
                 return inner
         return value if value is None else plain(value)

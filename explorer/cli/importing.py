@@ -14,6 +14,7 @@ import click
 
 from refold.avro.errors import InputError, RefoldError
 from refold.avro.shipped import shipped_types
+from refold.explorer.cli.archiving import ARCHIVE, import_archive
 from refold.explorer.cli.arrivals import FORMATS, Arrival, arrival_of
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.progress import files_read
@@ -27,19 +28,20 @@ STDIN_SHOWN = "standard input"
 
 
 @click.command("import")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1)
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMATS),
+    type=click.Choice((*FORMATS, ARCHIVE)),
     default=FORMATS[0],
     show_default=True,
     help="What the files hold.",
 )
 @click.option("--allow-future", is_flag=True, help="Let in new observations from more than 5 minutes ahead.")
+@click.option("--fork", "is_fork", is_flag=True, help="Of an archive: let the log go on under an id of its own.")
 @as_json
 @on_log
-def import_(place: Place, files: tuple[str, ...], form: str, allow_future: bool, as_json: bool) -> int:
+def import_(place: Place, files: tuple[str, ...], form: str, allow_future: bool, is_fork: bool, as_json: bool) -> int:
     """Bring in exported observations or recorded conversations.
 
     Every line is checked before the first is recorded, so a file with a bad line leaves the log as it
@@ -51,14 +53,29 @@ def import_(place: Place, files: tuple[str, ...], form: str, allow_future: bool,
       observations   what `refold export` writes: JSON lines, or an Avro container (.avro)
       chat           JSON lines of OpenAI-style message lists, tool calls included
       tau-bench      recorded tau-bench runs: conversations with the reward of each
+      archive        what `refold export --archive` writes: one file, that makes a log of its own
+
+    A log made of an archive has the id of the one archived, answers as it did, and can be marked; it
+    takes no appends. With --fork it does, as a log with its own id: the origin's cuts are another log's
+    then, its markers, times, versions and offsets stay. Without a file, --fork does so to an archive
+    that was imported before.
 
     \b
     Examples
       refold import runs.jsonl.gz --format tau-bench
       refold import backup.jsonl --log file:copy
+      refold import log.avro --format archive --log file:copy
+      refold import --format archive --fork --log file:copy
       zcat chats.jsonl.gz | refold import - --format chat
     """
+    if is_fork and form != ARCHIVE:
+        raise InputError(f"--fork is for archives: add --format {ARCHIVE}")
+    if not files and not is_fork:
+        raise click.UsageError("Missing argument 'FILE...'.")
     with _on_disk(files) as found:
+        if form == ARCHIVE:
+            import_archive(place, found, is_fork=is_fork, as_json=as_json)
+            return 0
         arrival, total = _checked(place, form, found, allow_future)
         with place.write() as log:
             intake = Intake(log)

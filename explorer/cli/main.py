@@ -19,43 +19,64 @@ import click
 
 import refold
 from refold.avro.errors import RefoldError
-from refold.explorer.cli import (
-    contents,
-    demo,
-    doctor,
-    exporting,
-    follow,
-    importing,
-    markers,
-    observing,
-    past,
-    provenance,
-    state,
-    types,
-    whole,
-)
+from refold.explorer.cli.late import Late
 from refold.explorer.cli.options import Place, merged, place_options
 
 DEBUG = "REFOLD_DEBUG"
 UNUSABLE, DEFECT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 70, 130, 141, 143
-
-
-class InOrder(click.Group):
-    """Lists its commands in the order in which one meets them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+COMMANDS = {
+    "demo": ("demo:demo", "See the main job end to end."),
+    "import": ("importing:import_", "Bring in exported observations or recorded conversations."),
+    "export": ("exporting:export", "Write every observation to a file, once each."),
+    "observe": ("observing:observe", "Record an observation of an entity, and print its id."),
+    "state": ("state:state", "Show an entity as it was, and what put each value there."),
+    "history": ("past:history", "List what changed in an entity: old, new, when, by whom."),
+    "why": ("provenance:why", "Trace a value to the observations it rests on."),
+    "diff": ("past:diff", "Show what leads from one point to another."),
+    "runs": ("runs:runs", "List the runs of agents, the newest first."),
+    "run": ("run_group:run_group", "Look at one run of an agent, and work with it."),
+    "effects": ("effects:effects", "Look at what write tools did, settle what is unknown, undo."),
+    "checkout": (
+        "checkout:checkout",
+        "Open a run where it stood at a hash: its state there, and how to go on from it.",
+    ),
+    "knew": ("knowing:knew_", "Show what an agent had read by a moment, beside what the log held then."),
+    "bisect": ("bisecting:bisect_", "Find the commit at which an agent parts from a recorded run."),
+    "golden": ("golden:golden", "Keep runs as tests: each in one file, and today's code run against it."),
+    "retain": ("retaining:retain", "Let the content of old runs expire."),
+    "rebuild": ("rebuild:rebuild", "Rebuild every entity as it was; print the root over all."),
+    "verify": ("whole:verify", "Fold the whole log again and compare with what is stored."),
+    "mark": ("markers:mark", "Name a point, to ask for it as @NAME later."),
+    "markers": ("markers:markers", "List the markers, oldest first."),
+    "snapshot": ("snapshot:snapshot", "Seal what every entity is now, for rebuilds to begin from."),
+    "tail": ("follow:tail", "Print what happened to each entity, and go on if asked."),
+    "types": ("types:types", "List the types, show the fields of one, or register one."),
+    "blob": ("contents:blob", "Get a content by its SHA-256, as a value names its blob."),
+    "blobs": ("blobs:blobs", "Count the contents in the store, and those that nothing in the log names."),
+    "recover": ("recovering:recover", "Throw the entity tables away and make them again."),
+    "rewind": ("rewinding:rewind", "Set the offsets of a consumer group of yours to a point of a log on Kafka."),
+    "deadletters": ("deadletters:deadletters", "Look at records that are no observations, and retry them."),
+    "doctor": ("doctor:doctor", "Examine a log and its surroundings."),
+    "sink": ("sink:sink", "Keep a store up with a log: its state at an exact cut, and history."),
+    "init": ("making:init", "Make the log where there is none, and say what is there."),
+    "acl": ("acl:acl", "What each role needs of the access lists of a secured Kafka, and no more."),
+    "worker": ("worker:worker", "Fold a log on Kafka: keep its entity tables, and emit each change once."),
+}
 
 
 @click.group(
-    cls=InOrder,
+    cls=Late,
+    late=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(refold.__version__, message="refold %(version)s")
 @place_options
 @click.pass_context
-def cli(context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None) -> int:
+def cli(
+    context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None,
+    worker_url: str | None,
+) -> int:  # fmt: skip
     """What your agents observed and did, and what their world looked like at any moment.
 
     \b
@@ -65,8 +86,8 @@ def cli(context: click.Context, log_url: str | None, types: tuple[str, ...], own
       refold why tool_config/acme.rate_limit          who put that value there
       refold diff @deploy-1 now                       what changed since
 
-    Every command says more with --help. --log, --types and --owner-timeout may also stand behind a
-    command. With REFOLD_LOG the log need not be named again and again.
+    Every command says more with --help. --log, --types, --owner-timeout and --worker may also stand behind
+    a command. With REFOLD_LOG the log need not be named again and again.
 
     \b
     Exit status
@@ -76,31 +97,10 @@ def cli(context: click.Context, log_url: str | None, types: tuple[str, ...], own
       70   a defect in refold; REFOLD_DEBUG=1 shows where
       130  interrupted (Ctrl-C)
     """
-    context.obj = merged(Place(), log_url, types, owner_timeout)
+    context.obj = merged(Place(), log_url, types, owner_timeout, worker_url)
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     return 0
-
-
-for _command in (
-    demo.demo,
-    importing.import_,
-    exporting.export,
-    observing.observe,
-    state.state,
-    past.history,
-    provenance.why,
-    past.diff,
-    whole.rebuild,
-    whole.verify,
-    markers.mark,
-    markers.markers,
-    follow.tail,
-    types.types,
-    contents.blob,
-    doctor.doctor,
-):
-    cli.add_command(_command)
 
 
 def main() -> NoReturn:

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from refold.avro.envelope import Door
-from refold.avro.errors import InputError
-from refold.avro.observation import Link, Source
+from refold.avro.errors import Denied, InputError
+from refold.avro.observation import Link, Source, type_of
 from refold.avro.shipped import shipped_types
 from refold.avro.times import parse_time
 from refold.explorer.cli.assignments import patch_of
@@ -109,7 +109,7 @@ def _patch(vocabulary: Vocabulary, entity: str, assignments: tuple[str, ...]) ->
 
 
 def _door(vocabulary: Vocabulary, entity: str) -> Door:
-    return vocabulary.door(entity.partition("/")[0])
+    return vocabulary.door(type_of(entity))
 
 
 def _check(place: Place, entity: str, assignments: tuple[str, ...], given: dict[str, Any]) -> None:
@@ -131,10 +131,16 @@ def _check(place: Place, entity: str, assignments: tuple[str, ...], given: dict[
 
 
 def _report(screen: Screen, log: Log, entity: str, found: str, as_json: bool) -> None:
-    record = log.port.find(bytes.fromhex(found))
-    assert record is not None, "what was flushed is found"
-    end = log.port.ends()[record.partition]
-    version = len({each.id for each in log.port.entity_records(entity, end)})
+    try:
+        record = log.port.find(bytes.fromhex(found))
+        assert record is not None, "what was flushed is found"
+        version = sum(1 for _ in log.port.arrivals(entity, log.port.ends()[record.partition]))
+    except Denied:  # who may only write learns no more than that it is durable
+        if as_json:
+            screen.json({"id": found, "entity": entity, "position": None, "version": None})
+        else:
+            screen.say(f"{found} of {entity} is recorded; this user may not read where")
+        return
     if as_json:
         position = position_json(Position(record.partition, record.offset))
         screen.json({"id": found, "entity": entity, "position": position, "version": version})

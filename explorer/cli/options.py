@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, StorageError
-from refold.avro.shipped import load_types
-from refold.reducers.custom import code_of
-from refold.streams.client import Log
-from refold.streams.log.file.log import OWNER_TIMEOUT_S
-from refold.streams.open import DEFAULT_URL, ENVIRONMENT, log_exists, open_log
-from refold.streams.point import CLOCKS
+from refold.streams.defaults import CLOCKS, OWNER_TIMEOUT_S
+
+# Logs are imported where one is opened: --help and --version need none.
+if TYPE_CHECKING:
+    from refold.agents.log import AgentLog
+    from refold.avro.definition import TypeDefinition
 
 TYPES_ENVIRONMENT = "REFOLD_TYPES"
 
@@ -37,25 +36,37 @@ WHEN is one of
 Command = Callable[..., "int | None"]
 
 
+class InOrder(click.Group):
+    """Lists its commands in the order in which one meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The log a command works on. url None: REFOLD_LOG, or file:.refold; no types: those of REFOLD_TYPES."""
+    """The log a command works on. url None: REFOLD_LOG, or file:.refold; no types: those of REFOLD_TYPES; worker None:
+    REFOLD_WORKER, or whoever is in the workers' group."""
 
     url: str | None = None
     types: tuple[str, ...] = ()
     owner_timeout_s: float = OWNER_TIMEOUT_S
+    worker: str | None = None
 
-    def read(self) -> Log:
+    def read(self) -> AgentLog:
         """The log, opened to read: it is never made, and nothing in it changes."""
-        return open_log(self.url, types=self.type_paths(), read_only=True, owner_timeout_s=self.owner_timeout_s)
+        return self._open(read_only=True)
 
     @contextmanager
-    def write(self, *, make: bool = True) -> Iterator[Log]:
+    def write(self, *, make: bool = True) -> Iterator[AgentLog]:
         """The log, opened to write and closed behind; with `make`, it is made where there is none."""
+        from refold.streams.open import given_url
+
         if not make and not self.exists():
-            shown = self.url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
-            raise InputError(f"{shown}: no log is here yet; record into it first, or give its path with --log")
-        with open_log(self.url, types=self.type_paths(), owner_timeout_s=self.owner_timeout_s) as log:
+            raise InputError(
+                f"{given_url(self.url)}: no log is here yet; record into it first, or give its path with --log"
+            )
+        with self._open() as log:
             yield log
             log.flush()
             try:
@@ -63,9 +74,19 @@ class Place:
             except StorageError as error:
                 raise StorageError(f"done, and durable, but the log could not be closed: {error}") from error
 
+    def _open(self, *, read_only: bool = False) -> AgentLog:
+        from refold.agents.log import open_log
+
+        return open_log(
+            self.url, types=self.type_paths(), read_only=read_only, owner_timeout_s=self.owner_timeout_s,
+            worker=self.worker,
+        )  # fmt: skip
+
     def exists(self) -> bool:
         """Whether there is a log."""
-        return log_exists(self.url)
+        from refold.streams.open import log_exists
+
+        return log_exists(self.url, self.owner_timeout_s)
 
     def type_paths(self) -> list[Path]:
         """The type files and folders given, else those that the environment lists."""
@@ -74,6 +95,9 @@ class Place:
 
     def own_types(self) -> dict[str, TypeDefinition]:
         """The user's own types, by name."""
+        from refold.avro.shipped import load_types
+        from refold.reducers.custom import code_of
+
         return load_types(self.type_paths(), code_of)
 
 
@@ -84,14 +108,20 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
 
 
 def place_options(command: Command) -> Command:
-    """--log, --types and --owner-timeout, as `log_url`, `types` and `owner_timeout`."""
+    """--log, --types, --owner-timeout and --worker, as `log_url`, `types`, `owner_timeout` and `worker_url`."""
     for option in (
+        click.option(
+            "--worker",
+            "worker_url",
+            metavar="URL",
+            help="The pages of a worker, for a log on Kafka [$REFOLD_WORKER, else as its group says].",
+        ),
         click.option(
             "--owner-timeout",
             type=float,
             metavar="SECONDS",
             callback=_positive,
-            help=f"How long to wait for the process that owns the log [{OWNER_TIMEOUT_S:g}].",
+            help=f"How long to wait for the log's owner, or for Kafka's brokers [{OWNER_TIMEOUT_S:g}].",
         ),
         click.option(
             "--types",
@@ -105,9 +135,14 @@ def place_options(command: Command) -> Command:
     return command
 
 
-def merged(outer: Place, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None) -> Place:
+def merged(
+    outer: Place, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None, worker_url: str | None
+) -> Place:
     """What stands behind the command goes before what stands in front of it."""
-    return Place(log_url or outer.url, (*outer.types, *types), owner_timeout or outer.owner_timeout_s)
+    return Place(
+        log_url or outer.url, (*outer.types, *types), owner_timeout or outer.owner_timeout_s,
+        worker_url or outer.worker,
+    )  # fmt: skip
 
 
 def on_log(command: Command) -> Command:
@@ -118,10 +153,11 @@ def on_log(command: Command) -> Command:
         log_url: str | None,
         types: tuple[str, ...],
         owner_timeout: float | None,
+        worker_url: str | None,
         **given: Any,
     ) -> int | None:
-        context = click.get_current_context()
-        return command(merged(context.find_object(Place) or Place(), log_url, types, owner_timeout), **given)
+        outer = click.get_current_context().find_object(Place) or Place()
+        return command(merged(outer, log_url, types, owner_timeout, worker_url), **given)
 
     return place_options(run)
 

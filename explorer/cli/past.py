@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN, Place, as_json, clock, entity, on_log
 from refold.explorer.cli.screen import Column, Screen, counted, moment
@@ -38,12 +39,12 @@ def history(place: Place, entity: str, since: str | None, until: str | None, clo
             entity, since=None if first is None else first.cut, until=last.cut, clock=clock, python=False
         )
         if as_json:
-            screen.json([row_json(row) for row in rows])
+            screen.json(marker(log)([row_json(row) for row in rows]))
             return 0
         if first is not None:
             screen.point(first, "since")
         screen.point(last, "until")
-        _show(screen, rows, Humane(log.types), clock, whole_log=False)
+        _show(screen, rows, Humane(log.types, marker(log)), clock, whole_log=False)
         if not rows:
             screen.say(f"nothing changed in {entity} between these points")
     return 0
@@ -73,11 +74,11 @@ def diff(place: Place, a: str, b: str, entity: str | None, clock: str, as_json: 
         before, after = log.point(a, entity, clock), log.point(b, entity, clock)
         rows = log.diff(before.cut, after.cut, entity, python=False)
         if as_json:
-            screen.json([row_json(row) for row in rows])
+            screen.json(marker(log)([row_json(row) for row in rows]))
             return 1 if rows else 0
         screen.point(before, "from")
         screen.point(after, "to")
-        _show(screen, rows, Humane(log.types), clock, whole_log=entity is None)
+        _show(screen, rows, Humane(log.types, marker(log)), clock, whole_log=entity is None)
         if rows:
             entities = len({row.entity for row in rows})
             screen.say(f"{counted(len(rows), 'difference')} in {counted(entities, 'entity', 'entities')}")

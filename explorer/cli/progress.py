@@ -26,9 +26,16 @@ Reached = Callable[[int, int], None]
 @contextmanager
 def counting(doing: str, total: int, unit: str) -> Iterator[Advance]:
     """A bar that is told how many more were done."""
+    with reading(doing, unit) as reached:
+        yield lambda more: reached(more, total)
+
+
+@contextmanager
+def reading(doing: str, unit: str) -> Iterator[Reached]:
+    """A bar that is told how many more were done, and how many there are in all as far as is known by then."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda more: None
+        yield lambda more, total: None
         return
     columns = (
         TextColumn("{task.description}"),
@@ -38,20 +45,20 @@ def counting(doing: str, total: int, unit: str) -> Iterator[Advance]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(doing, total=total)
-        yield _seldom(lambda more: bar.advance(task, more))
+        task = bar.add_task(doing, total=None)
+        yield _seldom(lambda more, total: bar.update(task, advance=more, total=total))
 
 
-def _seldom(advance: Advance) -> Advance:
+def _seldom(advance: Reached) -> Reached:
     """The same in larger steps: drawing costs more than what is counted."""
     waiting, drawn_at = 0, 0.0
 
-    def add(more: int) -> None:
+    def add(more: int, total: int) -> None:
         nonlocal waiting, drawn_at
         waiting += more
         now = time.monotonic()
         if now - drawn_at >= UPDATE_EVERY_S:
-            advance(waiting)
+            advance(waiting, total)
             waiting, drawn_at = 0, now
 
     return add

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 import click
 
+from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, UnknownEntity
+from refold.avro.observation import type_of
+from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN, Place, as_json, at, clock, on_log
 from refold.explorer.cli.screen import Screen, counted, moment
@@ -51,7 +54,7 @@ def why(place: Place, value: str, depth: int | None, at: str | None, clock: str,
         whole = view.why(asked.field, asked.key)
         chain = [link for link in whole if depth is None or link.depth <= depth]
         if as_json:
-            screen.json([why_json(link, log.port.registry) for link in chain])
+            screen.json(marker(log)([why_json(link, log.port.registry) for link in chain]))
             return 0
         screen.point(point)
         _show(screen, log, view, asked, chain)
@@ -71,7 +74,7 @@ def _found(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, Enti
             refusal = refusal or error
     if refusal is not None:
         raise refusal
-    type_name = text.partition("/")[0]
+    type_name = type_of(text)
     definition = log.types.get(type_name)
     if definition is None:
         raise InputError(f"{text}: unknown type {type_name!r}; `refold types` lists what there is")
@@ -81,7 +84,7 @@ def _found(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, Enti
 
 def readings(log: Log, text: str) -> Iterator[Asked]:
     """Every way to read the argument, the rightmost split first."""
-    definition = log.types.get(text.partition("/")[0])
+    definition = log.types.get(type_of(text))
     fields = {} if definition is None else definition.by_first_name
     position = text.rfind(".")
     while position > 0:
@@ -91,8 +94,8 @@ def readings(log: Log, text: str) -> Iterator[Asked]:
         position = text.rfind(".", 0, position)
 
 
-def _show(screen: Screen, log: Log, view: EntityView, asked: Asked, chain: list[Link]) -> None:
-    humane = Humane(log.types)
+def _show(screen: Screen, log: AgentLog, view: EntityView, asked: Asked, chain: list[Link]) -> None:
+    humane = Humane(log.types, marker(log))
     value = view.shown()[asked.field]
     if asked.key is None:
         shown, name = humane.field(asked.entity, asked.field, value), asked.field
@@ -105,13 +108,14 @@ def _show(screen: Screen, log: Log, view: EntityView, asked: Asked, chain: list[
     screen.say(f"{name} = {screen.cell(shown)}", "bold")
     for link in chain:
         screen.say()
-        for line in _lines(screen, log, humane, link):
+        for line in chain_lines(screen, log, humane, link):
             screen.say("  " * min(link.depth, 12) + line)
     screen.say()
     screen.say(f"{counted(len(chain), 'observation')}, {counted(max(link.depth for link in chain), 'step')} back")
 
 
-def _lines(screen: Screen, log: Log, humane: Humane, link: Link) -> Iterator[str]:
+def chain_lines(screen: Screen, log: Log, humane: Humane, link: Link) -> Iterator[str]:
+    """One observation of a chain: what it says of which entity, where it stands, and who said it."""
     lead = "because of " if link.depth else ""
     if link.statement is None or link.position is None or link.recorded_at is None:
         yield f"{lead}{link.observation}, which does not stand in this log below the point"

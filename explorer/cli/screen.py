@@ -6,23 +6,24 @@ Values come from agents: what is not printable is escaped, so that no recorded t
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from refold.avro.times import time_text
 from refold.streams.exchange.output import json_line
 from refold.streams.point import Point
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 ID_DIGITS = 12
 CELL_CHARACTERS_MAX = 240
 PADDED_CHARACTERS_MAX = 72
 GAP = "  "
+_FORCING = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 
 
 def printable(text: str) -> str:
@@ -58,12 +59,21 @@ class Screen:
     """Standard output."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self.is_terminal = self._console.is_terminal
+        # Elsewhere rich need not be asked, nor imported: of all it looks at only these make a pipe a terminal.
+        may_be = sys.stdout.isatty() or not _FORCING.isdisjoint(os.environ)
+        self.is_terminal = may_be and self._console.is_terminal
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def say(self, text: str = "", style: str = "") -> None:
         """One line."""
         if self.is_terminal:
+            from rich.text import Text
+
             self._console.print(Text(printable(text), style))
         else:
             sys.stdout.write(printable(text) + "\n")
@@ -96,6 +106,10 @@ class Screen:
             sys.stdout.write(GAP.join([*padded, line[-1]]).rstrip() + "\n")
 
     def _fitted(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
         shown = [number for number, column in enumerate(columns) if not column.piped_only]
         for column in (columns[number] for number in shown):

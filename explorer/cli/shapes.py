@@ -6,7 +6,7 @@ The keys here are what others build on: add to them, rename none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from refold.avro.line import patch_json, source_json
@@ -19,8 +19,10 @@ from refold.streams.changes import Change
 from refold.streams.log.port import Position
 from refold.streams.mutations import Row, Shown, rows
 from refold.streams.point import Point
+from refold.streams.snapshots.garbage import Collected
+from refold.streams.snapshots.listing import Snapshot
 from refold.streams.trace import Link
-from refold.streams.verify import Verdict
+from refold.streams.verify.verdict import Verdict
 from refold.streams.view import EntityView, Holder, StateView
 
 
@@ -58,14 +60,56 @@ def _validity(given: Mapping[str, int] | None) -> dict[str, str] | None:
     return None if given is None else {side: time_text(micros) for side, micros in given.items()}
 
 
-def rebuild_json(point: Point, view: StateView) -> dict[str, Any]:
-    """What a rebuild found, without the states themselves."""
+def rebuild_json(point: Point, view: StateView, root: str | None) -> dict[str, Any]:
+    """What a rebuild found, without the states themselves; without a root where only some were asked for."""
     return {
         **point_json(point),
         "observations": view.observations,
         "entities": len(view),
-        "root": view.root,
+        "root": root,
         "source": view.source,
+    }
+
+
+def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
+    """One sealed epoch; of a damaged one only where it is, and the problem."""
+    epoch = snapshot.epoch
+    place = {"partition": epoch.partition, "offset": epoch.offset, "schemas": epoch.schemas}
+    pinned_at = None if snapshot.pinned_at is None else millis_text(snapshot.pinned_at)
+    if snapshot.problem:
+        return {**place, "kind": "damaged", "pinned_at": pinned_at, "problem": snapshot.problem}
+    return {
+        **place,
+        "kind": "base" if snapshot.is_base else "delta",
+        "entities": snapshot.entities,
+        "observations": snapshot.observations,
+        "records": snapshot.records,
+        "bytes": snapshot.size,
+        "recorded_at": millis_text(snapshot.recorded_at),
+        "pinned_at": pinned_at,
+        "root": snapshot.root.hex(),
+    }
+
+
+def collected_json(found: Sequence[Collected], *, dry_run: bool) -> dict[str, Any]:
+    """What was removed of a log's snapshots, or would be."""
+    return {
+        "dry_run": dry_run,
+        "records": sum(each.records for each in found),
+        "bytes": sum(each.removed_bytes for each in found),
+        "partitions": [
+            {
+                "partition": each.partition,
+                "kept": each.kept,
+                "removed": [{"offset": epoch.offset, "schemas": epoch.schemas} for epoch in each.removed],
+                "slower": [stretch._asdict() for stretch in each.slower],
+                "records": each.records,
+                "bytes": each.removed_bytes,
+                "waiting": each.waiting,
+                "problems": list(each.problems),
+            }
+            for each in found
+        ],
     }
 
 
@@ -124,6 +168,7 @@ def verdict_json(point: Point, verdict: Verdict) -> dict[str, Any]:
         "ok": verdict.ok,
         "root": verdict.root,
         "mismatches": [each._asdict() for each in verdict.mismatches],
+        "unchecked": verdict.unchecked,
         "observations": verdict.observations,
         "entities": verdict.entities,
         **point_json(point),

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from refold.avro.definition import FieldDefinition
+from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN, Place, as_json, at, clock, entity, on_log
 from refold.explorer.cli.screen import Column, Screen, moment
@@ -48,10 +49,10 @@ def state(place: Place, entity: str, at: str | None, clock: str, as_json: bool) 
         point = log.point(at, entity, clock)
         view = log.state(entity, point.cut)
         if as_json:
-            screen.json(state_json(point, view))
+            screen.json(marker(log)(state_json(point, view)))
             return 0
         screen.point(point)
-        _show(screen, view, Humane({view.definition.definition.name: view.definition.definition}))
+        _show(screen, view, Humane({view.definition.definition.name: view.definition.definition}, marker(log)))
     return 0
 
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from refold.explorer.demo.desk import RUN as FAILED
 from refold.explorer.demo.names import CONFIG, CRASH, DEPLOYED, EVALUATION, PIPELINE, RUN
 
 PROGRAM = "refold"
@@ -22,6 +23,8 @@ def commands(log: str, document: str, crashed_at: str) -> list[tuple[str, str]]:
         ("what differs between two points", f"diff @{DEPLOYED} @{CRASH} {CONFIG}"),
         ("what was true at the crash", f"state {document} --at {crashed_at} --clock observed"),
         ("the same root, by the same replay", f"rebuild --at @{CRASH}"),
+        ("another agent's run, which failed", "runs --outcome failed"),
+        ("how it failed, step by step", f"run steps {FAILED}"),
     ]
     prefix = f"{program()} --log {shlex.quote(log)}"
     return [(shows, f"{prefix} {command}") for shows, command in asked]

@@ -11,7 +11,7 @@ import refold
 DEFAULT = Path(".refold-demo")
 SIGN = "DEMO"
 SIGN_TEXT = "Made by `refold demo`, which replaces this folder when it is run again.\n"
-CONTENTS = frozenset({SIGN, "FORMAT", "FORMAT.creating", "SYNCED", "db", "blobs", "owner.sock"})
+CONTENTS = frozenset({SIGN, "FORMAT", "FORMAT.creating", "SYNCED", "db", "blobs", "keys", "owner.sock"})
 
 
 def make(folder: Path | None, keep: bool) -> tuple[Path, bool]:

@@ -5,6 +5,7 @@
 3. The agent is killed with SIGKILL while it waits.
 4. A reader that never saw it opens the log, and answers what happened, what changed, why, and what was known.
 5. Everything that was computed twice is compared; what differs is said, and the exit status is 1.
+6. Another agent, recorded with `log.run`, fails: its run is there to be looked into (docs/INCIDENT.md).
 
 The processes are real, and the log is the embedded one; nothing is downloaded.
 """
@@ -22,6 +23,7 @@ from refold.explorer.demo.answers import LastWord, document_of, unanswered
 from refold.explorer.demo.checks import Checks
 from refold.explorer.demo.commands import commands
 from refold.explorer.demo.deployer import OBSERVATIONS
+from refold.explorer.demo.desk import fail
 from refold.explorer.demo.journal import now_micros
 from refold.explorer.demo.names import AGENT, CONFIG, CRASH, DEPLOYED, DEPLOYER, PAYING, PIPELINE, STEPS
 from refold.explorer.demo.page import BAD, DIM, GOOD, Page, day, stamp
@@ -67,6 +69,7 @@ def _play(page: Page, checks: Checks, stage: Stage, url: str) -> None:
         telling.crash(crashed_at, last.kept + OBSERVATIONS)
         stage.play("bank", url, f"@{CRASH}")
         telling.clocks(at, document)
+        fail(log)
     _conclude(page, checks, view.root)
     page.head("Ask it yourself")
     for shows, command in commands(url, document, at):

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from types import TracebackType
 from typing import Any
 
 import refold
@@ -111,8 +110,6 @@ class Stage:
     def __enter__(self) -> Stage:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for actor in self._actors:
             actor.end()

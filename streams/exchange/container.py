@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import fastavro
-
 from refold.avro.derive import IDS, LINK, MICROS, MILLIS, SOURCE, TEXT, record
 from refold.avro.errors import InputError
 from refold.avro.nodes import ID, emit, nullable
 from refold.avro.observation import KINDS
 from refold.avro.times import datetime_micros, millis_text, parse_time, time_text
+from refold.streams.exchange import archive_form
 from refold.streams.exchange.reading import Progress
 
 METADATA = "refold.definitions"
@@ -62,6 +61,8 @@ def is_container(path: Path) -> bool:
 
 def write_container(file: IO[bytes], lines: Iterable[Mapping[str, Any]], definitions: list[Mapping[str, Any]]) -> None:
     """Write lines as one container; `file` need not be seekable."""
+    import fastavro
+
     metadata = {METADATA: json.dumps(definitions, ensure_ascii=False)} if definitions else {}
     fastavro.writer(file, fastavro.parse_schema(SCHEMA), map(_datum, lines), codec=CODEC, metadata=metadata)
 
@@ -106,6 +107,8 @@ class _Container:
     """An open container of ours, and its records; InputError where the file is another."""
 
     def __init__(self, path: Path, shown: str) -> None:
+        import fastavro
+
         try:
             self.file = path.open("rb")
         except OSError as error:
@@ -119,6 +122,8 @@ class _Container:
         name = str(self._records.writer_schema.get("name", "")) if isinstance(self._records.writer_schema, dict) else ""
         if name != SCHEMA["name"]:
             self.file.close()
+            if name == archive_form.NAME:
+                raise InputError(f"{shown}: is the archive of a log; import it with --format archive")
             raise InputError(f"{shown}: is no export of refold: its schema is {name!r}, not {SCHEMA['name']!r}")
 
     def __iter__(self) -> Iterator[Any]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 
-from refold.avro.blob import references
+from refold.avro.blob import EXPIRED, references
 from refold.avro.errors import CorruptionError, InputError
 from refold.avro.observation import Observation
+from refold.streams.log.port import LogPort
 
 
-def carried(observation: Observation, content_of: Callable[[bytes], bytes | None], place: str) -> dict[str, str]:
+def carried(observation: Observation, log: LogPort, place: str) -> dict[str, str]:
     """What an exported line holds as `blobs`: contents in base64 by their SHA-256 in hex."""
     found: dict[str, str] = {}
-    for blob in references(observation.patch.values(), content_of):
-        content = content_of(blob.hash)
+    for blob in references(observation.patch.values(), log.blob):
+        content = content_or_expired(log, blob.hash)
         if content is None:
             raise CorruptionError(
                 f"{place}: the content {blob.hash.hex()} of {observation.entity} is not in the store; "
@@ -22,6 +23,12 @@ def carried(observation: Observation, content_of: Callable[[bytes], bytes | None
             )
         found[blob.hash.hex()] = base64.b64encode(content).decode()
     return found
+
+
+def content_or_expired(log: LogPort, digest: bytes) -> bytes | None:
+    """A content of a log, EXPIRED where it was removed because it had, None where it is missing."""
+    content = log.blob(digest)
+    return EXPIRED if content is None and log.has_expired(digest) else content
 
 
 def needed(

@@ -52,14 +52,22 @@ class Outgoing:
         """The observations as line objects; `progress` is told how many more records were read."""
         origin = self._log.log_id.hex()
         for partition, end in sorted(self._cut.offsets.items()):
+            known: set[bytes] = set()
             for record in self._log.read(partition, 0, end):
                 progress(1)
-                if self._is_first(record):
+                if self._is_first(record, known):
                     self.exported += 1
                     yield self._line(record, origin)
 
-    def _is_first(self, record: Record) -> bool:
-        """Whether this is the id's first occurrence: equal ids are of one entity, so of one partition."""
+    def _is_first(self, record: Record, known: set[bytes]) -> bool:
+        """Whether this is the id's first occurrence: equal ids are of one entity, so of one partition.
+
+        known: the partition's ids so far, where the log has no index of its own.
+        """
+        if not self._log.is_indexed:
+            is_first = record.id not in known
+            known.add(record.id)
+            return is_first
         first = self._log.find(record.id)
         if first is None:
             place = f"observations {record.partition}={record.offset}"
@@ -79,7 +87,7 @@ class Outgoing:
             "offset": record.offset,
             "recorded_at": millis_text(record.recorded_at),
         }
-        blobs = carried(observation, self._log.blob, place)
+        blobs = carried(observation, self._log, place)
         if blobs:
             line["blobs"] = blobs
         return line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from refold.avro.ids import identify
-from refold.avro.observation import Kind, Link, Source
+from refold.avro.observation import Kind, Link, Source, type_of
 from refold.streams.exchange.intake import Take
 from refold.streams.exchange.vocabulary import Vocabulary
 
@@ -29,7 +29,7 @@ class Recorder:
         kind: Kind = "assert",
     ) -> str:
         """The observation's id in hex. observed_at in microseconds, which may be ahead; raises InputError."""
-        door = self._vocabulary.door(entity.partition("/")[0])
+        door = self._vocabulary.door(type_of(entity))
         self._vocabulary.use(door.definition)
         blobs: dict[bytes, bytes] = {}
         observation = door.build(

@@ -14,7 +14,7 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import Door, check_entity
 from refold.avro.errors import InputError, SchemaError
 from refold.avro.line import LineReader
-from refold.avro.observation import Observation
+from refold.avro.observation import Observation, type_of
 from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.fold import Fold
 from refold.streams.exchange.files import Carried
@@ -92,7 +92,7 @@ class Vocabulary:
 
     def read(self, line: Mapping[str, object], blobs: Blobs) -> tuple[Observation, bytes, TypeDefinition]:
         """The observation in a line, its id, and the definition to write it by; raises InputError."""
-        type_name = check_entity(line.get("entity")).partition("/")[0]
+        type_name = type_of(check_entity(line.get("entity")))
         reader = self._readers.get(type_name)
         if reader is None:
             reader = self._readers[type_name] = LineReader(self._candidates(type_name), self._now)

@@ -6,13 +6,21 @@ One conformance suite (tests/support/refold_tests/log_conformance.py) holds ever
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import NamedTuple
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.observation import Observation
+from refold.avro.errors import CorruptionError
+from refold.avro.observation import ID_BYTES, Observation
 from refold.avro.registry import Registry
+from refold.reducers.entity import Entity
+from refold.reducers.order import order_key
+from refold.streams.blobs.store import Removed, Stored
+from refold.streams.snapshots.garbage import Collected
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.store import SnapshotReader
 
 
 class Record(NamedTuple):
@@ -24,6 +32,53 @@ class Record(NamedTuple):
     entity: str
     id: bytes
     data: bytes
+
+
+HOLE_ID = bytes(ID_BYTES)
+
+
+def hole(partition: int, offset: int, recorded_at: int) -> Record:
+    """What stands for an offset without an observation, where every offset is asked for: it has no data.
+
+    A verdict is on it, or nothing is given out there (streams/log/kafka/). recorded_at as of any record.
+    """
+    return Record(partition, offset, recorded_at, "", HOLE_ID, b"")
+
+
+def is_hole(record: Record) -> bool:
+    """Whether it stands for no observation; a record that was damaged does not."""
+    return not record.data and not record.entity and record.id == HOLE_ID
+
+
+class Arrival(NamedTuple):
+    """A distinct observation of one entity where it first stands, undecoded; q is its order key (reducers/order.py)."""
+
+    offset: int
+    recorded_at: int
+    q: bytes
+    retracts: bool
+
+
+def arrival_of(registry: Registry, record: Record) -> Arrival:
+    """A record that repeats none before it, as an arrival."""
+    observation = registry.decode(record.data)
+    return Arrival(record.offset, record.recorded_at, order_key(observation, record.id), bool(observation.retracts))
+
+
+def lacking(entity: str, q: bytes) -> CorruptionError:
+    """What is said where the log has not the observation of an order key that it gave."""
+    return CorruptionError(f"{entity} lacks the observation {q[-ID_BYTES:].hex()}; run refold verify")
+
+
+class Checkpoint(NamedTuple):
+    """An entity's fold of its arrivals up to the one at `offset`, by the definition at an offset of `.schemas`.
+
+    Its residue only serves folding on directly, and its state hash is empty.
+    """
+
+    offset: int
+    definition: int
+    entity: Entity
 
 
 class Position(NamedTuple):
@@ -38,6 +93,14 @@ class Position(NamedTuple):
 
 class ChangeRecord(NamedTuple):
     """One stored change: its own position in `.changes`, and the framed bytes."""
+
+    partition: int
+    offset: int
+    data: bytes
+
+
+class DeadLetter(NamedTuple):
+    """One stored verdict: its own position in `.deadletters`, and its bytes."""
 
     partition: int
     offset: int
@@ -61,13 +124,52 @@ class Mismatch(NamedTuple):
     field: str = ""
 
 
+class Folded(NamedTuple):
+    """How far a partition is folded: its next offset, and the next one of `.schemas`."""
+
+    offset: int
+    schemas: int
+
+
+class Elsewhere(NamedTuple):
+    """What was found wrong in tables that stand elsewhere, and what was not looked at, with what to do about it."""
+
+    mismatches: Sequence[Mismatch] = ()
+    unchecked: Sequence[str] = ()
+
+
+def firsts(records: Iterable[Record]) -> Iterator[Record]:
+    """Records without those that repeat an observation given before."""
+    known: set[bytes] = set()
+    for record in records:
+        if record.id not in known:
+            known.add(record.id)
+            yield record
+
+
 class LogPort(ABC):
-    """A log opened by one process. Reads see at least what this process flushed."""
+    """A log opened by one process. Reads see at least what this process flushed.
+
+    archived_at: in milliseconds, where this is another log's archive: it has that log's id, takes no appends, and
+    answers no later time. forked_from: the id of the log whose archive this one goes on from. has_store: whether it
+    takes contents too large for a record. is_indexed: whether `find`, one entity's records and single ones are
+    look-ups, and no passes over a partition. is_dense: whether `.changes` has a change at every offset. has_tables:
+    whether entity tables stand here; else `check_elsewhere` asks for those. config: what opens it again in another
+    process, beside its url.
+    """
 
     url: str
     log_id: bytes
     partitions: int
     registry: Registry
+    snapshots: SnapshotReader
+    archived_at: int | None = None
+    forked_from: bytes | None = None
+    has_store: bool = True
+    is_indexed: bool = True
+    is_dense: bool = True
+    has_tables: bool = True
+    config: Mapping[str, str] = MappingProxyType({})
 
     # Writing
 
@@ -81,7 +183,14 @@ class LogPort(ABC):
 
     @abstractmethod
     def put_blob(self, digest: bytes, content: bytes) -> None:
-        """Store a content by its SHA-256, durable on return."""
+        """Store a content by its SHA-256, durable on return; or that it has expired (avro/blob.is_expired)."""
+
+    @abstractmethod
+    def remove_blobs(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+        """Remove contents for good, but none put at this time or later (milliseconds since 1970); durable on return.
+
+        is_expiry: remember that they expired, which is what is said of them from then on; False of garbage.
+        """
 
     @abstractmethod
     def flush(self) -> None:
@@ -90,6 +199,34 @@ class LogPort(ABC):
     @abstractmethod
     def mark(self, marked: Marked, *, replace: bool) -> None:
         """Keep a named cut, durable on return; InputError when the name is taken and replace is False."""
+
+    @abstractmethod
+    def snapshot(self, pinned_at: int | None = None) -> Sequence[Epoch]:
+        """Seal an epoch of every partition that has records, durable on return.
+
+        pinned_at: in milliseconds, to keep these epochs for ever.
+        """
+
+    @abstractmethod
+    def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
+        """Keep sealed epochs for ever, from pinned_at (milliseconds) on; None: no longer. Durable on return.
+
+        InputError, and none is pinned, where one is not there.
+        """
+
+    @abstractmethod
+    def collect(self, *, dry_run: bool = False, damaged: bool = False) -> Sequence[Collected]:
+        """Remove the epochs that fell off the ladder; returns what was done, by partition.
+
+        dry_run: remove nothing. damaged: give up manifests that cannot be read too.
+        """
+
+    @abstractmethod
+    def recover(self, *, wait: bool) -> Mapping[str, object]:
+        """Throw the entity tables away and make them again; returns how (`Rebuilt.source`), durable on return.
+
+        wait: return when their indexes are filled again too, which otherwise goes on in the background.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -102,8 +239,11 @@ class LogPort(ABC):
         """See what other processes have written by now."""
 
     @abstractmethod
-    def still(self) -> AbstractContextManager[LogPort]:
-        """This log as it is now, to be read until the end of the block: what others write meanwhile does not show."""
+    def still(self, *, is_verified: bool = False) -> AbstractContextManager[LogPort]:
+        """This log as it is now, to be read until the end of the block: what others write meanwhile does not show.
+
+        is_verified: changes, and what was sealed, are those of one point too (`folded`).
+        """
 
     @abstractmethod
     def ends(self) -> dict[int, int]:
@@ -121,9 +261,25 @@ class LogPort(ABC):
     def read_changes(self, partition: int, start: int) -> Iterator[ChangeRecord]:
         """The changes from an offset on, in order, to the present end."""
 
+    def deadletters(self) -> Iterator[DeadLetter]:
+        """The verdicts, in the order of partition and offset."""
+        return iter(())
+
     @abstractmethod
     def blob(self, digest: bytes) -> bytes | None:
         """A content by its SHA-256, or None."""
+
+    @abstractmethod
+    def blob_size(self, digest: bytes) -> int | None:
+        """How many bytes a content has, or None where it is not there."""
+
+    @abstractmethod
+    def stored_blobs(self) -> Iterator[Stored]:
+        """The contents in the store, whatever put them there."""
+
+    @abstractmethod
+    def has_expired(self, digest: bytes) -> bool:
+        """Whether a content that is not there was removed because it had expired."""
 
     @abstractmethod
     def markers(self) -> Sequence[Marked]:
@@ -134,29 +290,78 @@ class LogPort(ABC):
         """The entity table as it is stored: (entity, packed)."""
 
     @abstractmethod
+    def totals(self, partition: int) -> tuple[int, int]:
+        """How many entities, and distinct observations, the log counts in a partition."""
+
+    @abstractmethod
     def check_indexes(self, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
-        """What in the backend's own indexes is not what the records below the offsets say."""
+        """What in the backend's own indexes is not what the records below the offsets say, or is out of place."""
+
+    def check_elsewhere(self) -> Elsewhere:
+        """What those who keep this log's tables find wrong in them. From any thread."""
+        return Elsewhere()
+
+    def folded(self) -> dict[int, Folded]:
+        """By partition, up to where changes were made of it."""
+        schemas = len(self.registry)
+        return {partition: Folded(end, schemas) for partition, end in self.ends().items()}
 
     def record_at(self, partition: int, offset: int) -> Record | None:
         """The record at a position, or None."""
         return next(self.read(partition, offset, offset + 1), None)
 
+    @abstractmethod
     def first_after(self, partition: int, time_ms: int) -> int:
-        """The offset of the first record with recorded_at > time_ms: recorded_at never falls, so by halving."""
-        low, high = 0, self.ends()[partition]
-        while low < high:
-            middle = (low + high) // 2
-            record = self.record_at(partition, middle)
-            if record is None or record.recorded_at <= time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """The offset of the first record with recorded_at > time_ms, or the next offset. Verdicts change nothing."""
 
-    def entity_records(self, entity: str, end: int) -> Iterator[Record]:
-        """The records of one entity below an offset of its partition, in order, repeats included or not."""
+    def places(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        """As `read`, with a hole at each offset that has no observation."""
+        return self.read(partition, start, end)
+
+    def recorded_below(self, partition: int, offset: int) -> int:
+        """The greatest recorded_at below an offset, in milliseconds; 0 where nothing stands there."""
+        record = self.record_at(partition, offset - 1) if offset else None
+        return 0 if record is None else record.recorded_at
+
+    def entity_records(self, entity: str, end: int, start: int = 0) -> Iterator[Record]:
+        """The records of one entity with start <= offset < end, in order, repeats included or not."""
         partition = self.partition_of(entity)
-        return (record for record in self.read(partition, 0, end) if record.entity == entity)
+        return (record for record in self.read(partition, start, end) if record.entity == entity)
+
+    def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[Arrival]:
+        """The distinct observations of one entity with start <= offset < end, in order."""
+        for record in firsts(self.entity_records(entity, end)):
+            if record.offset >= start:
+                yield arrival_of(self.registry, record)
+
+    def records_of(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
+        """The first record of each of an entity's observations, by order key; CorruptionError where one is missing."""
+        records = self.entity_records(entity, self.ends()[self.partition_of(entity)])
+        first = {record.id: record for record in firsts(records)}
+        for q in qs:
+            if q[-ID_BYTES:] not in first:
+                raise lacking(entity, q)
+            yield first[q[-ID_BYTES:]]
+
+    def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:
+        """The last checkpoint of an entity below an offset that was folded by a definition, if one is kept.
+
+        definition: its offset in `.schemas`. CorruptionError where the checkpoint is damaged.
+        """
+        return None
+
+    def records_among(
+        self, partition: int, names: Collection[str], end: int, looked_at: Callable[[int], None]
+    ) -> Iterator[Record]:
+        """The records of some entities of one partition below an offset, those of one entity in order.
+
+        One pass over the partition that compares keys and decodes nothing; backends with an index may do better.
+        looked_at: told how many more records were read for it.
+        """
+        for record in self.read(partition, 0, end):
+            if record.entity in names:
+                yield record
+        looked_at(end)
 
     def find(self, observation_id: bytes) -> Record | None:
         """The first record with this id in any partition, or None. Backends with an index answer at once."""

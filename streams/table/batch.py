@@ -4,30 +4,48 @@
 2. Read the touched entities' states at once.
 3. For each record: skip it when it is known (by the residue, by this batch, else by the timeline); fold it directly;
    or reopen the entity from its arrivals and timeline, and fold all of it again.
-4. For each touched entity put its state, its timeline and arrivals, the index of ids and one change into the write.
+4. For each touched entity put its state, its timeline and arrivals, its checkpoints that are due and the index of ids
+   into the write, and hand over one change.
 
-The caller adds the log records and its own offsets to the same write, so log and tables never part.
+The caller adds its own offsets to the same write, so that the tables never part from what they were folded from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from refold.avro.errors import CorruptionError, SchemaError
-from refold.avro.observation import Observation
+from refold.avro.errors import CorruptionError, SchemaError, StorageError
+from refold.avro.observation import Observation, type_of
 from refold.avro.registry import Registry
+from refold.reducers.cells import new_tuple
 from refold.reducers.entity import Entity, pack, unpack
 from refold.reducers.fold import Seen
 from refold.reducers.order import order_key
 from refold.reducers.state import hash_state
 from refold.streams.changes import Change, Step
-from refold.streams.log.file.batch import Batch
-from refold.streams.log.file.database import Database
 from refold.streams.log.port import Record
+from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.database import Database
 from refold.streams.table import keys
+from refold.streams.table.checkpoints import FIRST, checkpoint_value, is_due
 from refold.streams.table.folds import Folds, TypeFold
+from refold.streams.table.gaps import Gaps, Read, index, records_in
+
+
+class Outcome(Protocol):
+    """What a fold brings about beside the tables."""
+
+    def changed(self, partition: int, entity: str, change: bytes) -> None:
+        """An entity changed: its framed change, in the order of `.changes`."""
+
+    def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
+        """So many entities and distinct observations were folded for the first time.
+
+        late: how many of these observations stand before one that was folded earlier. reopened: how often an entity was
+        folded again from nothing.
+        """
 
 
 class Arrived(NamedTuple):
@@ -39,45 +57,79 @@ class Arrived(NamedTuple):
 
 @dataclass(slots=True)
 class _Touched:
-    """An entity while its part of the batch is folded; `added` by order key, in log order."""
+    """An entity while its part of the batch is folded; `added` by order key, in log order.
+
+    key: where its state stands. size: about how many bytes that takes.
+    """
 
     entity: Entity
+    key: bytes
     prefix: bytes
     hash_before: bytes | None
+    size: int
     added: dict[bytes, Seen] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    late: int = 0
+    reopened: int = 0
 
 
 class TableWriter:
-    """Folds into one database. Not for several threads at once."""
+    """Folds into one database, by the definitions below an offset of `.schemas`, or by all there are.
 
-    def __init__(self, database: Database, registry: Registry) -> None:
+    `read` reads the log that is folded. Not for several threads at once.
+    """
+
+    def __init__(self, database: Database, registry: Registry, read: Read, below: int | None = None) -> None:
+        self.gaps: Gaps = {}
         self._database = database
+        self._read = read
         self._registry = registry
-        self._folds = Folds(registry)
+        self._folds = Folds(registry, below)
+        self._unindexed: dict[str, list[Record]] = {}
 
-    def fold(self, arrived: Sequence[Arrived], write: Batch, next_change: Callable[[int], int]) -> int:
-        """Fold records and put what they change into `write`; returns how many were new.
+    def fold_below(self, schemas: int) -> None:
+        """From now on fold by the definitions below this offset of `.schemas`."""
+        self._folds = Folds(self._registry, schemas)
 
-        next_change gives the next offset of `.changes` in a partition, and moves it on.
+    def fold(
+        self, arrived: Sequence[Arrived], write: Batch, outcome: Outcome, through: Mapping[int, int] | None = None
+    ) -> None:
+        """Fold records and put what they change into `write`.
+
+        through: the batch's next offset by partition, where others than these records belong to it.
         """
         grouped: dict[str, list[Arrived]] = {}
         for each in arrived:
             grouped.setdefault(each.record.entity, []).append(each)
-        through = {each.record.partition: each.record.offset + 1 for each in arrived}
-        stored = self._database.multi_get("state", [name.encode() for name in grouped])
-        new = 0
-        for (name, records), packed in zip(grouped.items(), stored, strict=True):
-            entity = Entity(name) if packed is None else unpack(name, packed)
-            touched = _Touched(entity, keys.entity_prefix(name), entity.state_hash or None)
-            type_fold = self._folds.of_entity(name)
+        if through is None:
+            through = {each.record.partition: each.record.offset + 1 for each in arrived}
+        places = [keys.state_key(name) for name in grouped]
+        stored = self._database.multi_get("state", places)
+        if self.gaps:
+            self._look_into_gaps(grouped, stored)
+        folds: dict[str, TypeFold] = {}
+        for key, packed, (name, records) in zip(places, stored, grouped.items(), strict=True):
+            # Each is unpacked when it is its turn: what folding looks at next is still in the processor's cache then.
+            entity = _entity(name, packed)
+            touched = _Touched(entity, key, keys.entity_prefix(name), entity.state_hash or None, len(packed or b""))
+            type_name = type_of(name)
+            type_fold = folds.get(type_name)
+            if type_fold is None:
+                type_fold = folds[type_name] = self._fold_of(name)
             for record, observation in records:
                 self._fold_one(type_fold, touched, record, observation, write)
             if touched.steps:
-                new += len(touched.steps)
                 partition = records[0].record.partition
-                self._finish(type_fold, touched, partition, through[partition], write, next_change)
-        return new
+                self._finish(type_fold, touched, partition, through[partition], write, outcome)
+
+    def _fold_of(self, name: str) -> TypeFold:
+        try:
+            return self._folds.of_entity(name)
+        except SchemaError as error:
+            if not self._registry.versions(type_of(name)):
+                raise
+            # No fault of the observation: another process, with the custom reducer's code, can fold it.
+            raise StorageError(f"{name} cannot be folded by this process: {error}") from error
 
     def _fold_one(
         self, type_fold: TypeFold, touched: _Touched, record: Record, observation: Observation, write: Batch
@@ -86,55 +138,90 @@ class TableWriter:
         entity = touched.entity
         if not entity.residue.certainly_new(q) and self._known(touched, q):
             return
-        seen = Seen(record.offset, q, observation)
+        seen = new_tuple(Seen, (record.offset, q, observation))
+        touched.late += q < entity.residue.greatest
         try:
             touched.entity, mutations = type_fold.fold.step(entity, seen, lambda: self._history(touched))
         except SchemaError as error:
             raise SchemaError(f"{entity.name}: observation {record.id.hex()} cannot be folded: {error}") from error
         touched.added[q] = seen
-        write.put("timeline", touched.prefix + q, keys.timeline_value(record))
-        write.put(
-            "arrivals", keys.arrival_key(touched.prefix, record.offset), keys.arrival_value(record.recorded_at, q)
-        )
-        write.put("ids", keys.id_key(record.id, record.partition, record.offset), b"")
+        touched.reopened += touched.entity is not entity
+        index(record, touched.prefix, q, bool(observation.retracts), write)
         version = touched.entity.version
+        if version >= FIRST and (touched.entity is not entity or is_due(version, touched.size)):
+            touched.size = self.checkpoint(type_fold, touched.entity, write)
         touched.steps.append(
-            Step(record.offset, version, record.id, observation.observed_at, record.recorded_at,
-                 observation.source, mutations)
+            new_tuple(Step, (record.offset, version, record.id, observation.observed_at, record.recorded_at,
+                             observation.source, mutations))
         )  # fmt: skip
+
+    def checkpoint(self, type_fold: TypeFold, entity: Entity, write: Batch) -> int:
+        """Keep the entity as it is now; returns how many bytes that takes."""
+        prefix, offset = keys.entity_prefix(entity.name), entity.residue.highest_offset
+        value = checkpoint_value(entity)
+        write.put("checkpoints", keys.checkpoint_key(prefix, offset, type_fold.version.offset), value)
+        return len(value)
 
     def _known(self, touched: _Touched, q: bytes) -> bool:
         if q in touched.added or q[-32:] in touched.entity.residue.last_ids:
             return True
-        return self._database.get("timeline", touched.prefix + q) is not None
+        if self._database.get("timeline", touched.prefix + q) is not None:
+            return True
+        return any(record.id == q[-32:] for record in self._in_gaps(touched.entity.name))
 
     def _history(self, touched: _Touched) -> Iterator[Seen]:
-        yield from stored_history(self._database, self._registry, touched.entity.name)
+        yield from self.history(touched.entity.name)
         yield from touched.added.values()
 
+    def history(self, entity: str) -> list[Seen]:
+        """An entity's distinct observations in log order, from the indexes and from what they lack."""
+        found = {seen.id: seen for seen in stored_history(self._database, self._registry, entity)}
+        for record in self._in_gaps(entity):
+            if record.id not in found:
+                observation = self._registry.decode(record.data)
+                found[record.id] = Seen(record.offset, order_key(observation, record.id), observation)
+        return sorted(found.values(), key=lambda seen: seen.offset)
+
+    def _look_into_gaps(self, grouped: dict[str, list[Arrived]], stored: Sequence[bytes | None]) -> None:
+        """Read what the indexes lack of those entities whose records are not certainly new, in one pass."""
+        doubtful = []
+        for (name, records), packed in zip(grouped.items(), stored, strict=True):
+            residue = _entity(name, packed).residue
+            if not all(residue.certainly_new(order_key(each.observation, each.record.id)) for each in records):
+                doubtful.append(name)
+        self._unindexed = records_in(self._read, self.gaps, doubtful) if doubtful else {}
+
+    def _in_gaps(self, entity: str) -> list[Record]:
+        if not self.gaps:
+            return []
+        found = self._unindexed.get(entity)
+        return records_in(self._read, self.gaps, [entity])[entity] if found is None else found
+
     def _finish(
-        self, type_fold: TypeFold, touched: _Touched, partition: int, through: int, write: Batch,
-        next_change: Callable[[int], int],
-    ) -> None:  # fmt: skip
+        self, type_fold: TypeFold, touched: _Touched, partition: int, through: int, write: Batch, outcome: Outcome
+    ) -> None:
         entity = touched.entity
         before = touched.steps[0].version - 1
+        outcome.folded(partition, not before, len(touched.steps), touched.late, touched.reopened)
         entity.state_hash = hash_state(type_fold.fold, entity)
-        write.put("state", entity.name.encode(), pack(entity))
-        change = Change(
-            entity.name, type_fold.version.definition.fingerprint, before, entity.version, touched.hash_before,
-            entity.state_hash, through, False, touched.steps,
-        )  # fmt: skip
-        write.put("changes", keys.position_key(partition, next_change(partition)), type_fold.changes.encode(change))
+        write.put("state", touched.key, pack(entity))
+        parts = (entity.name, type_fold.version.definition.fingerprint, before, entity.version, touched.hash_before,
+                 entity.state_hash, through, False, touched.steps)  # fmt: skip
+        outcome.changed(partition, entity.name, type_fold.changes.encode(new_tuple(Change, parts)))
+
+
+def _entity(name: str, packed: bytes | None) -> Entity:
+    return Entity(name) if packed is None else unpack(name, packed)
 
 
 def stored_history(database: Database, registry: Registry, entity: str) -> Iterator[Seen]:
     """An entity's distinct observations in log order, from its arrivals and timeline."""
     prefix = keys.entity_prefix(entity)
     arrivals = [keys.arrival_of(*row) for row in database.scan("arrivals", prefix, keys.after_prefix(prefix))]
-    values = database.multi_get("timeline", [prefix + q for _, _, q in arrivals])
-    for (offset, _, q), value in zip(arrivals, values, strict=True):
+    values = database.multi_get("timeline", [prefix + arrival.q for arrival in arrivals])
+    for arrival, value in zip(arrivals, values, strict=True):
         if value is None:
             raise CorruptionError(
-                f"the timeline of {entity} lacks the observation at offset {offset}; run refold verify"
+                f"the timeline of {entity} lacks the observation at offset {arrival.offset}; run refold verify"
             )
-        yield Seen(offset, q, registry.decode(keys.timeline_of(value)[2]))
+        yield Seen(arrival.offset, arrival.q, registry.decode(keys.timeline_of(value)[2]))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
+from refold.avro.observation import type_of
 from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.fold import Fold
 from refold.streams.changes import ChangeCodec
@@ -15,11 +14,14 @@ class TypeFold:
     def __init__(self, version: TypeVersion) -> None:
         self.version = version
         self.fold = Fold(version.definition)
+        self._changes: ChangeCodec | None = None
 
-    @cached_property
+    @property
     def changes(self) -> ChangeCodec:
-        """Changes as bytes."""
-        return ChangeCodec(self.version)
+        """Changes as bytes; made when the first is written, and kept."""
+        if self._changes is None:
+            self._changes = ChangeCodec(self.version)
+        return self._changes
 
 
 class Folds:
@@ -48,4 +50,4 @@ class Folds:
 
     def of_entity(self, entity: str) -> TypeFold:
         """The fold of `type/id`."""
-        return self.of(entity.partition("/")[0])
+        return self.of(type_of(entity))

@@ -3,9 +3,10 @@ What is not of these forms raises CorruptionError.
 
     observations  partition u16, offset u64          -> recorded_at u64, id 32, key length u16, key, framed bytes
     changes       partition u16, offset u64          -> framed bytes
-    state         entity                             -> the packed entity (reducers/entity.py)
+    state         slot u16, bucket u8, entity        -> the packed entity (reducers/entity.py)
     timeline      entity, NUL, order key             -> offset u64, recorded_at u64, framed bytes
-    arrivals      entity, NUL, offset u64            -> recorded_at u64, order key
+    arrivals      entity, NUL, offset u64            -> recorded_at u64, flags u8 (1: it retracts), order key
+    checkpoints   entity, NUL, offset u64, schemas offset of the definition u64 -> streams/table/checkpoints.py
     ids           the id's first 8 bytes, partition u16, offset u64 -> nothing
 """
 
@@ -14,13 +15,17 @@ from __future__ import annotations
 import struct
 
 from refold.avro.errors import CorruptionError
-from refold.streams.log.port import Record
+from refold.streams.log.port import Arrival, Record
+from refold.streams.partition import place_of
 
 POSITION = struct.Struct(">HQ")
 _RECORD = struct.Struct(">Q32sH")
 _U64 = struct.Struct(">Q")
 _TIMELINE = struct.Struct(">QQ")
+_ARRIVED = struct.Struct(">QB")
+_CHECKPOINT = struct.Struct(">QQ")
 ID_PREFIX_BYTES = 8
+PLACE_BYTES = 3
 
 
 def position_key(partition: int, offset: int) -> bytes:
@@ -47,10 +52,26 @@ def record_of(key: bytes, value: bytes) -> Record:
         ) from error
 
 
+def record_entity(value: bytes) -> str:
+    """The entity of a stored record, without reading the rest."""
+    (length,) = struct.unpack_from(">H", value, _RECORD.size - 2)
+    return value[_RECORD.size : _RECORD.size + length].decode()
+
+
+def state_key(entity: str) -> bytes:
+    """Where a state stands: by place, so that a bucket's entities stand together, in the order of their keys."""
+    return place_key(place_of(entity)) + entity.encode()
+
+
+def place_key(place: int) -> bytes:
+    """What the keys of a place's states begin with."""
+    return place.to_bytes(PLACE_BYTES, "big")
+
+
 def entity_of(key: bytes) -> str:
     """The entity that a state is stored by."""
     try:
-        return key.decode()
+        return key[PLACE_BYTES:].decode()
     except UnicodeDecodeError as error:
         raise CorruptionError(f"the entity {key!r:.200} cannot be read: {error}; run refold verify") from error
 
@@ -65,9 +86,9 @@ def after_prefix(prefix: bytes) -> bytes:
     return prefix[:-1] + b"\1"
 
 
-def timeline_value(record: Record) -> bytes:
+def timeline_value(offset: int, recorded_at: int, data: bytes) -> bytes:
     """An observation as the timeline holds it."""
-    return _TIMELINE.pack(record.offset, record.recorded_at) + record.data
+    return _TIMELINE.pack(offset, recorded_at) + data
 
 
 def timeline_of(value: bytes) -> tuple[int, int, bytes]:
@@ -81,14 +102,32 @@ def arrival_key(prefix: bytes, offset: int) -> bytes:
     return prefix + _U64.pack(offset)
 
 
-def arrival_value(recorded_at: int, q: bytes) -> bytes:
-    """When it arrived, and its order key."""
-    return _U64.pack(recorded_at) + q
+def arrival_value(recorded_at: int, q: bytes, retracts: bool) -> bytes:
+    """When it arrived, its order key, and whether it retracts any."""
+    return _ARRIVED.pack(recorded_at, retracts) + q
 
 
-def arrival_of(key: bytes, value: bytes) -> tuple[int, int, bytes]:
-    """(offset, recorded_at in milliseconds, order key)."""
-    return _unpacked(_U64, key[-8:], "an arrival")[0], _unpacked(_U64, value, "an arrival")[0], value[8:]
+def arrival_of(key: bytes, value: bytes) -> Arrival:
+    """The arrival behind its stored key and value."""
+    try:
+        recorded_at, flags = _ARRIVED.unpack_from(value)
+        return Arrival(int.from_bytes(key[-8:], "big"), recorded_at, value[_ARRIVED.size :], flags != 0)
+    except struct.error as error:
+        raise CorruptionError(f"an arrival cannot be read ({value.hex()[:80]}): {error}; run refold verify") from error
+
+
+def checkpoint_key(prefix: bytes, offset: int, definition: int) -> bytes:
+    """An entity's checkpoint after the arrival at an offset, under the definition at one of `.schemas`."""
+    return prefix + _CHECKPOINT.pack(offset, definition)
+
+
+def checkpoint_place(key: bytes) -> tuple[str, int, int]:
+    """(entity, offset, schemas offset of the definition) of a checkpoint."""
+    offset, definition = _unpacked(_CHECKPOINT, key[-_CHECKPOINT.size :], "a checkpoint's place")
+    try:
+        return key[: -_CHECKPOINT.size - 1].decode(), offset, definition
+    except UnicodeDecodeError as error:
+        raise CorruptionError(f"the checkpoint {key!r:.200} cannot be read: {error}; run refold verify") from error
 
 
 def id_key(observation_id: bytes, partition: int, offset: int) -> bytes:
@@ -111,6 +150,12 @@ def id_position(key: bytes) -> tuple[int, int]:
 def change_position(key: bytes) -> tuple[int, int]:
     """(partition, offset) of a change."""
     partition, offset = _unpacked(POSITION, key, "a change's position")
+    return partition, offset
+
+
+def deadletter_position(key: bytes) -> tuple[int, int]:
+    """(partition, offset) of a dead letter."""
+    partition, offset = _unpacked(POSITION, key, "a dead letter's position")
     return partition, offset
 
 

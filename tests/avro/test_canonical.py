@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from refold.avro.canonical import (
     MAX_DEPTH,
+    _checked_tree,
     check_json_text,
     decode,
     encode,
-    encode_map,
+    in_key_order,
     json_text,
     json_tree,
+    map_head,
     number,
     text,
 )
@@ -47,6 +49,12 @@ def normal(tree: Any) -> Any:
     return tree if isinstance(tree, bytes) else json_tree(tree)
 
 
+def joined(tree: Mapping[str, Any], keys: Sequence[str]) -> bytes:
+    """A map's bytes from those of its members, given in any order."""
+    members = [key + encode(normal(tree[name])) for name, key in in_key_order(tuple(keys))]
+    return map_head(len(members)) + b"".join(members)
+
+
 @given(TREES)
 def test_cbor_is_that_of_the_reference(tree: Any) -> None:
     assert encode(normal(tree)) == reference_cbor.encode(reference_cbor.canonical(tree))
@@ -66,14 +74,13 @@ def test_the_order_of_keys_is_nothing(tree: dict[str, Any], random: Any) -> None
     shuffled = {key: tree[key] for key in keys}
     assert encode(normal(shuffled)) == encode(normal(tree))
     assert json_text(shuffled) == json_text(tree)
-    members = [(key, encode(normal(tree[key]))) for key in keys]
-    assert encode_map(members, len(members)) == encode(normal(tree))
+    assert joined(tree, keys) == encode(normal(tree))
 
 
 @pytest.mark.parametrize("count", [0, 1, 23, 24, 255, 256, 1000])
 def test_a_map_joined_from_members_is_the_map(count: int) -> None:
     tree = {f"key {number}": number for number in range(count)}
-    assert encode_map([(key, encode(value)) for key, value in tree.items()], count) == encode(tree)
+    assert joined(tree, list(tree)) == encode(tree)
 
 
 @given(INTEGERS | FINITE)
@@ -270,3 +277,34 @@ def test_a_cut_may_have_keys_that_are_integers() -> None:
     tree = {"p": {300: 1, 2: 5, 24: 0}}
     assert encode(tree) == bytes.fromhex("a16170a30205181800") + bytes.fromhex("19012c01")
     assert cbor2.loads(encode(tree)) == tree
+
+
+class Text(str):
+    """A string that is no plain one."""
+
+
+ODD = (
+    JSONS | st.none() | st.booleans() | INTEGERS | st.integers() | st.floats() | st.text().map(Text) | st.just("\ud800")
+)
+ODD_TREES = st.recursive(
+    ODD,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=3) | st.just("\ud800") | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def answered(function: Any, tree: Any) -> Any:
+    """What comes of it: the tree to the type of each value, or the refusal."""
+    try:
+        return repr(function(tree, "json", 0))
+    except ValidationError as error:
+        return str(error)
+
+
+@given(ODD_TREES)
+def test_plain_trees_are_taken_as_the_others_are(tree: Any) -> None:
+    assert answered(json_tree, tree) == answered(_checked_tree, tree)

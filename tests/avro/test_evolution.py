@@ -11,11 +11,11 @@ import pytest
 from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.derive import observation_node, schema_text
-from refold.avro.errors import SchemaError, UndecodableError
+from refold.avro.errors import SchemaError, UnknownWireId
 from refold.avro.evolution import check_evolution
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
-from refold.avro.registry import Registry
+from refold.avro.registry import Hole, Registry, WireIds
 from refold_tests.reference_cbor import encode
 from refold_tests.specimens import canonical, only, record, said, typed
 from refold_tests.vector_inputs import JSON
@@ -293,6 +293,109 @@ def test_the_digest_covers_each_types_newest_fingerprint() -> None:
 def test_a_message_of_an_unknown_schema_names_its_id() -> None:
     message = ObservationCodec(version(a="long")).encode_observation(Observation("t/1", 0, patch={"a": 1}))
     with pytest.raises(
-        UndecodableError, match=f"no schema with id {ObservationCodec(version(a='long')).schema_id} in this log"
+        UnknownWireId, match=f"no schema with id {ObservationCodec(version(a='long')).schema_id} in this log"
     ):
         registered(version(a="string")).decode(message)
+
+
+# Ids that a Schema Registry gave, and holes.
+
+
+def test_messages_carry_the_ids_that_were_given() -> None:
+    definition = version(a="long")
+    registry = Registry()
+    added = registry.add(definition, wire_ids=WireIds(observation=7, change=8, state=9))
+    observation = Observation("t/1", 5, patch={"a": 1})
+    message = added.codec.encode_observation(observation)
+    assert message[:5] == b"\0\0\0\0\x07"
+    assert message[5:] == ObservationCodec(definition).encode_observation(observation)[5:]
+    assert registry.decode(message) == observation
+    assert registry.embedded(message) == ObservationCodec(definition).encode_observation(observation)
+    assert (added.codec.schema_id, added.changes.schema_id, added.states.schema_id) == (7, 8, 9)
+    with pytest.raises(UnknownWireId, match="no schema with id 8 in this log") as unknown:
+        registry.decode(b"\0\0\0\0\x08" + message[5:])
+    assert unknown.value.wire_id == 8
+
+
+def test_versions_of_one_schema_may_have_been_given_one_id_or_two() -> None:
+    one, other, third = (
+        only("long"),
+        only("long", **{"refold.reducer": "sum"}),
+        only("long", **{"refold.reducer": "max"}),
+    )
+    registry = Registry()
+    for definition, ids in ((one, WireIds(1, 2, 3)), (other, WireIds(1, 4, 5)), (third, WireIds(6, 2, 3))):
+        registry.check(definition, ids)
+        registry.add(definition, wire_ids=ids)
+    for message in (each.codec.encode_observation(said(one, 1)) for each in registry):
+        assert registry.decode(message) == said(one, 1)
+
+
+def test_schemas_that_differ_in_aliases_alone_may_have_been_given_one_id() -> None:
+    registry = Registry()
+    for aliases in (["x"], ["x", "y"]):
+        definition = typed({"name": "a", "type": "long", "refold.name": "x", "aliases": aliases})
+        registry.check(definition, WireIds(7, 8, 9))
+        registry.add(definition, wire_ids=WireIds(7, 8, 9))
+    assert len({each.codec.text for each in registry}) == 2
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [WireIds(7, 18, 19), WireIds(8, 18, 19), WireIds(17, 9, 19), WireIds(17, 18, 7), WireIds(17, 17, 19)],
+    ids=str,
+)
+def test_an_id_given_to_two_schemas_is_refused(ids: WireIds) -> None:
+    registry = Registry()
+    registry.add(version(a="long"), wire_ids=WireIds(7, 8, 9))
+    with pytest.raises(
+        SchemaError, match=r"t: the Schema Registry gave its schema the id \d+, which is that of another"
+    ):
+        registry.check(version(a="long", b="long"), ids)
+    registry.check(version(a="long", b="long"), WireIds(17, 18, 19))
+
+
+def test_a_definition_is_checked_before_ids_are_asked_for() -> None:
+    registry = Registry()
+    own = ObservationCodec(version(a="long", b="long")).schema_id
+    registry.add(version(a="long"), wire_ids=WireIds(own, 8, 9))
+    registry.check(version(a="long", b="long"))  # the embedded id it would have elsewhere plays no part
+    with pytest.raises(SchemaError):
+        registry.check(version(a="string"))
+
+
+def test_a_hole_has_an_offset_and_nothing_else() -> None:
+    first, second = version(a="int"), version(a="long")
+    registry, without = Registry(), Registry()
+    registry.skip(500)
+    assert registry.registered_by(499) == 0
+    assert registry.registered_by(500) == len(registry) == 1
+    for number, definition in enumerate((first, second), start=1):
+        assert registry.add(definition, registered_at=number * 1000).offset == 2 * number - 1
+        registry.skip(number * 1000 + 1)
+        without.add(definition)
+    assert len(registry) == 5
+    assert [each.offset for each in registry] == [each.offset for each in registry.versions("t")] == [1, 3]
+    assert [isinstance(place, Hole) for place in registry.places()] == [True, False, True, False, True]
+    assert [place.offset for place in registry.places()] == [*range(5)]
+    assert [registry.registered_by(time) for time in (499, 999, 1000, 1001, 1999, 2000, 2001)] == [0, 1, 2, 3, 3, 4, 5]
+    assert [registry.digest(below) for below in range(6)] == [without.digest(below) for below in (0, 0, 1, 1, 2, 2)]
+    assert registry.fingerprints(3) == {"t": first.fingerprint}
+    assert registry.newest("t", below=3).definition is first
+    assert registry.newest("t").definition is second
+
+
+def test_a_registry_gives_what_stands_at_an_offset_and_the_first_version_that_writes_a_schema() -> None:
+    first, second = (
+        parse({"type": "record", "name": "t", "fields": [{"name": "a", "type": "long", "refold.reducer": reducer}]})
+        for reducer in ("max", "min")
+    )
+    registry = Registry()
+    registry.skip()
+    held = registry.add(first)
+    registry.add(second)
+    assert registry.at(0) is None
+    assert registry.at(1) is held
+    frame = b"\0" + held.codec.schema_id.to_bytes(4, "big")
+    assert registry.writer(frame) is held
+    assert registry.writer(b"\0\0\0\0\0") is None

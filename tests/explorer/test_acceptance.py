@@ -64,17 +64,24 @@ def url(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
+def rebuilt(url: str) -> dict[str, Any]:
+    """What `refold rebuild --json` says of it."""
+    found: dict[str, Any] = refold_command("rebuild", "--json", log=url).json
+    return found
+
+
+@pytest.fixture(scope="module")
 def exported(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     path = tmp_path_factory.mktemp("exported") / "runs.jsonl.gz"
     assert refold_command("export", path, log=url).status == 0
     return gzip.decompress(path.read_bytes()).splitlines(keepends=True)
 
 
-def test_the_import_verifies(url: str) -> None:
+def test_the_import_verifies(url: str, rebuilt: dict[str, Any]) -> None:
     verdict = refold_command("verify", "--json", log=url).json
     assert verdict["ok"]
     assert verdict["mismatches"] == []
-    assert verdict["root"] == refold_command("rebuild", "--json", log=url).json["root"]
+    assert verdict["root"] == rebuilt["root"]
 
 
 def test_steps_are_messages_and_actions_are_calls(exported: list[bytes], recorded: list[Recorded]) -> None:
@@ -157,7 +164,9 @@ def test_every_reward_stands_on_its_evaluation(url: str, recorded: list[Recorded
     assert shown["fields"]["score"]["value"] == recorded[0].reward
 
 
-def test_shuffled_and_doubled_it_is_the_same_state(url: str, exported: list[bytes], tmp_path: Path, seed: int) -> None:
+def test_shuffled_and_doubled_it_is_the_same_state(
+    rebuilt: dict[str, Any], exported: list[bytes], tmp_path: Path, seed: int
+) -> None:
     chance = random.Random(seed)
     lines = exported + chance.sample(exported, len(exported) // 3)
     chance.shuffle(lines)
@@ -166,18 +175,19 @@ def test_shuffled_and_doubled_it_is_the_same_state(url: str, exported: list[byte
     done = refold_command("import", tmp_path / "shuffled.jsonl", "--json", log=f"{other}?partitions=32").json
     assert (done["read"], done["new"]) == (len(lines), len(exported))
     assert done["known"] == len(lines) - len(exported)
-    before, after = (refold_command("rebuild", "--json", log=each).json for each in (url, other))
-    assert after["root"] == before["root"]
-    assert after["observations"] == before["observations"] == len(exported)
-    assert after["entities"] == before["entities"]
-    assert refold_command("rebuild", "--expect-root", before["root"], log=other).status == 0
+    again = refold_command("rebuild", "--expect-root", rebuilt["root"], "--json", log=other)
+    assert again.status == 0, again
+    assert again.json["root"] == rebuilt["root"]
+    assert again.json["observations"] == rebuilt["observations"] == len(exported)
+    assert again.json["entities"] == rebuilt["entities"]
     assert refold_command("verify", "--json", log=other).json["ok"]
 
 
-def test_an_avro_container_carries_the_same(url: str, exported: list[bytes], tmp_path: Path) -> None:
+def test_an_avro_container_carries_the_same(
+    url: str, rebuilt: dict[str, Any], exported: list[bytes], tmp_path: Path
+) -> None:
     other, path = f"file:{tmp_path / 'other'}", tmp_path / "runs.avro"
     assert refold_command("export", path, log=url).status == 0
     done = refold_command("import", path, "--json", log=f"{other}?partitions=1").json
     assert done["new"] == len(exported)
-    root = refold_command("rebuild", "--json", log=url).json["root"]
-    assert refold_command("rebuild", "--expect-root", root, log=other).status == 0
+    assert refold_command("rebuild", "--expect-root", rebuilt["root"], log=other).status == 0

@@ -7,9 +7,7 @@ import gzip
 import json
 import os
 import resource
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import pytest
 import refold
 from refold_tests.child import Child, children
 from refold_tests.command import Done, held, refold_command
+from refold_tests.devices import small_device
 
 CONFIG = "tool_config/acme"
 LINE: dict[str, Any] = {"entity": CONFIG, "observed_at": "2026-01-01T00:00:00Z", "patch": {"rate_limit": 1}}
@@ -168,7 +167,9 @@ def test_another_logs_cut_is_refused_by_name(refused: Callable[..., str], tmp_pa
         (["nonsense"], ["No such command", "refold --help"]),
         (["state", CONFIG, "--clock", "cuckoo"], ["--clock", "recorded", "observed"]),
         (["state", CONFIG, "--owner-timeout", "0"], ["--owner-timeout"]),
-        (["--log", "kafka://host/x", "rebuild"], ["file:PATH"]),
+        (["--log", "kafka://host", "rebuild"], ["names no log", "kafka://127.0.0.1:9092/agents"]),
+        (["--log", "kafka://127.0.0.1:1/x", "--owner-timeout", "1", "rebuild"], ["no answer from 127.0.0.1:1"]),
+        (["--log", "kafka://host/x", "import", "log.avro", "--format", "archive"], ["file:PATH"]),
         (["--log", "nothing", "rebuild"], ["'nothing'", "file:PATH"]),
         (["--log", "file:log?partitions=3", "observe", CONFIG, "rate_limit=1"], ["power of two"]),
         (
@@ -386,16 +387,8 @@ def test_an_export_onto_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A device of 16 MB."""
-    mount, folder = shutil.which("mount"), tmp_path / "small"
-    folder.mkdir()
-    command = [str(mount), "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
-    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small device takes root")
-    try:
+    with small_device(tmp_path / "small") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_full_device_is_said_in_one_line(small: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 import refold
 from refold.avro.observation import Source
 from refold.explorer.cli.main import run
+from refold.streams.table import keys
 from refold_tests.child import Child, children
 from refold_tests.command import COMMAND, environment, refold_command
 from refold_tests.things import document
@@ -25,17 +26,7 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the commands' log is."""
-    for name in list(os.environ):
-        if name.startswith("REFOLD_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("REFOLD_LOG", f"file:{tmp_path / 'log'}")
-    return tmp_path / "log"
-
-
-@pytest.fixture
-def ids(path: Path) -> list[str]:
+def ids(log_path: Path) -> list[str]:
     """A small log: who set acme's configuration, and a document with two fields."""
     with refold.open() as log:
         first = log.observe(CONFIG, {"rate_limit": 50, "tags": ["b", "a"], "settings": {"x.y": 1}},
@@ -52,7 +43,7 @@ def ids(path: Path) -> list[str]:
 
 
 @pytest.fixture
-def ask(path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
+def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
     """Runs a command in this process; its JSON if it was asked for, else its text."""
 
     def run_it(*arguments: object, status: int = 0) -> Any:
@@ -194,10 +185,10 @@ def test_rebuild_and_verify_give_the_root(ids: list[str], ask: Ask) -> None:
     assert found["root"] in ask("verify")
 
 
-def test_verify_says_no_when_stored_bytes_changed(ids: list[str], ask: Ask, path: Path) -> None:
+def test_verify_says_no_when_stored_bytes_changed(ids: list[str], ask: Ask, log_path: Path) -> None:
     with refold.open() as log:
         write = log.port.database.batch()  # type: ignore[attr-defined]
-        write.delete("state", CONFIG.encode())
+        write.delete("state", keys.state_key(CONFIG))
         log.port.database.write(write, sync=True)  # type: ignore[attr-defined]
     verdict = ask("verify", "--json", status=1)
     assert verdict["ok"] is False
@@ -252,15 +243,17 @@ def test_tail_prints_changes_after_a_point(ids: list[str], ask: Ask) -> None:
     assert f"{CONFIG} v2 rate_limit: 50 -> 70 by ops" in text
 
 
-def test_tail_follows_and_ends_quietly(ids: list[str], path: Path) -> None:
-    with subprocess.Popen([*COMMAND, "tail", "--follow"], env=environment(f"file:{path}"), stdout=subprocess.PIPE,
+def test_tail_follows_and_ends_quietly(ids: list[str], log_path: Path) -> None:
+    with subprocess.Popen([*COMMAND, "tail", "--follow"], env=environment(f"file:{log_path}"), stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
         assert process.stdout is not None
         with children() as start:
             writer: Child = start(
                 "import refold, sys\nwith refold.open('file:' + sys.argv[1]) as log:\n  print('open', flush=True)\n"
                 "  for n in range(10**6):\n"
-                "    log.observe('tool_config/acme', {'rate_limit': n}, source='w'); log.flush()\n", path)  # fmt: skip
+                "    log.observe('tool_config/acme', {'rate_limit': n}, source='w'); log.flush()\n",
+                log_path,
+            )
             assert writer.line() == "open"
             assert f"{CONFIG} v" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
@@ -303,17 +296,17 @@ def test_a_content_is_fetched(ids: list[str], ask: Ask, tmp_path: Path) -> None:
 
 
 def test_doctor_finds_nothing_wrong_and_then_something(
-    ids: list[str], ask: Ask, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ids: list[str], ask: Ask, log_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = ask("doctor", "--json")
     assert found["ok"]
     assert {"format", "owner", "disk", "folder", "clock", "records"} <= {each["subject"] for each in found["findings"]}
     assert "PROBLEM" not in ask("doctor")
-    monkeypatch.setattr("refold.explorer.cli.health.FREE_BYTES_MIN", 2**80)
+    monkeypatch.setattr("refold.explorer.cli.findings.FREE_BYTES_MIN", 2**80)
     assert "disk: free at least" in ask("doctor", status=1)
     monkeypatch.undo()
-    (path / "FORMAT").write_text("refold-file 9\n")
-    done = refold_command("doctor", "--json", log=f"file:{path}")
+    (log_path / "FORMAT").write_text("refold-file 9\n")
+    done = refold_command("doctor", "--json", log=f"file:{log_path}")
     assert done.status == 1
     [problem] = [each for each in done.json["findings"] if not each["ok"]]
     assert "file format 9" in problem["finding"]
@@ -321,11 +314,11 @@ def test_doctor_finds_nothing_wrong_and_then_something(
     assert refold_command("doctor", log=f"file:{tmp_path / 'absent'}").status == 0
 
 
-def test_options_stand_before_and_behind_the_command(ids: list[str], ask: Ask, path: Path, tmp_path: Path) -> None:
+def test_options_stand_before_and_behind_the_command(ids: list[str], ask: Ask, log_path: Path, tmp_path: Path) -> None:
     other = f"file:{tmp_path / 'other'}"
     ask("observe", CONFIG, "rate_limit=1", "--log", other)
     assert ask("--log", other, "rebuild", "--json")["observations"] == 1
-    assert ask("--log", f"file:{path}", "rebuild", "--log", other, "--json")["observations"] == 1
+    assert ask("--log", f"file:{log_path}", "rebuild", "--log", other, "--json")["observations"] == 1
     assert ask("rebuild", "--json")["observations"] == 4
 
 
@@ -338,12 +331,12 @@ def test_help_and_version(ask: Ask) -> None:
 # How it ends
 
 
-def test_a_reader_that_goes_away_is_no_error(ids: list[str], path: Path) -> None:
+def test_a_reader_that_goes_away_is_no_error(ids: list[str], log_path: Path) -> None:
     with refold.open() as log:
         for number in range(3_000):
             log.observe("document/d", {"fields": {"n": number}}, source="a")
     script = f"{' '.join(COMMAND)} export - | head -1 >/dev/null; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], env=environment(f"file:{path}"), capture_output=True, text=True,
+    done = subprocess.run(["bash", "-c", script], env=environment(f"file:{log_path}"), capture_output=True, text=True,
                           check=True)  # fmt: skip
     assert (done.stdout, done.stderr) == ("141\n", "")
 
@@ -369,12 +362,12 @@ def test_a_defect_is_one_line_and_a_traceback_on_asking(
 
 
 @pytest.fixture
-def terminal(path: Path) -> Callable[..., str]:
+def terminal(log_path: Path) -> Callable[..., str]:
     """Runs a command on a terminal of 100 columns; what it shows."""
 
     def run_it(*arguments: str, **more: str) -> str:
         ours, theirs = os.openpty()
-        given = {**environment(f"file:{path}"), "TERM": "xterm", "COLUMNS": "100", **more}
+        given = {**environment(f"file:{log_path}"), "TERM": "xterm", "COLUMNS": "100", **more}
         with subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=given) as process:
             os.close(theirs)
             shown = b""

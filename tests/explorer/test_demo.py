@@ -180,7 +180,7 @@ def test_the_unanswered_payment_is_known_later(played: Played) -> None:
 
 def test_each_command_works_as_printed(played: Played) -> None:
     commands = played.commands()
-    assert 5 <= len(commands) <= 7
+    assert 5 <= len(commands) <= 9
     for command in commands:
         result = called(command, played.folder)
         differs = int("diff" in command)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -21,10 +22,10 @@ from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.reducers.entity import unpack
 from refold.streams.client import Log
-from refold.streams.log.file.families import FAMILIES
 from refold.streams.log.file.log import FileLog
 from refold.streams.log.port import LogPort
-from refold_tests.child import Child, children
+from refold.streams.rocks.families import FAMILIES
+from refold_tests.child import Child
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
 from refold_tests.reference import reference_hash, reference_root, reference_states
@@ -49,12 +50,6 @@ for done in range(0, len(observations), at_once):
 log.close()
 print("closed", flush=True)
 """
-
-
-@pytest.fixture
-def child() -> Iterator[Callable[..., Child]]:
-    with children() as start:
-        yield start
 
 
 class Writer:
@@ -153,6 +148,9 @@ def test_writers_killed_at_any_moment_take_over_from_one_another(
     for number in range(fault_rounds):
         some = rng.sample(writers, 1 if number % 7 else count)  # at times all of them at once
         some[0].let_live(rng)
+        if rng.random() < 0.1:  # asleep for a while, before it is ended
+            some[0].child.signal(signal.SIGSTOP)
+            time.sleep(0.1)
         for writer in some:
             writer.child.process.kill()
         for writer in some:
@@ -168,6 +166,59 @@ def test_writers_killed_at_any_moment_take_over_from_one_another(
     assert len({each for writer in writers for each in writer.log_ids}) == 1
     with open_log(tmp_path) as log:
         assert_holds(log, [each for writer in writers for each in writer.observations])
+
+
+REDEFINING = """
+import sys
+from pathlib import Path
+from refold_tests.histories import random_history
+from refold_tests.opening import open_log, take
+from refold_tests.things import versions
+
+log = open_log(Path(sys.argv[1]))
+print("open", flush=True)
+observations = random_history(int(sys.argv[2]), 60)
+for number, definition in enumerate(versions(int(sys.argv[3]))):
+    log.register(definition)
+    take(log, observations[number : number + 3], definition)
+    print("done", flush=True)
+log.close()
+"""
+
+
+def test_definitions_taken_up_while_processes_are_killed(
+    tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
+) -> None:
+    """Two processes register versions of one type, each folding everything again, and one or the other is killed."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    observations = [
+        said(f"{A}{number}", number + 1_000 * later, last=value)
+        for later, value in enumerate((3, 1, 2))
+        for number in range(510)
+    ]
+    with open_log(tmp_path) as log:
+        take(log, observations)
+    running = [child(REDEFINING, tmp_path, seed, 20) for _ in range(2)]
+    for _ in range(fault_rounds // 2):
+        number = rng.randrange(2)
+        for _ in range(rng.choice((0, 1, 2, 3))):
+            running[number].line()
+        time.sleep(rng.random() * 0.1)
+        running[number].kill()
+        running[number] = child(REDEFINING, tmp_path, seed, 20)
+    for each in running:
+        each.kill()
+    with open_log(tmp_path, read_only=True) as log:
+        fingerprints = [each.definition.fingerprint for each in log.port.registry]
+        assert len(set(fingerprints)) == len(fingerprints)
+    with open_log(tmp_path) as log:
+        assert [each.definition.fingerprint for each in log.port.registry][: len(fingerprints)] == fingerprints
+        assert log.verify().mismatches == []
+        newest = log.port.registry.newest(THING.name).definition
+        view = log.rebuild()
+        expected = {"latest": 2, "max": 3, "min": 1, "first": 3}[newest.fields["last"].reducer]
+        assert {view[f"{A}{number}"].fields["last"] for number in range(510)} == {expected}
 
 
 def test_processes_that_make_one_log_at_once_make_one(
@@ -259,14 +310,17 @@ def test_a_turned_byte_is_found_or_is_nobodys(
 FLOOD = """
 import sys, time
 from pathlib import Path
+from threading import Event, Thread
 from refold_tests.opening import open_log, take
 from refold_tests.things import A, said
 
 log = open_log(Path(sys.argv[1]))
 name, count = sys.argv[2], int(sys.argv[3])
 print("open", flush=True)
+enough = Event()
+Thread(target=lambda: (sys.stdin.readline(), enough.set()), daemon=True).start()
 done = 0
-while done < count:
+while done < count or not enough.is_set():
     # Some batches of one, some of many, repeats among them.
     size = (1, 7, 60)[done % 3]
     take(log, [said(f"{A}{name}{each % 11}", done + each // 2) for each in range(size)])
@@ -302,13 +356,14 @@ def test_readers_see_whole_batches_while_others_write_and_compact(
     ended = Ended(floods)
     seen: list[int] = []
     with open_log(tmp_path, read_only=True) as log:
-        while not seen or not ended.all:
+        while len(set(seen)) < 4 or not ended.all:
             log.port.refresh()
             seen.append(assert_consistent(log.port))
             if len(seen) % 10 == 5:
                 assert log.verify().mismatches == []
+            if len(set(seen)) == 4:
+                ended.enough()
     assert seen == sorted(seen)
-    assert len(set(seen)) > 3
     for each in floods:
         each.kill()
     with open_log(tmp_path) as log:
@@ -325,6 +380,7 @@ def test_an_owner_reads_while_others_write_through_it(
         floods = [child(FLOOD, tmp_path, name, 50 * fault_rounds) for name in "pq"]
         assert [each.line() for each in floods] == ["open", "open"]
         ended = Ended(floods)
+        ended.enough()
         number = 0
         while not ended.all:
             take(log, [said(A, 50 + number)])
@@ -342,9 +398,10 @@ def test_an_owner_reads_while_others_write_through_it(
 
 
 class Ended:
-    """Whether children have said that they are done; asking does not wait."""
+    """Whether children have said that they are done; asking does not wait. They go on until told that it is enough."""
 
     def __init__(self, floods: Sequence[Child]) -> None:
+        self._untold = list(floods)
         self._left = len(floods)
         for each in floods:
             Thread(target=self._hear, args=(each,), daemon=True).start()
@@ -352,6 +409,10 @@ class Ended:
     def _hear(self, each: Child) -> None:
         assert each.line() == "done"
         self._left -= 1
+
+    def enough(self) -> None:
+        while self._untold:
+            self._untold.pop().say("enough")
 
     @property
     def all(self) -> bool:

@@ -23,7 +23,7 @@ from refold.avro.errors import RefoldError
 from refold.avro.ids import identify
 from refold.avro.observation import Observation, Source
 from refold.avro.shipped import load_type
-from refold.reducers.cells import Assertion
+from refold.reducers.cells import Assertion, Said
 from refold.reducers.custom import Custom, Function, code_of
 from refold.reducers.entity import Entity, pack, unpack
 from refold.reducers.fold import Fold, Seen
@@ -61,7 +61,8 @@ def _check_purity(function: Function, reducer: Custom, asserted: Sequence[Any]) 
     cell: Any = None
     for number, value in enumerate(asserted):
         q = number.to_bytes(40, "big")
-        assertion = Assertion(value, 0, q, q[-32:], number, Source())
+        said = Said(0, q, q[-32:], number, Source())
+        assertion = Assertion(value, *said)
         before = None if cell is None else cell[0]
         kept, kept_value = copy.deepcopy(before), copy.deepcopy(value)
         first = function(copy.deepcopy(before), assertion)
@@ -71,7 +72,7 @@ def _check_purity(function: Function, reducer: Custom, asserted: Sequence[Any]) 
         if not _same(before, kept) or not _same(value, kept_value):
             raise BrokenLaw(f"the input was changed: {kept!r} became {before!r}, {kept_value!r} became {value!r}")
         try:
-            cell = reducer.fold(cell, assertion, [])
+            cell = reducer.fold(cell, value, said, [])
         except RefoldError as error:
             raise BrokenLaw(str(error)) from error
 

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from threading import Lock
 
-from refold.avro.errors import OwnerGone, OwnerSilent, StorageError
+from refold.avro.errors import InputError, OwnerGone, OwnerSilent, StorageError
 from refold.streams.log.file.address import is_same_user, locate
-from refold.streams.log.file.messages import encode, receive, result_of
+from refold.streams.log.file.messages import encode, is_last, receive, result_of
 
 
 class Client:
@@ -32,7 +32,7 @@ class Client:
         """The owner's result.
 
         What the owner's handler raised is raised here. OwnerGone: nobody listens, or the owner ended
-        meanwhile. OwnerSilent: no answer within `timeout_s` seconds. InputError: the message is too large or
+        meanwhile. OwnerSilent: no answer within `timeout_s` seconds. InputError: the question is too large or
         no CBOR.
         """
         message = encode([op, payload])
@@ -50,6 +50,10 @@ class Client:
             except OSError as error:
                 self._drop()
                 raise self._gone() from error
+            except InputError as error:
+                # Of the owner's making: what is asked is not at fault, and may be asked again.
+                self._drop()
+                raise StorageError(f"{self._path}: what the log's owner answered is no message: {error}") from error
             except BaseException:
                 # Also an interrupt between question and answer: the answer would be taken for the next one's.
                 self._drop()
@@ -88,6 +92,8 @@ class Client:
         answer = receive(connection, allow_the_rest)
         if answer is None:
             raise ConnectionResetError("the owner hung up")
+        if is_last(answer):
+            self._drop()
         return answer
 
     def _connect(self, deadline: float) -> socket.socket:

@@ -13,32 +13,55 @@ A process that opens it to read reads beside the owner too, and never makes or o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import RLock
+from typing import Any
+from urllib.parse import quote
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.errors import CorruptionError, InputError, LockedError, OwnerGone, OwnerSilent
+from refold.avro.errors import InputError, LockedError, OwnerGone, OwnerSilent
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry
+from refold.streams.blobs.beside import store_beside
+from refold.streams.blobs.store import ContentStore, Removed, Stored
+from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.file import records
-from refold.streams.log.file.blobs import BlobFolder
 from refold.streams.log.file.check import check_indexes
+from refold.streams.log.file.check_snapshots import check_snapshots
 from refold.streams.log.file.client import Client
-from refold.streams.log.file.database import Database
-from refold.streams.log.file.faults import closed_error
-from refold.streams.log.file.layout import is_log
 from refold.streams.log.file.outbox import Appended, Outbox
 from refold.streams.log.file.owner import Clock, Owner
+from refold.streams.log.file.records import Identity
 from refold.streams.log.file.server import Server, serve
-from refold.streams.log.port import ChangeRecord, LogPort, Marked, Mismatch, Record
+from refold.streams.log.file.snapshots import FileSnapshotReader
+from refold.streams.log.port import (
+    Arrival,
+    ChangeRecord,
+    Checkpoint,
+    DeadLetter,
+    LogPort,
+    Marked,
+    Mismatch,
+    Record,
+    is_hole,
+    lacking,
+)
 from refold.streams.partition import PARTITIONS_DEFAULT, partition_of
-from refold.streams.table import keys
+from refold.streams.rocks.database import Database
+from refold.streams.rocks.faults import archived_error, closed_error
+from refold.streams.rocks.layout import is_log, url_of
+from refold.streams.snapshots.garbage import Collected, collected_of
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.table import indexes, keys
+from refold.streams.table.checkpoints import checkpoint_of
+from refold.streams.table.gaps import TABLE, read_gaps, table_record
 
-READ_AT_ONCE = 256
-OWNER_TIMEOUT_S = 30.0
 TAKEOVER_WAIT_S = 0.05
+PATIENCE_S = 3600.0
+# Reading an entity's records by the index costs about as much as passing over so many others.
+INDEXED_WORTH = 30
 
 
 class FileLog(LogPort):
@@ -53,25 +76,30 @@ class FileLog(LogPort):
         partitions: int | None = None,
         read_only: bool = False,
         owner_timeout_s: float = OWNER_TIMEOUT_S,
+        blobs: str | None = None,
     ) -> None:
+        """blobs: the URL of the store of contents, where it is not the folder beside the log (blobs/beside.py)."""
         self.path = path
-        self.url = f"file:{path}"
-        self.blobs = BlobFolder(path / "blobs")
+        self.url = url_of(path) + ("" if blobs is None else f"?blobs={quote(blobs, safe=':/')}")
         self.registry = Registry()
+        self.snapshots = FileSnapshotReader(lambda: self._view)
         self._clock_ms = clock_ms
         self._new_id = new_id
         self._owner_timeout_s = owner_timeout_s
         self._owner: Owner | None = None
         self._server: Server | None = None
         self._client: Client | None = None
-        self._outbox = Outbox()
+        self.outbox = Outbox()
         self._is_behind = False
+        # Who reads and who records beside it take up what is new through the same reader.
+        self._looking = RLock()
         self._closed = False
         if read_only and not is_log(path):
             raise InputError(f"{path}: no log is here yet; record into it first, or give its path with --log")
         self.database = self._open_to_read() if read_only else self._open_to_write(partitions or PARTITIONS_DEFAULT)
         try:
             self._load(partitions)
+            self.blobs: ContentStore = store_beside(path, blobs, make=not read_only)
             if not read_only:
                 self._take_role()
         except BaseException:
@@ -111,20 +139,24 @@ class FileLog(LogPort):
                 continue  # another process finished making it between the two looks
             if records.read_log_record(database) is None:
                 write = database.batch()
-                write.put("meta", records.LOG, records.log_record(self._new_id(), partitions))
+                write.put("meta", records.LOG, records.log_record(Identity(self._new_id(), partitions)))
+                write.put("meta", TABLE, table_record({}))
                 database.write(write, sync=True)
             return database
 
     def _load(self, partitions: int | None) -> None:
-        found = records.read_log_record(self.database)
-        assert found is not None
-        self.log_id, self.partitions = found
+        self._identify(self.database)
         if partitions is not None and partitions != self.partitions:
             raise InputError(
                 f"{self.path}: this log has {self.partitions} partitions, fixed when it was made; "
                 f"open it without ?partitions={partitions}"
             )
         records.read_schemas(self.database, self.registry)
+
+    def _identify(self, database: Database) -> None:
+        found = records.read_log_record(database)
+        assert found is not None
+        self.log_id, self.partitions, self.archived_at, self.forked_from = found
 
     def _take_role(self) -> None:
         if self.database.is_owner:
@@ -134,12 +166,14 @@ class FileLog(LogPort):
 
     def _own(self, database: Database) -> None:
         owner = Owner(database, self.registry, self.partitions, self._clock_ms)
-        self._server = serve(self.path, owner.answer)
+        owner.begin(self)
+        self._server = serve(self.path, self._answer)
         self._owner = owner
 
     # Writing
 
     def register(self, definition: TypeDefinition) -> None:
+        self._require_own()
         self.flush()
         if self._asked(lambda client: client.call("register", definition.document)):
             self.refresh()
@@ -147,32 +181,78 @@ class FileLog(LogPort):
             self._as_owner.register(definition)
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        self._require_writable()
-        self._outbox.add(Appended(observation, observation_id, data))
-        if self._outbox.batch_due:
-            self._push(sync=self._outbox.flush_due)
+        self._require_own()
+        self.outbox.add(Appended(observation, observation_id, data))
+        if self.outbox.batch_due:
+            self._push(sync=self.outbox.flush_due)
 
     def flush(self) -> None:
-        if not self._outbox.is_clean:
+        if not self.outbox.is_clean:
             self._push(sync=True)
 
     def _push(self, *, sync: bool) -> None:
-        if not self._asked(lambda client: self._outbox.send(client, sync=sync)):
-            self._outbox.write(self._as_owner, sync=sync)
+        if not self._asked(lambda client: self.outbox.send(client, sync=sync)):
+            self.outbox.write(self._as_owner, sync=sync)
 
     def mark(self, marked: Marked, *, replace: bool) -> None:
         if not self._asked(lambda client: client.call("mark", {"marked": list(marked), "replace": replace})):
             self._as_owner.mark(marked, replace=replace)
 
+    def snapshot(self, pinned_at: int | None = None) -> list[Epoch]:
+        self.flush()
+        answered = self._answered_at_leisure("snapshot", pinned_at)
+        if answered is None:
+            return self._as_owner.snapshot(pinned_at)
+        return [Epoch(*epoch) for epoch in answered]
+
+    def recover(self, *, wait: bool) -> Mapping[str, object]:
+        self.flush()
+        answered: Mapping[str, object] | None = self._answered_at_leisure("recover", wait)
+        return self._as_owner.recover(self, wait=wait) if answered is None else answered
+
+    def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
+        asked = {"epochs": [list(epoch) for epoch in epochs], "pinned_at": pinned_at}
+        if not self._asked(lambda client: client.call("pin", asked)):
+            self._as_owner.pin(epochs, pinned_at)
+
+    def collect(self, *, dry_run: bool = False, damaged: bool = False) -> list[Collected]:
+        asked = {"dry_run": dry_run, "damaged": damaged}
+        answered = self._answered_at_leisure("collect", asked)
+        if answered is None:
+            return self._as_owner.collect(**asked)
+        return [collected_of(each) for each in answered]
+
+    def _answered_at_leisure(self, op: str, payload: object) -> Any:
+        """The owner's answer to what may take long, over a connection of its own; None where this process owns it."""
+        answers: list[object] = []
+
+        def ask(_: Client) -> None:
+            with closing(Client(self.path, PATIENCE_S)) as client:
+                answers.append(client.call(op, payload))
+
+        return answers[-1] if self._asked(ask) else None
+
     def put_blob(self, digest: bytes, content: bytes) -> None:
-        self._require_writable()
+        self._require_own()
         self.blobs.put(digest, content)
+
+    def remove_blobs(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+        self._require_own()
+        return self.blobs.remove(digests, before_ms, is_expiry=is_expiry)
 
     def _require_writable(self) -> None:
         if self._closed:
             raise closed_error(self.path)
         if self._owner is None and self._client is None:
             raise InputError(f"{self.path}: opened for reading; open it to write, without read_only")
+
+    def _require_own(self) -> None:
+        """Refuse to append to another log's archive."""
+        self._require_writable()
+        if self.archived_at is not None and self._owner is None:
+            self.refresh()  # it may have been forked since
+        if self.archived_at is not None:
+            raise archived_error(self.path)
 
     @property
     def _as_owner(self) -> Owner:
@@ -206,18 +286,25 @@ class FileLog(LogPort):
             database = Database.open(self.path)
         except LockedError:
             return False
+        before, self.database = self.database, database  # the reader goes when the last scan that uses it ends
         try:
+            self._identify(database)
             records.read_schemas(database, self.registry)
             self._own(database)
         except BaseException:
+            self.database = before
             database.close()
             raise
         assert self._client is not None
         self._client.close()
         self._client = None
-        # The reader before it goes when the last scan that uses it ends.
-        self.database = database
         return True
+
+    def _answer(self, op: str, payload: object) -> object:
+        """What another process asks the owner for."""
+        if op == "recover":
+            return self._as_owner.recover(self, wait=bool(payload))
+        return self._as_owner.answer(op, payload)
 
     def close(self) -> None:
         if self._closed:
@@ -229,6 +316,8 @@ class FileLog(LogPort):
             self._closed = True
             if self._server is not None:
                 self._server.stop()
+            if self._owner is not None:
+                self._owner.stop()
             if self._client is not None:
                 self._client.close()
             self.database.close()
@@ -236,23 +325,39 @@ class FileLog(LogPort):
     # Reading
 
     def refresh(self) -> None:
+        with self._looking:
+            self._refresh()
+
+    def _refresh(self) -> None:
         self.database.catch_up()
         self._is_behind = False
-        if self._owner is None:  # an owner's registry is ahead of any other, and its server's threads add to it
+        # A log that has an owner is not forked, and an owner's registry is ahead of any other: its server's threads add
+        # to it.
+        if self._owner is None:
+            self._identify(self.database)
             records.read_schemas(self.database, self.registry)
 
     @contextmanager
-    def still(self) -> Iterator[LogPort]:
+    def still(self, *, is_verified: bool = False) -> Iterator[LogPort]:
         self.flush()
-        self.refresh()
         if self._owner is None:
+            self._refresh_to_rest()
             yield self  # it moves when it is asked to
             return
-        reader = FileLog(self.path, clock_ms=self._clock_ms, new_id=self._new_id, read_only=True)
+        with self._owner.at_rest():
+            reader = FileLog(self.path, clock_ms=self._clock_ms, new_id=self._new_id, read_only=True)
         try:
             yield reader
         finally:
             reader.close()
+
+    def _refresh_to_rest(self) -> None:
+        """Refresh; while a definition is being taken up, some of its entities are folded by it and some are not."""
+        deadline = time.monotonic() + self._owner_timeout_s
+        self.refresh()
+        while records.is_redefining(self.database) and time.monotonic() < deadline:
+            time.sleep(TAKEOVER_WAIT_S)
+            self.refresh()
 
     @property
     def _view(self) -> Database:
@@ -268,42 +373,105 @@ class FileLog(LogPort):
         return records.read_progress(self._view, self.partitions).changes[partition]
 
     def read(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        first, stop = keys.position_key(partition, start), keys.position_key(partition, end)
-        return (keys.record_of(*row) for row in self._view.scan("observations", first, stop))
+        return records.read(self._view, partition, start, end)
 
     def read_changes(self, partition: int, start: int) -> Iterator[ChangeRecord]:
         first, stop = keys.position_key(partition, start), keys.position_key(partition + 1, 0)
         for key, value in self._view.scan("changes", first, stop):
             yield ChangeRecord(*keys.change_position(key), value)
 
+    def places(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        return records.places(self._view, partition, start, end)
+
     def record_at(self, partition: int, offset: int) -> Record | None:
+        found = self._place_at(partition, offset)
+        return None if found is None or is_hole(found) else found
+
+    def recorded_below(self, partition: int, offset: int) -> int:
+        found = self._place_at(partition, offset - 1) if offset else None
+        return 0 if found is None else found.recorded_at
+
+    def first_after(self, partition: int, time_ms: int) -> int:
+        low, high = 0, self.ends()[partition]
+        while low < high:  # recorded_at never falls, and every offset has one
+            middle = (low + high) // 2
+            if self.recorded_below(partition, middle + 1) <= time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _place_at(self, partition: int, offset: int) -> Record | None:
         key = keys.position_key(partition, offset)
         value = self._view.get("observations", key)
         return None if value is None else keys.record_of(key, value)
 
-    def entity_records(self, entity: str, end: int) -> Iterator[Record]:
-        partition, prefix = self.partition_of(entity), keys.entity_prefix(entity)
-        rows = self._view.scan("arrivals", prefix, keys.arrival_key(prefix, end))
-        while some := [keys.arrival_of(*row) for row in islice(rows, READ_AT_ONCE)]:
-            packed = self._view.multi_get("timeline", [prefix + q for _, _, q in some])
-            for (offset, recorded_at, q), value in zip(some, packed, strict=True):
-                if value is None:
-                    raise CorruptionError(f"the timeline of {entity} lacks offset {offset}; run refold verify")
-                yield Record(partition, offset, recorded_at, entity, q[-32:], keys.timeline_of(value)[2])
+    def _is_indexed(self, *partitions: int) -> bool:
+        """Whether timeline, arrivals and ids hold all of some partitions."""
+        gaps = read_gaps(self._view)
+        return gaps is not None and gaps.keys().isdisjoint(partitions)
+
+    def entity_records(self, entity: str, end: int, start: int = 0) -> Iterator[Record]:
+        if not self._is_indexed(self.partition_of(entity)):
+            return super().entity_records(entity, end, start)
+        return self.records_of(entity, (arrival.q for arrival in self.arrivals(entity, end, start)))
+
+    def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[Arrival]:
+        if not self._is_indexed(self.partition_of(entity)):
+            return super().arrivals(entity, end, start)
+        return indexes.arrivals(self._view, entity, start, end)
+
+    def records_of(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
+        if not self._is_indexed(self.partition_of(entity)):
+            yield from super().records_of(entity, qs)
+            return
+        for q, record in indexes.records_of(self._view, self.partition_of(entity), entity, qs):
+            if record is None:
+                raise lacking(entity, q)
+            yield record
+
+    def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:
+        row = indexes.checkpoint(self._view, entity, end, definition)
+        return None if row is None else checkpoint_of(*row)
+
+    def records_among(
+        self, partition: int, names: Collection[str], end: int, looked_at: Callable[[int], None]
+    ) -> Iterator[Record]:
+        if len(names) * INDEXED_WORTH >= end or not self._is_indexed(partition):
+            yield from super().records_among(partition, names, end, looked_at)
+            return
+        for name in names:
+            for record in self.entity_records(name, end):
+                looked_at(1)
+                yield record
 
     def find(self, observation_id: bytes) -> Record | None:
-        prefix = observation_id[: keys.ID_PREFIX_BYTES]
-        for key, _ in self._view.scan("ids", prefix, keys.after_id(prefix)):
-            record = self.record_at(*keys.id_position(key))
+        if not self._is_indexed(*range(self.partitions)):
+            return super().find(observation_id)
+        for place in indexes.positions(self._view, observation_id):
+            record = self.record_at(*place)
             if record is not None and record.id == observation_id:
                 return record
         return None
 
+    def deadletters(self) -> Iterator[DeadLetter]:
+        for key, value in self._view.scan("deadletters"):
+            yield DeadLetter(*keys.deadletter_position(key), value)
+
     def blob(self, digest: bytes) -> bytes | None:
         return self.blobs.get(digest)
 
+    def blob_size(self, digest: bytes) -> int | None:
+        return self.blobs.size(digest)
+
+    def stored_blobs(self) -> Iterator[Stored]:
+        return self.blobs.stored()
+
+    def has_expired(self, digest: bytes) -> bool:
+        return self.blobs.has_expired(digest)
+
     def markers(self) -> Sequence[Marked]:
-        return sorted(records.read_markers(self._view), key=lambda marked: (marked.marked_at, marked.name))
+        return records.read_markers(self._view)
 
     def partition_of(self, entity: str) -> int:
         return partition_of(entity, self.partitions)
@@ -311,5 +479,14 @@ class FileLog(LogPort):
     def stored_entities(self) -> Iterator[tuple[str, bytes]]:
         return ((keys.entity_of(key), packed) for key, packed in self._view.scan("state"))
 
+    def totals(self, partition: int) -> tuple[int, int]:
+        progress = records.read_progress(self._view, self.partitions)
+        return progress.entities[partition], progress.distinct[partition]
+
     def check_indexes(self, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
-        return check_indexes(self._view, self.registry, offsets)
+        yield from check_snapshots(self._view, self.partitions)
+        if self._is_indexed(*offsets):
+            yield from check_indexes(self._view, self.registry, offsets)
+        else:
+            unfinished = "being filled again after a recovery; let `refold recover` finish it, then verify"
+            yield Mismatch("timeline", unfinished)

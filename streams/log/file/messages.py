@@ -1,9 +1,10 @@
 """Messages between processes that share a `file:` log: a length (u32 big-endian) and that many bytes of CBOR.
 
     question  [op, payload]
-    answer    [0, result] | [1, error class, its arguments]
+    answer    [0, result] | [1, error class, its arguments] | [2, error class, its arguments]
 
-Errors travel by name: only classes of `refold.avro.errors` are made from what came.
+After a 2 the owner hangs up: the next question goes over another connection. Errors travel by name: only classes of
+`refold.avro.errors` are made from what came.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 import cbor2
 
 from refold.avro import errors
-from refold.avro.errors import InputError, RefoldError, StorageError, ValidationError
+from refold.avro.errors import InputError, RefoldError, StorageError, UnknownWireId, ValidationError
 
 MESSAGE_BYTES_MAX = 64 << 20
 
@@ -60,8 +61,9 @@ def receive(connection: socket.socket, before_each: Callable[[], None] = lambda:
     return message
 
 
-def answer_error(error: RefoldError) -> list[object]:
-    """The answer that carries an error."""
+def answer_error(error: RefoldError, *, hangs_up: bool = False) -> list[object]:
+    """The answer that carries an error, and says whether it is the last one on its connection."""
+    kind = 2 if hangs_up else 1
     if isinstance(error, ValidationError):
         # Its text is made of the three; a value that CBOR lacks travels as its text in parentheses.
         given = error.given
@@ -69,9 +71,16 @@ def answer_error(error: RefoldError) -> list[object]:
             cbor2.dumps(given)
         except cbor2.CBOREncodeError:
             given = f"({given!r:.120})"
-        return [1, type(error).__name__, [error.field, error.rule, given]]
+        return [kind, type(error).__name__, [error.field, error.rule, given]]
+    if isinstance(error, UnknownWireId):
+        return [kind, type(error).__name__, [error.wire_id]]
     name = next(each.__name__ for each in type(error).__mro__ if each.__name__ in _CLASSES)
-    return [1, name, [str(error)]]
+    return [kind, name, [str(error)]]
+
+
+def is_last(answer: object) -> bool:
+    """Whether the owner hangs up after this answer."""
+    return isinstance(answer, list) and answer[:1] == [2]
 
 
 def result_of(answer: object) -> object:
@@ -79,7 +88,7 @@ def result_of(answer: object) -> object:
     match answer:
         case [0, result]:
             return result
-        case [1, str(name), [*arguments]] if name in _CLASSES:
+        case [1 | 2, str(name), [*arguments]] if name in _CLASSES:
             raise _remade(name, arguments)
     raise StorageError(f"the log's owner answered what is no answer: {answer!r:.80}; is it another release?")
 

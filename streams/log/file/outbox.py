@@ -5,7 +5,8 @@
    over. A new connection may lead to another owner, and one that broke may have lost what was under way: all is
    sent again. The same observations have the same ids, so a repeat is never counted twice.
 3. A batch is taken wholly or not at all. Of one that is refused each half is tried by itself, so that what is
-   refused takes none of its neighbours along; the first refusal is raised when all else is taken.
+   refused takes none of its neighbours along; the refusal is raised when all else is taken, also where that took
+   several attempts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from refold.avro.errors import RefoldError, StorageError
+from refold.avro.errors import InputError, RefoldError, StorageError
 from refold.avro.observation import Observation
 from refold.streams.log.file.client import Client
 from refold.streams.log.file.owner import Owner
@@ -37,58 +38,60 @@ class Outbox:
 
     def __init__(self) -> None:
         self._kept: list[Appended] = []
-        self._kept_bytes = 0
+        self.kept_bytes = 0
         self._sent = 0
         self._sent_bytes = 0
         self._session = 0
         self._unsynced = False
+        self._refusals: list[RefoldError] = []
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     def add(self, appended: Appended) -> None:
         """Keep one more."""
         self._kept.append(appended)
-        self._kept_bytes += len(appended.data)
+        self.kept_bytes += len(appended.data)
 
     @property
     def batch_due(self) -> bool:
         """Whether enough waits to be written or sent."""
         waiting = len(self._kept) - self._sent
-        return waiting >= BATCH_RECORDS or self._kept_bytes - self._sent_bytes >= BATCH_BYTES
+        return waiting >= BATCH_RECORDS or self.kept_bytes - self._sent_bytes >= BATCH_BYTES
 
     @property
     def flush_due(self) -> bool:
         """Whether so much is kept that it must become durable, to be let go."""
-        return len(self._kept) >= KEPT_RECORDS or self._kept_bytes >= KEPT_BYTES
+        return len(self._kept) >= KEPT_RECORDS or self.kept_bytes >= KEPT_BYTES
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything appended is durable."""
-        return not self._kept and not self._unsynced
+        """Whether everything appended is durable, or said to be refused."""
+        return not self._kept and not self._unsynced and not self._refusals
 
     def write(self, owner: Owner, *, sync: bool) -> None:
-        """As the owner: write all that is kept. Raises the first refusal, when all else is written."""
+        """As the owner: write all that is kept. What is refused is let go, and raised when all else is written."""
         self._sent = self._sent_bytes = 0
-        refusals: list[RefoldError] = []
         while self._kept:
             batch = self._batch()
             self._unsynced = True
-            _take(batch, owner.append, refusals)
+            refused: list[RefoldError] = []
+            _take(batch, owner.append, refused)
             del self._kept[: len(batch)]
-            self._kept_bytes -= sum(len(each.data) for each in batch)
+            self._refusals += refused
+            self.kept_bytes -= sum(len(each.data) for each in batch)
         if sync and self._unsynced:
             owner.sync()
             self._unsynced = False
-        if refusals:
-            raise refusals[0]
+        self._raise_refusals()
 
     def send(self, client: Client, *, sync: bool) -> None:
         """Through the owner: send what is kept; with sync, let it go when it is durable. Refusals as `write`."""
-        refusals: list[RefoldError] = []
-        while not self._sent_all(client, refusals) or (sync and not self._flushed(client)):
+        while not self._sent_all(client) or (sync and not self._flushed(client)):
             self._sent = self._sent_bytes = 0
-        if refusals:
-            raise refusals[0]
+        self._raise_refusals()
 
-    def _sent_all(self, client: Client, refusals: list[RefoldError]) -> bool:
+    def _sent_all(self, client: Client) -> bool:
         """False: what was sent before went over another connection."""
         sessions = {self._session} if self._sent else set()
 
@@ -98,10 +101,12 @@ class Outbox:
 
         while self._sent < len(self._kept):
             batch = self._batch()
-            taken = _take(batch, take, refusals)
+            refused: list[RefoldError] = []
+            taken = _take(batch, take, refused)
             self._kept[self._sent : self._sent + len(batch)] = taken
+            self._refusals += refused
             size = sum(len(each.data) for each in taken)
-            self._kept_bytes -= sum(len(each.data) for each in batch) - size
+            self.kept_bytes -= sum(len(each.data) for each in batch) - size
             self._session = client.session
             if len(sessions) > 1:
                 return False
@@ -115,8 +120,15 @@ class Outbox:
         if self._sent and client.session != self._session:
             return False
         self._kept.clear()
-        self._kept_bytes = self._sent = self._sent_bytes = 0
+        self.kept_bytes = self._sent = self._sent_bytes = 0
         return True
+
+    def _raise_refusals(self) -> None:
+        refusals, self._refusals = self._refusals, []
+        if len(refusals) > 1:
+            raise InputError(f"{refusals[0]}; {len(refusals) - 1} more observations were refused") from refusals[0]
+        if refusals:
+            raise refusals[0]
 
     def _batch(self) -> list[Appended]:
         """What comes next, of a bounded size."""

@@ -16,32 +16,49 @@ A new definition of a type that has entities:
 
 from __future__ import annotations
 
+import logging
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from threading import RLock
 from typing import Any
 
 from refold.avro.definition import TypeDefinition, parse
-from refold.avro.errors import InputError, SchemaError
+from refold.avro.errors import InputError, SchemaError, StorageError
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry, TypeVersion
-from refold.reducers.entity import pack, unpack
-from refold.reducers.state import hash_state
-from refold.streams.changes import Change
+from refold.streams.cut import Cut
 from refold.streams.log.file import records
-from refold.streams.log.file.batch import Batch
-from refold.streams.log.file.database import Database
-from refold.streams.log.file.scan import Row
-from refold.streams.log.port import Marked, Record
+from refold.streams.log.file.snapshots import FileSnapshotStore
+from refold.streams.log.file.tables import TableViews
+from refold.streams.log.marked import marker_key, marker_value, taken
+from refold.streams.log.port import LogPort, Marked, Record
 from refold.streams.partition import partition_of
+from refold.streams.rebuild.rebuilt import Rebuilt
+from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.database import Database
+from refold.streams.rocks.faults import archived_error
+from refold.streams.snapshots.garbage import Collected
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.snapshotter import Snapshotter
+from refold.streams.snapshots.touched import Touched
 from refold.streams.table import keys
-from refold.streams.table.batch import Arrived, TableWriter, stored_history
+from refold.streams.table.batch import Arrived, TableWriter
+from refold.streams.table.filler import Filler
 from refold.streams.table.folds import TypeFold
+from refold.streams.table.gaps import read_gaps
+from refold.streams.table.pinned import PinnedTable
+from refold.streams.table.recovery import recover
+from refold.streams.table.redefine import fold_again, require_foldable, states_of_type
 
 REDEFINED_AT_ONCE = 500
 _U64 = struct.Struct(">Q")
+
+_log = logging.getLogger(__name__)
 
 Clock = Callable[[], int]
 """Milliseconds since 1970."""
@@ -55,13 +72,65 @@ class Owner:
         self._registry = registry
         self._partitions = partitions
         self._clock_ms = clock_ms
-        self._tables = TableWriter(database, registry)
+        read = partial(records.read, database)
+        self._tables = TableWriter(database, registry, read)
         self._lock = RLock()
         self._progress: records.Progress | None = records.read_progress(database, partitions)
+        identity = records.read_log_record(database)
+        self._is_archive = identity is not None and identity.archived_at is not None
         self._settled = False
-        self._settle()
+        self._filler = Filler(database, read, registry, self._tables, self._lock)
+        self._snapshotter: Snapshotter | None = None
+        self._touched = {partition: Touched() for partition in range(partitions)}
 
-    def answer(self, op: str, payload: object) -> None:
+    def begin(self, log: LogPort) -> None:
+        """Own the log, which is read through `log`: make a table that is lost, take up definitions, seal epochs."""
+        if read_gaps(self._database) is None:
+            _log.warning("%s: the log's table is made again from its snapshots and records", self._database.path)
+            self.recover(log, wait=False)
+        else:
+            self._filler.begin()
+        self._settle()
+        store = FileSnapshotStore(self._database, self._partitions)
+        sealer = Sealer(store, log.log_id, self._partitions)
+        self._snapshotter = Snapshotter(store, sealer, self._views, lambda: range(self._partitions), self._clock_ms)
+
+    def recover(self, log: LogPort, *, wait: bool) -> dict[str, object]:
+        """Throw the table away and make it again (streams/table/recovery.py); returns how (`Rebuilt.source`).
+
+        wait: return when nothing is left to be filled in the background.
+        """
+        self._filler.stop()
+        with self._lock:
+            self._progress = None
+            rebuilt = recover(self._database, log, self._end_of(log), self._put_totals)
+            self._settled = False
+            self._filler.begin()
+            self._settle()
+        if wait:
+            self._filler.wait()
+        return rebuilt.source()
+
+    def _end_of(self, log: LogPort) -> Cut:
+        """The log's end, as far as its definitions are taken up: one that is not yet comes after, with its changes."""
+        pending = self._database.get("meta", records.REDEFINE)
+        records.read_schemas(self._database, self._registry)
+        schemas = len(self._registry) if pending is None else _U64.unpack(pending)[0]
+        return Cut(log.log_id, log.ends(), schemas, self._registry.digest(schemas))
+
+    def _put_totals(self, rebuilt: Rebuilt, write: Batch) -> None:
+        progress = records.read_progress(self._database, self._partitions)
+        for partition, part in rebuilt.parts.items():
+            progress.entities[partition], progress.distinct[partition] = part.entities, part.observations
+        write.put("meta", records.PROGRESS, progress.packed())
+
+    def stop(self) -> None:
+        """Seal no more, fill no more."""
+        self._filler.stop()
+        if self._snapshotter is not None:
+            self._snapshotter.stop()
+
+    def answer(self, op: str, payload: object) -> object:
         """What another process asks for."""
         given: Any = payload
         if op == "append":
@@ -72,17 +141,26 @@ class Owner:
             self.register(parse(given))
         elif op == "mark":
             self.mark(Marked(*given["marked"]), replace=given["replace"])
+        elif op == "snapshot":
+            return [list(epoch) for epoch in self.snapshot(given)]
+        elif op == "pin":
+            self.pin([Epoch(*epoch) for epoch in given["epochs"]], given["pinned_at"])
+        elif op == "collect":
+            return [list(each) for each in self.collect(**given)]
         else:
             raise InputError(f"the log's owner knows no question {op!r}; use the same release in both processes")
+        return None
 
     def append(self, batch: Sequence[tuple[Observation, bytes, bytes]]) -> None:
         """Write and fold (observation, id, framed bytes): all, or none when one is refused. Durable after `sync`."""
         with self._lock:
+            self._require_own()
             self._settle()
             progress = self._next_progress()
             now = progress.recorded_at
             write = self._database.batch()
             arrived = []
+            named: dict[int, list[str]] = {}
             for observation, observation_id, data in batch:
                 partition = partition_of(observation.entity, self._partitions)
                 offset = progress.observations[partition]
@@ -90,8 +168,14 @@ class Owner:
                 record = Record(partition, offset, now, observation.entity, observation_id, data)
                 write.put("observations", keys.position_key(partition, offset), keys.record_value(record))
                 arrived.append(Arrived(record, observation))
-            self._tables.fold(arrived, write, progress.next_change)
+                named.setdefault(partition, []).append(observation.entity)
+            self._tables.fold(arrived, write, records.Outcome(progress, write))
             self._commit(write, progress, sync=False)
+            for partition, names in named.items():
+                end = progress.observations[partition]
+                self._touched[partition].tell(end - len(names), end, names)
+            if self._snapshotter is not None:
+                self._snapshotter.folded(len(arrived))
 
     def append_foreign(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
         """`append` for (id, framed bytes) from another process, each held to the rules of the door again."""
@@ -104,6 +188,13 @@ class Owner:
                     )
             self.append(decoded)
 
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """No write comes, and no definition is half taken up, until the end of the block."""
+        with self._lock:
+            self._settle()
+            yield
+
     def sync(self) -> None:
         """Return when all that was appended is durable."""
         self._database.sync()
@@ -111,14 +202,44 @@ class Owner:
     def mark(self, marked: Marked, *, replace: bool) -> None:
         """Keep a named cut, durable on return. The same again is no other: whoever got no answer asks twice."""
         with self._lock:
-            key, value = records.marker_key(marked.name), records.marker_value(marked)
+            key, value = marker_key(marked.name), marker_value(marked)
             if not replace and self._database.get("manifests", key) not in {None, value}:
-                raise InputError(
-                    f"the marker {marked.name!r} exists; choose another name, or replace it with --replace"
-                )
+                raise taken(marked)
             write = self._database.batch()
             write.put("manifests", key, value)
             self._database.write(write, sync=True)
+
+    def snapshot(self, pinned_at: int | None) -> list[Epoch]:
+        """Seal an epoch of every partition, durable on return; with pinned_at (milliseconds), keep it for ever."""
+        return [manifest.epoch for manifest in self._sealing.seal(pinned_at)]
+
+    def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
+        """Keep epochs for ever, with None no longer; durable on return."""
+        if pinned_at is None:
+            self._sealing.unpin(epochs)
+        else:
+            self._sealing.pin(epochs, pinned_at)
+
+    def collect(self, *, dry_run: bool, damaged: bool) -> list[Collected]:
+        """Collect the garbage of snapshots; see LogPort."""
+        return self._sealing.collect(dry_run=dry_run, damaged=damaged)
+
+    @property
+    def _sealing(self) -> Snapshotter:
+        if self._snapshotter is None:
+            raise InputError(f"{self._database.path}: this log is not open for snapshots")
+        return self._snapshotter
+
+    @contextmanager
+    def _views(self, _: Collection[int] | None) -> Iterator[list[PinnedTable]]:
+        """The table of each partition that has records, as they all are between two batches."""
+        with self._lock:
+            self._settle()
+            views = TableViews(self._database, self._registry, self._partitions, self._next_progress(), self._touched)
+        try:
+            yield views.each()
+        finally:
+            views.release()
 
     def register(self, definition: TypeDefinition) -> None:
         """Take up a definition, durable on return, its type's entities folded by it."""
@@ -126,16 +247,25 @@ class Owner:
             self._settle()
             if self._registry.find(definition) is not None:
                 return
+            self._require_own()
             self._registry.check(definition)
             offset = len(self._registry)
-            self._require_foldable(TypeFold(TypeVersion(definition, offset, 0)))
+            require_foldable(self._database, self._tables, TypeFold(TypeVersion(definition, offset, 0)))
             progress = self._next_progress()
             write = self._database.batch()
             write.put("schemas", records.schema_key(offset), records.schema_value(definition, progress.recorded_at))
-            write.put("meta", records.REDEFINE, _U64.pack(offset))
+            if (
+                self._registry.versions(definition.name)
+                and next(states_of_type(self._database, definition.name), None) is not None
+            ):
+                write.put("meta", records.REDEFINE, _U64.pack(offset))
             self._settled = False
             self._commit(write, progress, sync=True)
             self._settle()
+
+    def _require_own(self) -> None:
+        if self._is_archive:
+            raise archived_error(self._database.path)
 
     def _next_progress(self) -> records.Progress:
         """A copy to move on, its recorded_at that of what is written next: times never fall, nor do definitions'."""
@@ -159,51 +289,25 @@ class Owner:
         records.read_schemas(self._database, self._registry)
         pending = self._database.get("meta", records.REDEFINE)
         if pending is not None:
-            self._redefine(_U64.unpack(pending)[0])
+            try:
+                self._redefine(_U64.unpack(pending)[0])
+            except SchemaError as error:  # no fault of what is written now: it was found good when it was registered
+                raise StorageError(f"a definition that was being taken up cannot be: {error}") from error
         self._settled = True
 
-    def _entities(self, type_name: str) -> Iterator[Row]:
-        return self._database.scan("state", f"{type_name}/".encode(), f"{type_name}0".encode())
-
-    def _require_foldable(self, type_fold: TypeFold) -> None:
-        """Raise SchemaError, naming the entity, where a custom reducer fails on an entity that is there."""
-        definition = type_fold.version.definition
-        if all(field.reducer != "custom" for field in definition.fields.values()):
-            return
-        for key, _ in self._entities(definition.name):
-            name = key.decode()
-            try:
-                type_fold.fold.from_nothing(name, list(stored_history(self._database, self._registry, name)))
-            except SchemaError as error:
-                raise SchemaError(f"{definition.name}: this version cannot fold {name}: {error}") from error
-
     def _redefine(self, offset: int) -> None:
-        """Steps 3 and 4 of taking up a definition."""
+        """Steps 2 and 3 of taking up a definition."""
         version = next(each for each in self._registry if each.offset == offset)
         type_fold = TypeFold(version)
-        rows = self._entities(version.definition.name)
+        rows = states_of_type(self._database, version.definition.name)
         while some := list(islice(rows, REDEFINED_AT_ONCE)):
             write, progress = self._database.batch(), self._next_progress()
-            for key, packed in some:
-                self._fold_again(type_fold, key.decode(), packed, write, progress)
+            outcome = records.Outcome(progress, write)
+            for row in some:
+                partition = partition_of(keys.entity_of(row[0]), self._partitions)
+                through = progress.observations[partition]
+                fold_again(self._tables, type_fold, row, partition, through, write, outcome)
             self._commit(write, progress, sync=False)
         write = self._database.batch()
         write.delete("meta", records.REDEFINE)
         self._database.write(write, sync=True)
-
-    def _fold_again(
-        self, type_fold: TypeFold, name: str, packed: bytes, write: Batch, progress: records.Progress
-    ) -> None:
-        before = unpack(name, packed)
-        after = type_fold.fold.from_nothing(name, list(stored_history(self._database, self._registry, name)))
-        after.state_hash = hash_state(type_fold.fold, after)
-        write.put("state", name.encode(), pack(after))
-        if after.state_hash == before.state_hash:
-            return
-        partition = partition_of(name, self._partitions)
-        change = Change(
-            name, type_fold.version.definition.fingerprint, after.version, after.version, before.state_hash,
-            after.state_hash, progress.observations[partition], True, (),
-        )  # fmt: skip
-        position = keys.position_key(partition, progress.next_change(partition))
-        write.put("changes", position, type_fold.changes.encode(change))

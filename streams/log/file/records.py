@@ -1,10 +1,11 @@
 """What stands in a `file:` log's database beside the entity tables, and how it is read back.
 
-meta  "log"       CBOR {id: 16 bytes, partitions}: fixed at creation
+meta  "log"       CBOR {id: 16 bytes, partitions, archived_at, forked_from}: fixed at creation, but for a fork
 meta  "progress"  CBOR Progress: rewritten in every write, so it is true of exactly what stands beside it
+meta  "table"     what the entity table lacks (streams/table/gaps.py)
 meta  "redefine"  the offset of a definition whose entities are being folded again, while they are
 schemas  offset u64          -> registered_at u64, a definition's JSON
-manifests  "marker/" + name  -> CBOR [cut, marked_at]
+manifests  the markers (streams/log/marked.py)
 """
 
 from __future__ import annotations
@@ -14,33 +15,53 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import cbor2
 
 from refold.avro.definition import TypeDefinition, document_text, parse
 from refold.avro.errors import CorruptionError
 from refold.avro.registry import Registry
-from refold.streams.log.file.database import Database
-from refold.streams.log.port import Marked
+from refold.streams.log.marked import MARKER, oldest_first
+from refold.streams.log.port import Marked, Record, is_hole
+from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.database import Database
+from refold.streams.table import keys
 
 LOG, PROGRESS, REDEFINE = b"log", b"progress", b"redefine"
-MARKER = b"marker/"
 _U64 = struct.Struct(">Q")
 T = TypeVar("T")
 
 
+class Identity(NamedTuple):
+    """What a log is: its id (16 bytes) and how many partitions it has.
+
+    archived_at: in milliseconds, where this is another log's archive, and takes no appends; forked_from: the id of the
+    archived log that this one goes on from.
+    """
+
+    id: bytes
+    partitions: int
+    archived_at: int | None = None
+    forked_from: bytes | None = None
+
+
 @dataclass(slots=True)
 class Progress:
-    """Next offsets by partition, and the last recorded_at given out, in milliseconds."""
+    """By partition the next offsets, and how many entities and distinct observations are folded; the last recorded_at
+    given out, in milliseconds."""
 
     observations: dict[int, int] = field(default_factory=dict)
     changes: dict[int, int] = field(default_factory=dict)
     recorded_at: int = 0
+    entities: dict[int, int] = field(default_factory=dict)
+    distinct: dict[int, int] = field(default_factory=dict)
 
     def copy(self) -> Progress:
         """A progress of its own, to become the log's when its write succeeded."""
-        return Progress(dict(self.observations), dict(self.changes), self.recorded_at)
+        return Progress(
+            dict(self.observations), dict(self.changes), self.recorded_at, dict(self.entities), dict(self.distinct)
+        )
 
     def next_change(self, partition: int) -> int:
         """Take the next offset of `.changes`."""
@@ -48,9 +69,27 @@ class Progress:
         self.changes[partition] = offset + 1
         return offset
 
+    def folded(self, partition: int, entities: int, observations: int, *_: int) -> None:
+        """See streams/table/batch.py."""
+        self.entities[partition] += entities
+        self.distinct[partition] += observations
+
     def packed(self) -> bytes:
         """The stored form."""
-        return cbor2.dumps([self.observations, self.changes, self.recorded_at])
+        return cbor2.dumps([self.observations, self.changes, self.recorded_at, self.entities, self.distinct])
+
+
+class Outcome:
+    """What a batch brings about, in the write that it is part of."""
+
+    def __init__(self, progress: Progress, write: Batch) -> None:
+        self._progress = progress
+        self._write = write
+        self.folded = progress.folded
+
+    def changed(self, partition: int, entity: str, change: bytes) -> None:
+        """Put a change at the next offset of `.changes`."""
+        self._write.put("changes", keys.position_key(partition, self._progress.next_change(partition)), change)
 
 
 def read_progress(database: Database, partitions: int) -> Progress:
@@ -58,17 +97,33 @@ def read_progress(database: Database, partitions: int) -> Progress:
     packed = database.get("meta", PROGRESS)
     if packed is None:
         zeros = dict.fromkeys(range(partitions), 0)
-        return Progress(zeros, dict(zeros))
+        return Progress(zeros, dict(zeros), 0, dict(zeros), dict(zeros))
     return _made(partial(_progress, packed, partitions), "progress")
 
 
-def log_record(log_id: bytes, partitions: int) -> bytes:
+def places(database: Database, partition: int, start: int, end: int) -> Iterator[Record]:
+    """As `read`, with the holes that an archive brought."""
+    first, stop = keys.position_key(partition, start), keys.position_key(partition, end)
+    return (keys.record_of(*row) for row in database.scan("observations", first, stop))
+
+
+def read(database: Database, partition: int, start: int, end: int) -> Iterator[Record]:
+    """The observation records with start <= offset < end, in order."""
+    return (record for record in places(database, partition, start, end) if not is_hole(record))
+
+
+def is_redefining(database: Database) -> bool:
+    """Whether a definition is not yet folded by in all of its type's entities."""
+    return database.get("meta", REDEFINE) is not None
+
+
+def log_record(identity: Identity) -> bytes:
     """The record that makes a database a log."""
-    return cbor2.dumps({"id": log_id, "partitions": partitions})
+    return cbor2.dumps({name: value for name, value in identity._asdict().items() if value is not None})
 
 
-def read_log_record(database: Database) -> tuple[bytes, int] | None:
-    """(log id, partitions), or None in a database that was never made a log."""
+def read_log_record(database: Database) -> Identity | None:
+    """What the log is, or None in a database that was never made a log."""
     packed = database.get("meta", LOG)
     if packed is None:
         return None
@@ -85,48 +140,36 @@ def read_schemas(database: Database, registry: Registry) -> None:
     for key, value in database.scan("schemas", schema_key(len(registry))):
         try:
             place = f"the stored definition {_U64.unpack(key)[0]}"
-            registry.add(parse(json.loads(value[_U64.size :]), place=place), _U64.unpack_from(value)[0])
+            registered_at, text = _U64.unpack_from(value)[0], value[_U64.size :]
+            if text:
+                registry.add(parse(json.loads(text), place=place), registered_at)
+            else:
+                registry.skip(registered_at)
         except (ValueError, struct.error) as error:
             raise CorruptionError(f"the stored definition at {key.hex()} cannot be read: {error}") from error
 
 
-def schema_value(definition: TypeDefinition, registered_at: int) -> bytes:
-    """A definition and when the log took it, in milliseconds."""
-    return _U64.pack(registered_at) + document_text(definition).encode()
+def schema_value(definition: TypeDefinition | None, registered_at: int) -> bytes:
+    """A definition, or None for a hole that an archive brought, and when the log took it, in milliseconds."""
+    return _U64.pack(registered_at) + (b"" if definition is None else document_text(definition).encode())
 
 
-def marker_key(name: str) -> bytes:
-    """Where a marker stands."""
-    return MARKER + name.encode()
-
-
-def marker_value(marked: Marked) -> bytes:
-    """A marker's stored form."""
-    return cbor2.dumps([marked.cut, marked.marked_at])
-
-
-def read_markers(database: Database) -> Iterator[Marked]:
-    """The markers in the order of their names."""
-    for key, value in database.scan("manifests", MARKER, MARKER[:-1] + b"0"):
-        name = key[len(MARKER) :]
-        yield _made(partial(_marked, name, value), f"marker {name!r}")
+def read_markers(database: Database) -> list[Marked]:
+    """The markers, oldest first."""
+    return oldest_first(database.scan("manifests", MARKER, MARKER[:-1] + b"0"))
 
 
 def _progress(packed: bytes, partitions: int) -> Progress:
-    observations, changes, recorded_at = cbor2.loads(packed)
-    if not observations.keys() == changes.keys() == set(range(partitions)):
+    observations, changes, recorded_at, *totals = cbor2.loads(packed)
+    entities, distinct = totals or [dict.fromkeys(range(partitions), 0) for _ in range(2)]  # counted with the table
+    if any(each.keys() != set(range(partitions)) for each in (observations, changes, entities, distinct)):
         raise ValueError(f"it is not of {partitions} partitions")
-    return Progress(observations, changes, recorded_at)
+    return Progress(observations, changes, recorded_at, entities, distinct)
 
 
-def _identity(packed: bytes) -> tuple[bytes, int]:
+def _identity(packed: bytes) -> Identity:
     tree = cbor2.loads(packed)
-    return bytes(tree["id"]), int(tree["partitions"])
-
-
-def _marked(name: bytes, value: bytes) -> Marked:
-    cut, marked_at = cbor2.loads(value)
-    return Marked(name.decode(), cut, marked_at)
+    return Identity(bytes(tree["id"]), int(tree["partitions"]), tree.get("archived_at"), tree.get("forked_from"))
 
 
 def _made(make: Callable[[], T], what: str) -> T:

@@ -107,7 +107,7 @@ class Server:
                 return
         refusal = StorageError(f"the log's owner has {CONNECTIONS_MAX} connections already; close some, ask again")
         # Small enough for the socket's buffer: this does not wait for the asker.
-        _send(connection, encode(answer_error(refusal)))
+        _send(connection, encode(answer_error(refusal, hangs_up=True)))
         _shut(connection, socket.SHUT_WR)
         # Closed over an unread question, the connection would be reset, and the answer lost with it.
         connection.settimeout(REFUSED_QUESTION_S)
@@ -122,7 +122,7 @@ class Server:
                     return
         except InputError as error:
             # What follows on this connection cannot be told apart any more.
-            _send(connection, encode(answer_error(error)))
+            _send(connection, encode(answer_error(error, hangs_up=True)))
         except OSError:
             return
         finally:

@@ -25,7 +25,11 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, _FOLDERS)), "PYTHONSAFEPATH": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, (*map(str, _FOLDERS), os.environ.get("PYTHONPATH")))),
+                "PYTHONSAFEPATH": "1",
+            },
         )
 
     def line(self) -> str:
@@ -33,13 +37,25 @@ class Child:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
+    def look(self) -> None:
+        """Fail if it has ended."""
+        assert self.process.poll() is None, f"it ended: {self.line()}"
+
     def say(self, text: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 
     def signal(self, number: signal.Signals) -> None:
+        """Send a signal; returns from SIGSTOP when it has stopped, or ended before."""
         self.process.send_signal(number)
+        if number == signal.SIGSTOP and self.process.returncode is None:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the kernel has it as stopped."""
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""

@@ -287,13 +287,11 @@ def random_history(seed: int, length: int, regime: Regime | None = None) -> list
     now = 0
     for index in range(length):
         now += rng.random() < chosen.tick_chance
-        made.append(_random_plan(rng, chosen, index, now, rng.choice(entities), rng.choice(sources)))
+        made.append(drawn_plan(rng, chosen, index, now, rng.choice(entities), rng.choice(sources)))
     return build(made)
 
 
-def _random_plan(
-    rng: random.Random, regime: Regime, index: int, now: int, entity: str, source: tuple[str, str]
-) -> Plan:
+def drawn_plan(rng: random.Random, regime: Regime, index: int, now: int, entity: str, source: tuple[str, str]) -> Plan:
     def chance(probability: float) -> bool:
         return rng.random() < probability
 

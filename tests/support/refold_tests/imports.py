@@ -25,7 +25,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "reducers": frozenset({"avro"}),
     "streams": frozenset({"avro", "reducers"}),
     "agents": frozenset({"avro", "reducers", "streams"}),
-    "sinks": frozenset({"avro", "reducers", "streams"}),
+    "sinks": frozenset({"avro", "reducers", "streams", "agents"}),
     "explorer": EVERYTHING,
     TESTING: EVERYTHING,
     FACE: EVERYTHING,

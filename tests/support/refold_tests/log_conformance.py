@@ -1,125 +1,52 @@
 """What every log must do, whatever stores it: subclass `LogConformance` and say how a log is opened.
 
-Tests write through one handle and read through another; they may be the same one.
+`FoldedLogConformance` adds what a log must do that is open together with the fold that follows it. Tests write through
+one handle and read through another; they may be the same one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from itertools import pairwise
-from typing import NamedTuple
+import time
+from collections.abc import Callable
 
 import pytest
 
-from refold.avro.definition import TypeDefinition
+from refold.avro.blob import EXPIRED
 from refold.avro.errors import InputError, SchemaError, StorageError
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
-from refold.reducers.entity import unpack
-from refold.streams.changes import Change
-from refold.streams.feed import ChangeReader
-from refold.streams.log.port import LogPort, Marked, Record
-from refold_tests.clock import BEGIN_MS, FileClock
+from refold.streams.blobs.store import Removed
+from refold.streams.log.port import LogPort, Marked
+from refold.streams.point import Points
+from refold.streams.rebuild.run import rebuild
+from refold_tests.clock import BEGIN_MS
 from refold_tests.histories import random_history
+from refold_tests.log_handles import (
+    PARTITIONS,
+    Handles,
+    Opened,
+    assert_folded,
+    assert_rebuilt,
+    changes_of,
+    everything,
+    mixed,
+    put,
+    written,
+)
 from refold_tests.reference import reference_hash, reference_slot, reference_state
+from refold_tests.snapshot_conformance import check_snapshots_of_a_log
 from refold_tests.things import NAMES, OTHER, THING, A, defined, document, reference_definition, said
 
-PARTITIONS = 4
 
-
-class Handles(NamedTuple):
-    """One log: where it is written, where it is read."""
-
-    write: LogPort
-    read: LogPort
-
-
-class Opened(ABC):
-    """A log of PARTITIONS partitions in a folder of its own, opened and closed as often as a test wants."""
-
-    clock: FileClock
-
-    @abstractmethod
-    def __call__(self) -> AbstractContextManager[Handles]:
-        """The log open until the end of the block; made when it is not there."""
-
-
-def put(log: LogPort, observations: Iterable[Observation], definition: TypeDefinition = THING) -> None:
-    """Append under a definition (of OTHER's type: under that), registered if it is not."""
-    for each in observations:
-        chosen = OTHER if each.type == OTHER.name else definition
-        version = log.registry.find(chosen)
-        if version is None:
-            log.register(chosen)
-            version = log.registry.find(chosen)
-            assert version is not None
-        log.append(each, identify(each), version.codec.encode_observation(each))
-
-
-def mixed(seed: int) -> list[Observation]:
-    """A random history, and among it plain observations of entities with awkward names."""
-    rng = random.Random(seed)
-    observations = random_history(seed, 150)
-    for number in range(100):
-        observations.insert(rng.randrange(len(observations)), said(rng.choice(NAMES), number))
-    return observations
-
-
-def written(handles: Handles, observations: Iterable[Observation]) -> None:
-    """Append, flush, and let the reader see it."""
-    put(handles.write, observations)
-    handles.write.flush()
-    handles.read.refresh()
-
-
-def everything(log: LogPort) -> dict[int, list[Record]]:
-    """All records by partition."""
-    return {partition: list(log.read(partition, 0, end)) for partition, end in log.ends().items()}
-
-
-def changes_of(log: LogPort) -> dict[str, list[Change]]:
-    """All changes by entity."""
-    reader = ChangeReader(log)
-    found: dict[str, list[Change]] = defaultdict(list)
-    for partition in range(log.partitions):
-        for record in log.read_changes(partition, 0):
-            change = reader.decode(record.data)
-            found[change.entity].append(change)
-    return found
-
-
-def assert_folded(log: LogPort, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
-    """The table and the chains of changes are those of the observations, as the naive fold has them."""
-    reference = reference_definition(definition)
-    states = {name: unpack(name, packed) for name, packed in log.stored_entities()}
-    assert states.keys() == {each.entity for each in observations}
-    chains = changes_of(log)
-    for name, entity in states.items():
-        expected = reference_state(reference, name, list(enumerate(observations)))
-        assert entity.version == expected["version"]
-        assert entity.state_hash == reference_hash(expected)
-        assert_chain(chains[name])
-        assert (chains[name][-1].to_version, chains[name][-1].hash_after) == (
-            entity.version,
-            entity.state_hash,
-        )
-
-
-def assert_chain(changes: Sequence[Change]) -> None:
-    """Versions without gaps from 0, hashes that meet."""
-    assert (changes[0].from_version, changes[0].hash_before) == (0, None)
-    for before, after in pairwise(changes):
-        assert (after.from_version, after.hash_before) == (before.to_version, before.hash_after)
-    for each in changes:
-        versions = [step.version for step in each.steps]
-        assert versions == list(range(each.from_version + 1, each.to_version + 1))
-        assert all(step.offset < each.through for step in each.steps)
+def await_changes(log: LogPort, partition: int, more_than: int) -> None:
+    """Return when a partition shows more changes than so many: who folds may be another process."""
+    deadline = time.monotonic() + 60
+    while sum(1 for _ in log.read_changes(partition, 0)) <= more_than:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+        log.refresh()
 
 
 class LogConformance:
@@ -133,11 +60,12 @@ class LogConformance:
             assert log.partitions == PARTITIONS
             assert everything(log) == {partition: [] for partition in range(PARTITIONS)}
             assert changes_of(log) == {}
-            assert list(log.stored_entities()) == []
+            assert_rebuilt(log, [])
             assert list(log.markers()) == []
             assert log.find(bytes(32)) is None
             assert log.record_at(0, 0) is None
             assert log.first_after(0, 0) == 0
+            assert log.recorded_below(0, 0) == 0
             assert len(log.registry) == 0
             assert len(log.log_id) == 16
 
@@ -179,44 +107,30 @@ class LogConformance:
         with opened() as handles:
             written(handles, [said(A, number) for number in range(600)])
             log, partition = handles.read, handles.read.partition_of(A)
-            read, own, changes = (
-                log.read(partition, 0, 600),
-                log.entity_records(A, 600),
-                log.read_changes(partition, 0),
-            )
-            assert (next(read).offset, next(own).offset, next(changes).offset) == (0, 0, 0)
+            read, own = log.read(partition, 0, 600), log.entity_records(A, 600)
+            assert (next(read).offset, next(own).offset) == (0, 0)
             written(handles, [said(A, number) for number in range(600, 1200)])
             assert [each.offset for each in read] == list(range(1, 600))
             assert [each.offset for each in own] == list(range(1, 600))
-            assert sum(1 for _ in changes) + 1 < sum(1 for _ in log.read_changes(partition, 0))
 
-    def test_recorded_at_never_falls_in_a_partition(self, opened: Opened) -> None:
+    def test_times_are_known_at_every_offset(self, opened: Opened) -> None:
+        """Also where reading begins in the middle, and by every way of asking."""
         with opened() as handles:
-            for number, now in enumerate((BEGIN_MS, BEGIN_MS - 5_000, BEGIN_MS + 1, BEGIN_MS - 1)):
-                opened.clock.set(now)
-                written(handles, [said(name, number) for name in NAMES])
-            for records in everything(handles.read).values():
-                times = [each.recorded_at for each in records]
-                assert times == sorted(times)
-                assert set(times) <= {BEGIN_MS, BEGIN_MS + 1}
-
-    def test_recorded_at_never_falls_across_openings(self, opened: Opened) -> None:
-        with opened() as handles:
-            written(handles, [said(A, 0)])
-        opened.clock.set(BEGIN_MS - 60_000)
-        with opened() as handles:
-            written(handles, [said(A, 1)])
-            assert [each.recorded_at for each in handles.read.entity_records(A, 2)] == [BEGIN_MS] * 2
-
-    def test_first_after_a_time(self, opened: Opened) -> None:
-        with opened() as handles:
-            # Ties, and gaps between times: 0, 0, 0, 1, 1, 3.
-            for number, later in enumerate((0, 0, 0, 1, 1, 3)):
-                opened.clock.set(BEGIN_MS + later)
-                written(handles, [said(A, number)])
-            log, partition = handles.read, handles.read.partition_of(A)
-            found = [log.first_after(partition, BEGIN_MS + later) for later in range(-1, 5)]
-            assert found == [0, 3, 5, 5, 6, 6]
+            for start in range(0, 60, 20):
+                written(handles, [said(A, number) for number in range(start, start + 20)])
+            partition = handles.read.partition_of(A)
+            times = [each.recorded_at for each in handles.read.read(partition, 0, 60)]
+            assert times == sorted(times)
+        for start in range(0, 60, 7):
+            with opened() as (_, log):
+                assert [each.recorded_at for each in log.read(partition, start, 60)] == times[start:]
+                record = log.record_at(partition, start)
+                assert record is not None
+                assert record.recorded_at == times[start]
+                assert log.recorded_below(partition, start) == (times[start - 1] if start else 0)
+                for time_ms in (times[start] - 1, times[start]):
+                    expected = next((at for at, each in enumerate(times) if each > time_ms), 60)
+                    assert log.first_after(partition, time_ms) == expected
 
     # One entity, one id
 
@@ -238,6 +152,10 @@ class LogConformance:
                         below.values(), key=lambda record: record.offset
                     )
                     assert [record.offset for record in found] == sorted({record.offset for record in found})
+                start, first = own[len(own) // 2].offset, {record.id: record for record in reversed(own)}
+                tail = list(log.entity_records(name, own[-1].offset + 1, start))
+                assert all(record.offset >= start for record in tail)
+                assert {record.id for record in first.values() if record.offset >= start} <= {each.id for each in tail}
             assert list(log.entity_records(f"{A}none", 10)) == []
 
     def test_an_observation_is_found_by_its_id(self, opened: Opened, seed: int) -> None:
@@ -261,22 +179,7 @@ class LogConformance:
         with opened() as handles:
             written(handles, [once])
             assert sum(handles.read.ends().values()) == 6
-            assert_folded(handles.read, [once, other])
-
-    # The fold beside the records
-
-    def test_tables_and_changes_follow_the_records(self, opened: Opened, seed: int) -> None:
-        rng = random.Random(seed)
-        observations = [*random_history(seed, 300), *random_history(seed + 1, 100)]
-        done = 0
-        with opened() as handles:
-            while done < len(observations):
-                size = rng.choice((1, 5, 60))
-                written(handles, observations[done : done + size])
-                done += size
-            assert_folded(handles.read, observations)
-        with opened() as handles:
-            assert_folded(handles.read, observations)
+            assert_rebuilt(handles.read, [once, other])
 
     def test_what_was_flushed_is_read_by_who_wrote_it(self, opened: Opened) -> None:
         with opened() as (log, _):
@@ -294,6 +197,7 @@ class LogConformance:
         with opened() as handles:
             written(handles, observations)
             log = handles.read
+            log.refresh()
             before = (log.log_id, log.partitions, log.ends(), everything(log), changes_of(log))
             digest = log.registry.digest()
         with opened() as (_, log):
@@ -341,10 +245,27 @@ class LogConformance:
                 handles.write.register(THING)
             handles.read.refresh()
             assert [each.definition.fingerprint for each in handles.read.registry] == [THING.fingerprint]
-            assert [each.registered_at for each in handles.read.registry] == [BEGIN_MS]
+            assert opened.clock is None or [each.registered_at for each in handles.read.registry] == [BEGIN_MS]
         with opened() as (log, _):
             log.register(THING)
             assert len(log.registry) == 1
+
+    def test_registration_and_recording_share_one_clock(self, opened: Opened) -> None:
+        """A cut by time takes the definitions registered by then."""
+        more = defined(document(more={"type": "string", "refold.reducer": "latest"}))
+        with opened() as handles:
+            for definition in (THING, OTHER):
+                handles.write.register(definition)
+            written(handles, [said(A, 0)])
+            handles.write.register(more)
+            handles.read.refresh()
+            log = handles.read
+            times = [each.registered_at for each in log.registry]
+            record = log.record_at(log.partition_of(A), 0)
+            assert record is not None
+            assert times == sorted(times)
+            assert times[1] <= record.recorded_at <= times[2]
+            assert [log.registry.registered_by(time - 1) for time in times] == [times.index(time) for time in times]
 
     def test_what_evolution_forbids_is_refused_and_changes_nothing(self, opened: Opened) -> None:
         forbidden = defined(document(last={"type": "double", "refold.reducer": "latest"}))
@@ -356,30 +277,135 @@ class LogConformance:
             written(handles, [said(A, 1)])
         with opened() as (_, log):
             assert len(log.registry) == 1
-            assert_folded(log, [said(A, 0), said(A, 1)])
+            assert_rebuilt(log, [said(A, 0), said(A, 1)])
 
-    def test_registration_times_never_fall(self, opened: Opened) -> None:
-        """A cut by time takes the definitions registered by then, so the first one may not be the latest."""
-        more = defined(document(more={"type": "string", "refold.reducer": "latest"}))
+    def test_a_new_definition_rebuilds_its_entities(self, opened: Opened, seed: int) -> None:
+        observations = [*random_history(seed, 100), said(A, 0, last=9), said(A, 1, last=3)]
+        changed = defined(document(last={"type": "long", "refold.reducer": "max"}))
+        later = [each._replace(priority=9) for each in random_history(seed + 1, 50)]
         with opened() as handles:
-            handles.write.register(THING)
-            opened.clock.set(BEGIN_MS - 1_000)
-            handles.write.register(OTHER)
-            written(handles, [said(A, 0)])
-            opened.clock.set(BEGIN_MS - 500)
-            handles.write.register(more)
+            written(handles, observations)
+            before = Points(handles.read, 0).end()
+            handles.write.register(changed)
             handles.read.refresh()
-            log = handles.read
-            times = [each.registered_at for each in log.registry]
-            assert times == sorted(times)
-            record = log.record_at(log.partition_of(A), 0)
-            assert record is not None
-            assert record.recorded_at >= times[0]
+            assert_rebuilt(handles.read, observations, changed)
+            written(handles, later)
+            assert_rebuilt(handles.read, [*observations, *later], changed)
+            rebuilt = rebuild(handles.read, before, parallel=False)
+            assert rebuilt.observations == len({identify(each) for each in observations})
+
+    # Contents
+
+    def test_contents_are_kept_by_their_hash(self, opened: Opened) -> None:
+        contents = [b"", b"x", bytes(range(256)) * 5_000]
+        with opened() as (log, _):
+            for content in (*contents, contents[1]):
+                log.put_blob(hashlib.sha256(content).digest(), content)
+        with opened() as (_, log):
+            for content in contents:
+                assert log.blob(hashlib.sha256(content).digest()) == content
+            assert log.blob(hashlib.sha256(b"other").digest()) is None
+
+    def test_expired_contents_are_gone_and_known_to_be(self, opened: Opened) -> None:
+        contents = {hashlib.sha256(each).digest(): each for each in (b"", b"old", b"kept", b"new" * 999, b"never put")}
+        empty, old, kept, new, never = contents
+        with opened() as (log, reader):
+            for digest in (empty, old, kept, new):
+                log.put_blob(digest, contents[digest])
+            since_ms = time.time_ns() // 1_000_000 + 3_600_000
+            assert log.remove_blobs([new], 0) == Removed(0, 0, 1)  # put since
+            for again in range(2):
+                assert log.remove_blobs([old, empty, never], since_ms) == (
+                    Removed(0, 0, 0) if again else Removed(2, 3, 0)
+                )
+            log.put_blob(never, EXPIRED)  # as an import hears of it
+            log.put_blob(kept, EXPIRED)
+            for each in (log, reader):
+                assert {name for name in contents if each.has_expired(name)} == {empty, old, never}
+        with opened() as (log, reader):
+            assert [reader.blob(each) for each in contents] == [None, None, b"kept", contents[new], None]
+            assert [reader.blob_size(each) for each in contents] == [None, None, 4, 2997, None]
+            assert [reader.has_expired(each) for each in contents] == [True, True, False, False, True]
+            log.put_blob(old, b"old")
+            assert reader.blob(old) == b"old"
+
+    # The end
+
+    def test_close_is_for_ever_and_may_be_repeated(self, opened: Opened) -> None:
+        with opened() as handles:
+            put(handles.write, [said(A, 0)])
+            handles.write.close()
+            handles.write.close()
+            uses: list[Callable[[], object]] = [
+                handles.write.ends,
+                handles.write.refresh,
+                lambda: list(handles.write.read(0, 0, 1)),
+                lambda: handles.write.mark(Marked("m", "cut:1", 1), replace=True),
+                lambda: put(handles.write, [said(A, 1)]),
+            ]
+            for use in uses:
+                with pytest.raises(StorageError, match="closed"):
+                    use()
+        with opened() as (_, log):
+            assert sum(log.ends().values()) == 1
+
+
+class FoldedLogConformance(LogConformance):
+    """For a log whose handles are open together with the fold that follows it, and whose `flush` waits for that."""
+
+    def test_a_read_of_changes_under_way_is_not_disturbed_by_writes(self, opened: Opened) -> None:
+        with opened() as handles:
+            written(handles, [said(A, number) for number in range(600)])
+            log, partition = handles.read, handles.read.partition_of(A)
+            await_changes(log, partition, 0)
+            changes = log.read_changes(partition, 0)
+            first = next(changes)
+            written(handles, [said(A, number) for number in range(600, 1200)])
+            rest = list(changes)
+            await_changes(log, partition, len(rest) + 1)
+            assert [first, *rest] == list(log.read_changes(partition, 0))[: len(rest) + 1]
+            assert len(rest) + 1 < sum(1 for _ in log.read_changes(partition, 0))
+
+    def test_a_repeat_is_not_folded(self, opened: Opened) -> None:
+        once, other = said(A, 0, total=1), said(A, 1, total=1)
+        with opened() as handles:
+            written(handles, [once, once, other])
+            written(handles, [other, once])
+        with opened() as handles:
+            written(handles, [once])
+            assert_folded(handles.read, [once, other])
+
+    def test_a_new_log_has_no_entities(self, opened: Opened) -> None:
+        with opened() as (_, log):
+            assert list(log.stored_entities()) == []
+
+    def test_tables_and_changes_follow_the_records(self, opened: Opened, seed: int) -> None:
+        rng = random.Random(seed)
+        observations = [*random_history(seed, 300), *random_history(seed + 1, 100)]
+        done = 0
+        with opened() as handles:
+            while done < len(observations):
+                size = rng.choice((1, 5, 60))
+                written(handles, observations[done : done + size])
+                done += size
+            assert_folded(handles.read, observations)
+        with opened() as handles:
+            assert_folded(handles.read, observations)
+
+    def test_what_evolution_forbids_is_not_folded_by(self, opened: Opened) -> None:
+        forbidden = defined(document(last={"type": "double", "refold.reducer": "latest"}))
+        with opened() as handles:
+            written(handles, [said(A, 0)])
+            with pytest.raises(SchemaError):
+                handles.write.register(forbidden)
+            written(handles, [said(A, 1)])
+        with opened() as (_, log):
+            assert_folded(log, [said(A, 0), said(A, 1)])
 
     def test_a_new_definition_folds_its_entities_again(self, opened: Opened, seed: int) -> None:
         observations = [*random_history(seed, 200), said(A, 0, last=9), said(A, 1, last=3)]
         changed = defined(document(last={"type": "long", "refold.reducer": "max"}))
-        later = [replace(each, priority=9) for each in random_history(seed + 1, 100)]
+        later = [each._replace(priority=9) for each in random_history(seed + 1, 100)]
         with opened() as handles:
             written(handles, observations)
             handles.write.register(changed)
@@ -402,34 +428,61 @@ class LogConformance:
                 assert each.from_version == each.to_version
                 assert list(each.steps) == []
 
-    # Contents
+    # Snapshots
 
-    def test_contents_are_kept_by_their_hash(self, opened: Opened) -> None:
-        contents = [b"", b"x", bytes(range(256)) * 5_000]
-        with opened() as (log, _):
-            for content in (*contents, contents[1]):
-                log.put_blob(hashlib.sha256(content).digest(), content)
-        with opened() as (_, log):
-            for content in contents:
-                assert log.blob(hashlib.sha256(content).digest()) == content
-            assert log.blob(hashlib.sha256(b"other").digest()) is None
+    def test_snapshots_hold_the_tables_at_their_points(self, opened: Opened) -> None:
+        def write(log: LogPort, number: int) -> None:
+            put(log, [said(f"{A}{each}", number * 100 + each) for each in range(number, 40)])
+            log.flush()
 
-    # The end
+        check_snapshots_of_a_log(opened, write)
 
-    def test_close_is_for_ever_and_may_be_repeated(self, opened: Opened) -> None:
+
+class ClockedConformance:
+    """For a log that takes its times from a clock that tests set: beside the other suites."""
+
+    def test_recorded_at_never_falls_in_a_partition(self, opened: Opened) -> None:
         with opened() as handles:
-            put(handles.write, [said(A, 0)])
-            handles.write.close()
-            handles.write.close()
-            uses: list[Callable[[], object]] = [
-                handles.write.ends,
-                handles.write.refresh,
-                lambda: list(handles.write.read(0, 0, 1)),
-                lambda: handles.write.mark(Marked("m", "cut:1", 1), replace=True),
-                lambda: put(handles.write, [said(A, 1)]),
-            ]
-            for use in uses:
-                with pytest.raises(StorageError, match="closed"):
-                    use()
-        with opened() as (_, log):
-            assert sum(log.ends().values()) == 1
+            for number, later in enumerate((0, -5_000, 1, -1)):
+                opened.set_clock(later)
+                written(handles, [said(name, number) for name in NAMES])
+            for records in everything(handles.read).values():
+                times = [each.recorded_at for each in records]
+                assert times == sorted(times)
+                assert set(times) <= {BEGIN_MS, BEGIN_MS + 1}
+
+    def test_recorded_at_never_falls_across_openings(self, opened: Opened) -> None:
+        with opened() as handles:
+            written(handles, [said(A, 0)])
+        opened.set_clock(-60_000)
+        with opened() as handles:
+            written(handles, [said(A, 1)])
+            assert [each.recorded_at for each in handles.read.entity_records(A, 2)] == [BEGIN_MS] * 2
+
+    def test_first_after_a_time(self, opened: Opened) -> None:
+        with opened() as handles:
+            # Ties, and gaps between times: 0, 0, 0, 1, 1, 3.
+            for number, later in enumerate((0, 0, 0, 1, 1, 3)):
+                opened.set_clock(later)
+                written(handles, [said(A, number)])
+            log, partition = handles.read, handles.read.partition_of(A)
+            found = [log.first_after(partition, BEGIN_MS + later) for later in range(-1, 5)]
+            assert found == [0, 3, 5, 5, 6, 6]
+
+    def test_registration_times_never_fall(self, opened: Opened) -> None:
+        """A cut by time takes the definitions registered by then, so the first one may not be the latest."""
+        more = defined(document(more={"type": "string", "refold.reducer": "latest"}))
+        with opened() as handles:
+            handles.write.register(THING)
+            opened.set_clock(-1_000)
+            handles.write.register(OTHER)
+            written(handles, [said(A, 0)])
+            opened.set_clock(-500)
+            handles.write.register(more)
+            handles.read.refresh()
+            log = handles.read
+            times = [each.registered_at for each in log.registry]
+            assert times == sorted(times)
+            record = log.record_at(log.partition_of(A), 0)
+            assert record is not None
+            assert record.recorded_at >= times[0]

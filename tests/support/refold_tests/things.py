@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from refold.avro.definition import TypeDefinition, parse
@@ -79,3 +79,11 @@ _holding_calls: list[None] = []
 
 PICKY = defined(document(start=custom(picky)))
 HOLDING = defined(document(start=custom(holding)))
+
+
+def versions(count: int) -> Iterator[TypeDefinition]:
+    """Versions of `everything` that can follow one another in any order; `last` folds another way in each."""
+    for number in range(count):
+        reducer = ("max", "latest", "min", "first")[number % 4]
+        last = {"type": "long", "refold.reducer": reducer, "refold.inline": 1000 + number}
+        yield defined(document(last=last))

@@ -10,8 +10,9 @@ FOLDERS = ("avro", "reducers", "streams", "agents", "sinks", "explorer")
 
 
 def shipped_files(root: Path = ROOT) -> Iterator[str]:
-    """Every file of the import package, as its path in a wheel: `refold/avro/ids.py`."""
+    """Every file that is shipped, as its path in a wheel: `refold/avro/ids.py`."""
     package = root / "src" / "refold"
+    yield from (path.name for path in (root / "src").glob("*.py"))
     for base in (package, *(package / folder for folder in FOLDERS)):
         # rglob does not follow links: each folder is walked once, from its own link.
         for path in base.rglob("*"):

@@ -1,0 +1,147 @@
+"""The commit at which an agent stopped doing what a recording says.
+
+1. The bad commit is replayed and has to part from the recording; the good one has to do the same as it.
+2. As long as commits lie between: the one that halves them best is replayed. One that parts is the new bad one, one
+   that does the same another good one. One that cannot be replayed (it does not import, it hangs, it has no such
+   function) is passed over, and the next best taken.
+3. What is left is the first bad commit; or, where those before it could not be replayed, one of several.
+
+Each commit is checked out into a temporary work tree and replayed in a process of its own (probe.py), from that tree:
+modules of one commit cannot stand in for those of another. The replay has no network and no log.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from refold.agents.bisect.probe import Finding
+from refold.agents.bisect.repository import Commit, Repository
+from refold.agents.journal.record import Recording
+from refold.avro.errors import InputError
+
+TIMEOUT_S = 300.0
+SAID_LINES_MAX = 5
+
+Tested = Callable[[Commit, Finding], None]
+
+
+class Bisected(NamedTuple):
+    """What was found. suspects: the first bad commit, or several where those between could not be replayed.
+
+    finding: how the last known bad one of them, the first in the list, parts. tested: every commit replayed, in order.
+    """
+
+    suspects: tuple[Commit, ...]
+    finding: Finding
+    tested: tuple[tuple[Commit, Finding], ...]
+
+    @property
+    def first_bad(self) -> Commit | None:
+        """The commit at which it parts; None where it is one of several."""
+        return self.suspects[0] if len(self.suspects) == 1 else None
+
+
+def bisect(
+    recording: Recording, entry: str, repository: Repository, good: str, bad: str, *, redactor: str = "",
+    settings: Mapping[str, str] = MappingProxyType({}),
+    timeout_s: float = TIMEOUT_S, tested: Tested = lambda commit, finding: None,
+) -> Bisected:  # fmt: skip
+    """The first commit after `good`, up to `bad`, whose agent parts from the recording.
+
+    recording: with the values of what was read (recordings/values.py). entry: the agent, as module:function; redactor:
+    what the recording went through, likewise. settings: for the environment of the agents. tested: told of every
+    commit that was replayed. InputError where good and bad are not that.
+    """
+    search = _Search(recording, entry, redactor, repository, settings, timeout_s, tested)
+    return search.run(repository.commit(good), repository.commit(bad))
+
+
+class _Search:
+    def __init__(
+        self, recording: Recording, entry: str, redactor: str, repository: Repository,
+        settings: Mapping[str, str], timeout_s: float, tested: Tested,
+    ) -> None:  # fmt: skip
+        self._recording = recording
+        self._entry = entry
+        self._redactor = redactor
+        self._repository = repository
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._tell = tested
+        self._found: dict[Commit, Finding] = {}
+
+    def run(self, good: Commit, bad: Commit) -> Bisected:
+        if good.id == bad.id or not self._repository.is_ancestor(good.id, bad.id):
+            raise InputError(f"{good.id[:12]} did not lead to {bad.id[:12]}: --good names a commit before --bad")
+        finding = self._ended(bad, "parted", "--bad", "does what was recorded")
+        self._ended(good, "same", "--good", "parts from the recording already")
+        goods, unusable = [good.id], set[str]()
+        while True:
+            left = self._repository.halving(bad.id, goods)
+            following = next((each for each in left if each != bad.id and each not in unusable), None)
+            if following is None:
+                suspects = [bad, *(self._repository.commit(each) for each in left if each != bad.id)]
+                return Bisected(tuple(suspects), finding, tuple(self._found.items()))
+            commit = self._repository.commit(following)
+            found = self._probed(commit)
+            if found.status == "parted":
+                bad, finding = commit, found
+            elif found.status == "same":
+                goods.append(commit.id)
+            else:
+                unusable.add(commit.id)
+
+    def _ended(self, commit: Commit, status: str, option: str, otherwise: str) -> Finding:
+        found = self._probed(commit)
+        if found.status == status:
+            return found
+        said = " ".join(found.lines[:SAID_LINES_MAX])
+        what = f"cannot be replayed: {said}" if found.status == "unusable" else f"{otherwise}. {said}".rstrip(". ")
+        raise InputError(f"{option} {commit.id[:12]} ({commit.subject}) {what}; name another commit")
+
+    def _probed(self, commit: Commit) -> Finding:
+        with (
+            tempfile.TemporaryDirectory(prefix="refold-bisect-") as name,
+            self._repository.checked_out(commit.id) as at,
+        ):
+            found = self._in_child(Path(name), at)
+        self._found[commit] = found
+        self._tell(commit, found)
+        return found
+
+    def _in_child(self, folder: Path, tree: Path) -> Finding:
+        recording, answer = folder / "recording.json", folder / "finding.json"
+        recording.write_bytes(msgspec.json.encode(self._recording))
+        probe = [sys.executable, "-P", "-m", "refold.agents.bisect.probe"]
+        command = [*probe, recording, self._entry, self._redactor, tree, answer]
+        if not tree.is_dir():
+            return Finding(status="unusable", lines=(f"it has no folder {self._repository.inside}",))
+        try:
+            done = subprocess.run(
+                [str(each) for each in command], cwd=tree, env=self._environment(), stdin=subprocess.DEVNULL,
+                capture_output=True, timeout=self._timeout_s, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Finding(status="unusable", lines=(f"it was not done after {self._timeout_s:g} s (--timeout)",))
+        if not answer.exists():
+            said = done.stderr.decode(errors="replace").strip().splitlines()[-SAID_LINES_MAX:]
+            return Finding(status="unusable", lines=(f"its process ended with {done.returncode}", *said))
+        return msgspec.json.decode(answer.read_bytes(), type=Finding)
+
+    def _environment(self) -> dict[str, str]:
+        """This process's, in which nothing is imported from the user's own work tree."""
+        top, kept = self._repository.top.resolve(), []
+        for each in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+            place = Path(each).resolve()
+            if each and top != place and top not in place.parents:
+                kept.append(each)
+        return {**os.environ, **self._settings, "PYTHONPATH": os.pathsep.join(kept), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,0 +1,112 @@
+"""One commit's agent, replayed against a recording, in a process of its own:
+
+    python -P -m refold.agents.bisect.probe RECORDING ENTRY REDACTOR FOLDER ANSWER
+
+FOLDER is the commit's; what is imported comes from there first (and from FOLDER/src), refold itself from where this
+process has it. ANSWER is the file that the finding is written to, for the agent may print what it likes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+import msgspec
+
+from refold.agents.compare.compare import compare
+from refold.agents.compare.divergence import Divergence, divergence_json
+from refold.agents.compare.telling import told
+from refold.agents.entry import Agent, agent_of
+from refold.agents.journal.record import Plain, Recording
+from refold.agents.recorder.answers import Departure
+from refold.agents.redaction.redactor import for_run
+from refold.agents.redaction.tokens import kept_key
+from refold.agents.replay.run import replayed
+from refold.agents.replay.unrecorded import Unrecorded
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it. lines: for people; step: where it parts, None where it did at the end, or did not.
+
+    same: the code did what was recorded. parted: it did not. unusable: nothing can be said of this commit.
+    """
+
+    status: Literal["same", "parted", "unusable"]
+    lines: tuple[str, ...] = ()
+    step: int | None = None
+    divergence: Plain = None
+
+
+def probe(recording: Recording, entry: str, folder: Path, redactor: str = "") -> Finding:
+    """Replay the agent that stands in a folder; redactor: the function that the recording went through, likewise."""
+    try:
+        agent = _found(entry, folder, "agent")
+        redact = for_run(_found(redactor, folder, "redactor"), _redaction_key) if redactor else None
+    except Exception as error:  # whatever a half-finished commit raises when it is imported
+        return Finding(status="unusable", lines=(f"{type(error).__name__}: {error}",))
+    try:
+        done = replayed(agent, recording, redact=redact)
+    except Departure as departure:
+        return _departed(recording, departure)
+    if done.is_same:
+        return Finding(status="same")
+    found = compare(recording, done.now, exact=True)
+    if found is None:
+        return Finding(status="parted", lines=tuple(str(done.parting).splitlines()))
+    return _parted(found)
+
+
+def _departed(recording: Recording, departure: Departure) -> Finding:
+    """The code asked for what is not recorded, or did what it may not; it may have parted before that already."""
+    last = departure.left_in
+    if departure.so_far is not None:
+        steps = (*departure.so_far.steps, *([last] if last is not None else []))
+        found = compare(recording, msgspec.structs.replace(departure.so_far, steps=steps), exact=True)
+        is_before = last is not None and found is not None and found.step is not None and found.step < last.number
+        if found is not None and is_before:
+            return _parted(found)
+        if found is not None and isinstance(departure, Unrecorded):  # how the step would have ended is not known
+            return _parted(msgspec.structs.replace(found, also=(), later=()))
+    step = None if last is None else last.number
+    return Finding(status="parted", lines=tuple(str(departure).splitlines()), step=step)
+
+
+def _parted(found: Divergence) -> Finding:
+    return Finding(
+        status="parted", lines=tuple(told(found, is_short=True)), step=found.step, divergence=divergence_json(found)
+    )
+
+
+def _found(entry: str, folder: Path, what: str) -> Agent:
+    sources = folder / "src"
+    if sources.is_dir():
+        sys.path.insert(0, str(sources))
+    found = agent_of(entry, folder, what)
+    place = _place(sys.modules.get(entry.rpartition(":")[0]))
+    if place is not None and folder.resolve() not in place.parents:
+        raise ImportError(f"{entry} comes from {place}, and not from this commit")
+    return found
+
+
+def _redaction_key() -> bytes:
+    """The log's, which whoever started this had: tokens are to be those that were recorded."""
+    return kept_key(None, os.environ)
+
+
+def _place(module: ModuleType | None) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file else None
+
+
+def main() -> None:
+    """See the module."""
+    recording, entry, redactor, folder, answer = sys.argv[1:]
+    run = msgspec.json.decode(Path(recording).read_bytes(), type=Recording)
+    Path(answer).write_bytes(msgspec.json.encode(probe(run, entry, Path(folder), redactor)))
+
+
+if __name__ == "__main__":
+    main()

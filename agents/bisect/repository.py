@@ -1,0 +1,84 @@
+"""A git repository whose history is searched: its commits, and each of them in a work tree of its own.
+
+Nothing but `git worktree add` and `remove` changes anything in it, and these only what git keeps about linked work
+trees: no branch, no index and no file of the user's own work tree. Hooks do not run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from refold.avro.errors import InputError
+
+
+class Commit(NamedTuple):
+    """A commit: its whole id, and the first line of its message."""
+
+    id: str
+    subject: str
+
+
+class Repository:
+    """The repository that a folder is in. inside: that folder, from the top of the work tree on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.top = Path(self._git("rev-parse", "--show-toplevel").strip())
+        self.inside = self._git("rev-parse", "--show-prefix").strip()
+
+    def commit(self, revision: str) -> Commit:
+        """The commit behind a revision; InputError where there is none."""
+        try:
+            found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").strip()
+        except InputError:
+            raise InputError(f"{revision}: no such commit in {self.top}; give a revision as git takes it") from None
+        return Commit(found, self._git("log", "-1", "--format=%s", found).strip())
+
+    def is_ancestor(self, older: str, newer: str) -> bool:
+        """Whether one commit led to the other."""
+        return self._run("merge-base", "--is-ancestor", older, newer).returncode == 0
+
+    def halving(self, bad: str, good: Iterable[str]) -> list[str]:
+        """The commits that led to `bad` and to none of `good`, `bad` too; those first that halve them best."""
+        lines = self._git("rev-list", "--bisect-all", bad, *(f"^{each}" for each in good)).splitlines()
+        return [line.split(" ", 1)[0] for line in lines]
+
+    @contextmanager
+    def checked_out(self, commit: str) -> Iterator[Path]:
+        """A commit in a temporary work tree: the folder there that `inside` names."""
+        place = Path(tempfile.mkdtemp(prefix="refold-bisect-"))
+        tree = place / "tree"
+        try:
+            self._git("worktree", "add", "--detach", "--force", str(tree), commit)
+            yield tree / self.inside
+        finally:
+            self._run("worktree", "remove", "--force", str(tree))
+            shutil.rmtree(place, ignore_errors=True)
+            self._run("worktree", "prune")
+
+    def _git(self, *arguments: str) -> str:
+        done = self._run(*arguments)
+        if done.returncode:
+            said = " ".join(done.stderr.split()) or f"it ended with {done.returncode}"
+            raise InputError(f"git {arguments[0]} in {self._folder}: {said.removeprefix('fatal: ')}")
+        return done.stdout
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        # What a hook or an editor set for its own repository would point git elsewhere.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        try:
+            return subprocess.run(
+                ["git", "-c", f"core.hooksPath={os.devnull}", *arguments],
+                cwd=self._folder, env=environment, capture_output=True, text=True, check=False,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            what = "git is not on PATH: install it" if self._folder.is_dir() else f"{self._folder}: no such folder"
+            raise InputError(what) from error

@@ -1,0 +1,208 @@
+"""The first place where two recorded runs part, and why: pure, from the two recordings alone.
+
+1. What they were started with: agent, input, seed, state.
+2. Step by step from the first, each looked through as steps.py says. The first step in which anything differs is the
+   one; what it is, is asked further: where another step stands there, both rests are aligned by what their steps ask,
+   which tells a step that was put in or left out from one that was changed, and from steps in another order.
+3. One side has no more steps: the other goes on.
+4. How they ended: outcome, output, failure.
+
+Law: where `exact` finds nothing in two runs whose steps are all committed, their hashes (journal/chain.py) are equal,
+and where the hashes are equal nothing is found. Times, durations, keys, retries of calls and versions never count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal
+
+import msgspec
+
+from refold.agents.compare.aligning import Pair, aligned
+from refold.agents.compare.differences import Difference, differences
+from refold.agents.compare.divergence import Divergence, Later, Side, What, why_of
+from refold.agents.compare.renaming import Renaming
+from refold.agents.compare.steps import Found, Rules, call_tree, failure_tree, found_in, request_key
+from refold.agents.journal.record import Plain, Recording, Step
+from refold.agents.journal.stepping import states
+from refold.avro.canonical import encode, json_tree
+
+
+def compare(a: Recording, b: Recording, *, exact: bool = False) -> Divergence | None:
+    """Where b first parts from a; None where it never does.
+
+    exact: clock, randomness, new ids and the points of reads count as well, which no two live runs share; for a run
+    against its own replay.
+    """
+    return _Comparison(a, b, exact).divergence()
+
+
+class _Comparison:
+    def __init__(self, a: Recording, b: Recording, exact: bool) -> None:
+        self._a, self._b, self._exact = a, b, exact
+        self._names = Renaming()
+        if not exact:
+            self._names.note(a.run, b.run)
+        self._rules = Rules(self._names, exact, asked_first=not (a.has_code or b.has_code))
+
+    def divergence(self) -> Divergence | None:
+        """The whole comparison."""
+        found = self._start() or self._steps() or self._end()
+        if found is None:
+            return None
+        return msgspec.structs.replace(found, forked=_forked(self._a, self._b))
+
+    def _start(self) -> Divergence | None:
+        things: list[tuple[What, Plain, Plain]] = [
+            ("agent", self._a.agent, self._b.agent),
+            ("input", self._a.input, self._b.input),
+            ("seed", self._a.seed, self._b.seed),
+            ("state", self._a.state, self._b.state),
+        ]
+        return self._outside(things, 0)
+
+    def _end(self) -> Divergence | None:
+        things: list[tuple[What, Plain, Plain]] = [
+            ("run_outcome", self._a.outcome, self._b.outcome),
+            ("run_failure", failure_tree(self._a.failure), failure_tree(self._b.failure)),
+            ("output", self._a.output, self._b.output),
+        ]
+        if self._exact:
+            things.append(("patch", _patch(self._a), _patch(self._b)))
+        return self._outside(things, None)
+
+    def _outside(self, things: list[tuple[What, Plain, Plain]], step: int | None) -> Divergence | None:
+        """The first of these that differs: what stands in no step."""
+        for what, one, other in things:
+            if not self._rules.is_same(one, other):
+                return msgspec.structs.replace(self._made(Found(what, one, other), None), step=step)
+        return None
+
+    def _steps(self) -> Divergence | None:
+        for index, (one, other) in enumerate(zip(self._a.steps, self._b.steps, strict=False)):
+            found = list(found_in(one, other, self._rules))
+            if found:
+                return self._in_step(index, found)
+        shorter = min(len(self._a.steps), len(self._b.steps))
+        if shorter == max(len(self._a.steps), len(self._b.steps)):
+            return None
+        return self._alone("a" if len(self._a.steps) > shorter else "b", shorter, is_last=True)
+
+    def _in_step(self, index: int, found: list[Found]) -> Divergence:
+        """What it means that the steps at an index differ."""
+        rest_a, rest_b = self._a.steps[index:], self._b.steps[index:]
+        keys_a = [_key(each, self._names) for each in rest_a]
+        keys_b = [_key(each) for each in rest_b]
+        called_a, called_b = [_calls_of(x) for x in rest_a], [_calls_of(y) for y in rest_b]
+        begin = 1 if keys_a[0] == keys_b[0] else 0
+        pairs = list(aligned(keys_a[begin:], keys_b[begin:], called_a[begin:], called_b[begin:]))
+        if begin or found[0].what in ("answer", "failure"):
+            # The same was asked: whatever they asked for next, this is where they part.
+            made = self._first_of(found, index)
+        elif _is_reordered(pairs, keys_a, keys_b):
+            made = self._made(Found("order", step_tree(rest_a[0]), step_tree(rest_b[0])), index)
+        elif pairs[0].a is None or pairs[0].b is None:
+            made = self._alone("b" if pairs[0].a is None else "a", index)
+        else:
+            made = self._first_of(found, index)
+        return msgspec.structs.replace(made, later=tuple(self._later(pairs[1 - begin :], index + begin)))
+
+    def _first_of(self, found: Sequence[Found], index: int) -> Divergence:
+        also = dict.fromkeys(each.what for each in found if each.what != found[0].what)
+        return msgspec.structs.replace(self._made(found[0], index), also=tuple(also))
+
+    def _alone(self, side: Literal["a", "b"], index: int, *, is_last: bool = False) -> Divergence:
+        """One side has a step at the index that the other has not."""
+        owner = self._a if side == "a" else self._b
+        tree = step_tree(owner.steps[index])
+        other = self._b if side == "a" else self._a
+        # What the other does in its place, where it does anything at all.
+        instead = None if is_last or index >= len(other.steps) else step_tree(other.steps[index])
+        found = Found("step", *((tree, instead) if side == "a" else (instead, tree)))
+        made = self._made(found, index)
+        return msgspec.structs.replace(made, only=side, why="longer" if is_last else "asked", differences=())
+
+    def _made(self, found: Found, index: int | None) -> Divergence:
+        """index: of the steps it stands in, the same on both sides; None where it stands in none."""
+        side_a = self._side(self._a, found.a, index, found.attempt, found.a_call)
+        side_b = self._side(self._b, found.b, index, found.attempt, found.b_call)
+        # What a conversation keeps is what was said to the agent.
+        is_told = found.what == "kept" and not (self._a.has_code or self._b.has_code)
+        return Divergence(
+            step=side_b.step if side_a.step is None else side_a.step, what=found.what,
+            why="answered" if is_told else why_of(found.what),
+            a=side_a, b=side_b, differences=tuple(self._differences(found, index)),
+            only="" if found.what != "call" else "a" if found.b_call is None else "b",
+        )  # fmt: skip
+
+    def _side(self, run: Recording, value: Plain, index: int | None, attempt: int | None, call: int | None) -> Side:
+        if index is None or index >= len(run.steps):
+            return Side(run=run.run, value=value)
+        step = run.steps[index]
+        return Side(run=run.run, step=step.number, name=step.name, attempt=attempt, call=call, value=value)
+
+    def _differences(self, found: Found, index: int | None) -> list[Difference]:
+        if found.what in ("step", "order", "call"):
+            return []
+        if found.what == "kept" and index is not None:
+            state_a, state_b = _state_after(self._a, index), _state_after(self._b, index)
+            # Edits may differ where the states they lead to do not.
+            return differences(self._names.of(state_a), state_b) or differences(found.a, found.b)
+        return differences(self._names.of(found.a), found.b)
+
+    def _later(self, pairs: Sequence[Pair], index: int) -> Iterator[Later]:
+        for pair in pairs:
+            one = None if pair.a is None else self._a.steps[index + pair.a]
+            other = None if pair.b is None else self._b.steps[index + pair.b]
+            if one is not None and other is not None:
+                # Behind a divergence states differ by nature.
+                found = next((each for each in found_in(one, other, self._rules) if each.what != "kept"), None)
+                if found is not None:
+                    yield Later(a=one.number, b=other.number, what=found.what)
+            elif one is not None:
+                yield Later(a=one.number, b=None, what="step")
+            elif other is not None:
+                yield Later(a=None, b=other.number, what="step")
+
+
+def step_tree(step: Step) -> Plain:
+    """What a step asks and gives back, as a JSON tree."""
+    return {"calls": [call_tree(each) for each in step.calls], "result": step.result}
+
+
+def _state_after(run: Recording, index: int) -> Plain:
+    return next(islice(states(run), index + 1, None))
+
+
+def _is_reordered(pairs: Sequence[Pair], a: Sequence[str], b: Sequence[str]) -> bool:
+    """Whether what stands first on a side comes later on the other, and belongs to nothing there."""
+    alone_a = {a[pair.a] for pair in pairs if pair.a is not None and not pair.same}
+    alone_b = {b[pair.b] for pair in pairs if pair.b is not None and not pair.same}
+    first = pairs[0]
+    return (first.a is None or a[first.a] in alone_b) and (first.b is None or b[first.b] in alone_a)
+
+
+def _key(step: Step, names: Renaming | None = None) -> str:
+    """What a step asks, or gives back where it asks nothing of the world: equal for steps that belong together."""
+    asked = [request_key(each.asked, names) for each in step.calls]
+    silent = all(each.asked.kind == "decide" for each in step.calls)
+    result: Any = None
+    if silent:
+        result = step.result if names is None else names.of(step.result)
+    return encode(json_tree([step.name, asked, result], "step")).hex()
+
+
+def _calls_of(step: Step) -> tuple[Any, ...]:
+    return (step.name, *((each.asked.kind, each.asked.name) for each in step.calls))
+
+
+def _patch(run: Recording) -> Plain:
+    return [[each.at, each.patch] for each in run.parted]
+
+
+def _forked(a: Recording, b: Recording) -> Plain:
+    for side, child, parent in (("b", b, a), ("a", a, b)):
+        if child.parent and child.parent == parent.run:
+            return {"side": side, "parent": parent.run, "at": child.forked_at, "patch": child.patch}
+    return None

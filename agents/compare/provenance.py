@@ -1,0 +1,124 @@
+"""What stands behind the first divergence in the logs: on each side the observations, and what they were derived from.
+
+    a read that was answered otherwise   each field of the entity that differs, at the two points it was read at
+    any other thing in a step            the step as it is recorded; of a conversation the tool call, or the message
+    what a run began or ended with       the run
+
+Each is a field of an entity, with the chain of its causes. A side whose log has not (or not any more) what the
+recording names has no chain there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from refold.agents.compare.divergence import Divergence, Side, What
+from refold.agents.journal.delta import is_same
+from refold.agents.journal.record import Call, Recording
+from refold.agents.recorder.log_reach import read_again
+from refold.avro.errors import InputError
+from refold.streams.client import Log
+from refold.streams.trace import Link, trace
+from refold.streams.view import EntityView
+
+DEPTH = 2
+
+
+class Behind(NamedTuple):
+    """One field on one side, the nearest observation first. key: of a map field, else None."""
+
+    side: Literal["a", "b"]
+    entity: str
+    field: str
+    key: str | None
+    chain: tuple[Link, ...]
+
+
+class Known(NamedTuple):
+    """A run and the log it stands in."""
+
+    run: Recording
+    log: Log
+
+
+OF_RUN: dict[What, str] = {
+    "agent": "agent", "input": "input", "seed": "seed", "state": "state", "run_outcome": "outcome", "output": "output",
+    "run_failure": "error", "patch": "fork_patch",
+}  # fmt: skip
+OF_ACTION: dict[What, str] = {"arguments": "inputs", "tool": "tool", "call": "tool", "answer": "output",
+                              "failure": "output"}  # fmt: skip
+
+
+def provenance(found: Divergence, a: Known, b: Known, depth: int = DEPTH) -> list[Behind]:
+    """What stands behind both sides, a's first. depth: how many causes back a chain goes."""
+    read_a, read_b = _read(found.a, a.run, found.what), _read(found.b, b.run, found.what)
+    if read_a is not None and read_b is not None:
+        return list(_of_reads(read_a, read_b, a, b, depth))
+    sides = (("a", found.a, a), ("b", found.b, b))
+    return [each for name, side, known in sides for each in _of_side(name, side, known, found.what, depth)]  # type: ignore[arg-type]
+
+
+def _read(side: Side, run: Recording, what: What) -> Call | None:
+    """The call that a divergence is about, where it is a read that was answered."""
+    if what != "answer" or side.step is None or side.call is None or side.attempt is None:
+        return None
+    step = next(each for each in run.steps if each.number == side.step)
+    call = step.attempts[side.attempt - 1].calls[side.call - 1]
+    return call if call.asked.kind == "read" and isinstance(call.answer, dict) else None
+
+
+def _of_reads(read_a: Call, read_b: Call, a: Known, b: Known, depth: int) -> Iterator[Behind]:
+    entity = read_a.asked.name
+    view_a, view_b = _as_read(read_a, a.log), _as_read(read_b, b.log)
+    if view_a is None or view_b is None:
+        for name, read, known in (("a", read_a, a), ("b", read_b, b)):
+            ids = [bytes.fromhex(each) for each in read.answer.get("observations", ())]
+            chain = _near(trace(known.log.port, known.log.point().cut, ids), depth)
+            yield Behind(name, entity, "", None, chain)  # type: ignore[arg-type]
+        return
+    one, other = view_a.shown(), view_b.shown()
+    for field in dict.fromkeys([*one, *other]):
+        if field in one and field in other and is_same(one[field], other[field]):
+            continue
+        if field in one:
+            yield Behind("a", entity, field, None, _near(view_a.why(field), depth))
+        if field in other:
+            yield Behind("b", entity, field, None, _near(view_b.why(field), depth))
+
+
+def _as_read(read: Call, log: Log) -> EntityView | None:
+    """The entity at the point it was read at; None where this log cannot say."""
+    try:
+        return read_again(log, read.asked.name, read.answer)
+    except InputError:
+        return None
+
+
+def _of_side(name: Literal["a", "b"], side: Side, known: Known, what: What, depth: int) -> Iterator[Behind]:
+    for entity, field, key in _places(side, known.run, what):
+        try:
+            chain = known.log.state(entity).why(field, key)
+        except InputError:  # nothing of it stands in this log
+            continue
+        yield Behind(name, entity, field, key, _near(chain, depth))
+        return
+
+
+def _places(side: Side, run: Recording, what: What) -> Iterator[tuple[str, str, str | None]]:
+    """Where in the log it stands, likeliest first: a fork's first steps are its parent's."""
+    if what in OF_RUN:
+        yield f"run/{run.run}", OF_RUN[what], None
+    elif side.step is not None:
+        for owner in (run.run, run.parent):
+            step = f"{owner}#{side.step}"
+            if run.has_code:
+                yield f"step/{step}", "journal", str(side.attempt or 1)
+                continue
+            if what in OF_ACTION and side.call is not None:
+                yield f"action/{step}.{side.call}", OF_ACTION[what], None
+            yield f"step/{step}", "message" if what == "result" else "decision", None
+
+
+def _near(chain: list[Link], depth: int) -> tuple[Link, ...]:
+    return tuple(each for each in chain if each.depth <= depth)

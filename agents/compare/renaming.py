@@ -1,0 +1,56 @@
+"""What the world gives anew in every live run: clock, randomness, ids. It is no difference by itself.
+
+Two live runs of one agent hear other times and other random ids, and carry them into their arguments and states. So
+where a run hears such an answer, it is noted which of the other run's stands for it, and a's trees are compared as b
+would have written them. Each run's own id is such a name too. Texts are replaced wherever they occur, from 8
+characters on; numbers where they stand alone. What the code computes from them (a time plus an hour) is no more the
+same, and counts as different.
+"""
+
+from __future__ import annotations
+
+from refold.agents.journal.delta import is_same
+from refold.agents.journal.record import Call, Kind, Plain
+
+FRESH: frozenset[Kind] = frozenset({"now", "random", "uuid", "observe"})
+"""Kinds whose answers are new in every live run."""
+
+CHARACTERS_MIN = 8
+
+
+class Renaming:
+    """Names of a and what b calls the same."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._numbers: dict[int | float, int | float] = {}
+
+    def note(self, a: Plain, b: Plain) -> None:
+        """From here on a's value stands for b's."""
+        if isinstance(a, str) and isinstance(b, str):
+            if a != b and min(len(a), len(b)) >= CHARACTERS_MIN:
+                self._texts[a] = b
+        elif type(a) in (int, float) and type(b) in (int, float) and a != b:
+            self._numbers[a] = b
+
+    def heard(self, a: Call, b: Call) -> None:
+        """Note the answers to the same question, where it is one whose answer is new each time."""
+        if a.asked.kind in FRESH:
+            self.note(a.answer, b.answer)
+
+    def is_same(self, a: Plain, b: Plain) -> bool:
+        """Whether b is a by other names."""
+        return is_same(a, b) or (bool(self._texts or self._numbers) and is_same(self.of(a), b))
+
+    def of(self, a: Plain) -> Plain:
+        """a's tree as b would have it."""
+        if isinstance(a, str):
+            for old, new in self._texts.items():
+                if old in a:
+                    a = a.replace(old, new)
+            return a
+        if type(a) in (int, float):
+            return self._numbers.get(a, a)
+        if isinstance(a, dict):
+            return {self.of(key): self.of(value) for key, value in a.items()}
+        return [self.of(each) for each in a] if isinstance(a, list) else a

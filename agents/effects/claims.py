@@ -1,0 +1,146 @@
+"""Who may carry an effect out: what the log says of its claims, taken in the log's order.
+
+1. `intended` with a new token asks for the claim. It is granted if, at its place in the log, no claim before it is
+   open and the effect is not done; else it is denied for good. What stands behind it plays no part, so every reader of
+   the log decides alike, and a process that was denied and died leaves nothing that could be granted later.
+2. A granted claim is open until its `failed` or `released`. `unknown` leaves it open: nobody else gets it.
+3. `done` settles the effect whatever else is said, of whatever claim: the first one's result is the result.
+4. A token of which anything was said before is not granted. What is said of a claim that is not open changes nothing,
+   except by 3, and where a person says again of the one that failed last that it was not done: attempts count anew.
+
+A token is `<run>:<unique>`: so the run that holds a claim is known from it. Retractions play no part here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PROBE = "probe"
+"""reconciled_by of what a probe found out within an attempt; it uses up the attempt, a person's word does not."""
+
+
+def token_of(run: str, unique: str) -> str:
+    """A claim's token."""
+    return f"{run}:{unique}"
+
+
+def run_of(token: str) -> str:
+    """The run that made a claim."""
+    return token.rpartition(":")[0]
+
+
+@dataclass(slots=True)
+class Claim:
+    """A granted claim that is open. intended_at in microseconds."""
+
+    token: str
+    intended_at: int
+    lease_ms: int
+    is_unknown: bool = False
+
+    @property
+    def run(self) -> str:
+        """Who made it."""
+        return run_of(self.token)
+
+    @property
+    def until(self) -> int:
+        """When its holder must have come to an end, in microseconds."""
+        return self.intended_at + self.lease_ms * 1000
+
+
+@dataclass(slots=True)
+class Finished:
+    """That it took place; result: as it stands in the log, or None where it is not there."""
+
+    token: str
+    result: Any = None
+
+
+@dataclass(slots=True)
+class Failed:
+    """How the last attempt failed; error: as it stands in the log; at in microseconds."""
+
+    token: str
+    at: int = 0
+    backoff_ms: int = 0
+    error: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether another attempt may help."""
+        return self.error.get("retryable") is not False
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the log says of one effect below `offset`; taken on by `take`.
+
+    holder: the open claim. attempts: how many claims were granted. failures: how many of them failed since a person
+    said last that it may be tried again. is_settled: whether `settled_at` stands.
+    """
+
+    offset: int = 0
+    holder: Claim | None = None
+    done: Finished | None = None
+    attempts: int = 0
+    failures: int = 0
+    failed: Failed | None = None
+    is_settled: bool = False
+    ended: dict[str, str] = field(default_factory=dict)
+    tokens: set[str] = field(default_factory=set)
+
+    def take(self, patch: Mapping[str, Any], cleared: tuple[str, ...] = ()) -> None:
+        """The next observation of the effect, in log order."""
+        self.is_settled = "settled_at" in patch or (self.is_settled and "settled_at" not in cleared)
+        for token, said in (patch.get("claims") or {}).items():
+            if said == "intended":
+                self._intended(token, patch)
+            elif said == "done":
+                self._done(token, patch)
+            elif said in ("failed", "released"):
+                self._ended(token, said, patch)
+            elif said == "unknown" and self.holder is not None and self.holder.token == token:
+                self.holder.is_unknown = True
+            self.tokens.add(token)
+
+    @property
+    def status(self) -> str:
+        """The effect's fate: "" where nothing was said of it."""
+        if self.done is not None:
+            return "done"
+        if self.holder is not None:
+            return "unknown" if self.holder.is_unknown else "intended"
+        return "failed" if self.failed is not None else "released" if self.ended else ""
+
+    def _intended(self, token: str, patch: Mapping[str, Any]) -> None:
+        if token not in self.tokens and self.holder is None and self.done is None:
+            self.attempts += 1
+            self.holder = Claim(token, patch.get("intended_at") or 0, patch.get("lease_ms") or 0)
+
+    def _done(self, token: str, patch: Mapping[str, Any]) -> None:
+        self.ended[token] = "done"
+        self.holder = None
+        if self.done is None:
+            self.done = Finished(token)
+        if self.done.result is None:
+            self.done.result = patch.get("result")
+
+    def _ended(self, token: str, said: str, patch: Mapping[str, Any]) -> None:
+        is_persons = patch.get("reconciled_by", PROBE) != PROBE
+        if self.holder is None or self.holder.token != token:
+            if is_persons and self.holder is None and self.failed is not None and self.failed.token == token:
+                self.failures, self.failed = 0, Failed(token)
+            return
+        self.holder = None
+        self.ended[token] = said
+        if said == "released":
+            self.attempts -= 1
+            return
+        self.failures = 0 if is_persons else self.failures + 1
+        retries = patch.get("retries") or ()
+        last = retries[-1] if retries else {}
+        error = patch.get("error") or {}
+        self.failed = Failed(token, last.get("at") or 0, last.get("backoff_ms") or 0, error)

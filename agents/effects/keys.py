@@ -1,0 +1,62 @@
+"""Idempotency keys: {task}:{step}:{tool}:{hash of the arguments}, the name of an effect everywhere.
+
+The hash is SHA-256 of the arguments' canonical JSON, so the order of keys is nothing. A second call with equal
+arguments in the same step is another effect (two equal mails that are both meant); it ends in .2, the third in .3.
+Every attempt at a step counts anew, so a step that is tried again finds the effects of the attempt before, in the order
+of their calls. `%` and `:` in a task's or tool's name stand as %25 and %3A, so that no two effects can have one key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from refold.agents.journal.record import Plain
+from refold.avro.canonical import json_text
+from refold.avro.envelope import check_name
+
+TYPE = "effect"
+
+
+def inputs_hash(arguments: Plain) -> str:
+    """Lower-case hex SHA-256 of the canonical JSON."""
+    return hashlib.sha256(json_text(arguments, "arguments").encode()).hexdigest()
+
+
+def effect_key(task: str, step: int, tool: str, arguments: Plain, ordinal: int = 1) -> str:
+    """The key of an effect. ordinal: which of the equal calls in its step, counted from 1.
+
+    ValidationError where the arguments are no JSON tree, or task and tool are too long to name an entity.
+    """
+    again = f".{ordinal}" if ordinal > 1 else ""
+    key = f"{_escaped(task)}:{step}:{_escaped(tool)}:{inputs_hash(arguments)}{again}"
+    check_name(entity_of(key), "effect key")
+    return key
+
+
+def entity_of(key: str) -> str:
+    """The entity that keeps an effect."""
+    return f"{TYPE}/{key}"
+
+
+def undo_key(key: str) -> str:
+    """The key of the effect that undoes one."""
+    return f"{key}:undo"
+
+
+class StepKeys:
+    """Gives out the keys of one attempt at a step, in the order of its calls. For one thread."""
+
+    def __init__(self, task: str, step: int) -> None:
+        self._task = task
+        self._step = step
+        self._given: dict[tuple[str, str], int] = {}
+
+    def next(self, tool: str, arguments: Plain) -> str:
+        """The key of the next call."""
+        asked = tool, inputs_hash(arguments)
+        self._given[asked] = self._given.get(asked, 0) + 1
+        return effect_key(self._task, self._step, tool, arguments, self._given[asked])
+
+
+def _escaped(name: str) -> str:
+    return name.replace("%", "%25").replace(":", "%3A")

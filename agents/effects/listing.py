@@ -1,0 +1,137 @@
+"""Effects as people look at them: the fate of each, and what is known of it.
+
+The folded state says most of it; who holds an open claim is decided by the log's order, so what is not done and has a
+claim that is no more than intended or unknown is decided by its records. `intended` past its lease is shown as unknown:
+its holder died, or nobody may count on it any more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from refold.agents.effects.claims import Standing, run_of
+from refold.agents.effects.keys import TYPE, entity_of
+from refold.streams.client import Log
+from refold.streams.view import EntityView
+
+FATES = ("intended", "done", "failed", "released", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One effect. Times in microseconds since 1970, 0 where there is none.
+
+    status: one of FATES. run: who carried it out, or has the claim; runs: all who did. inputs, result, error, retries:
+    as they stand in the log (Ledger.arguments and result open them). until: when the lease of the open claim is over.
+    times_done: how many claims are said to have done it; above 1 somebody said of one that it was not done, wrongly.
+    """
+
+    key: str
+    status: str
+    tool: str
+    run: str
+    runs: frozenset[str]
+    agent: str
+    step: str
+    token: str
+    inputs: Any
+    result: Any
+    receipt: Any
+    error: Mapping[str, Any]
+    retries: tuple[Mapping[str, Any], ...]
+    attempts: int
+    intended_at: int
+    until: int
+    settled_at: int
+    reconciled_by: str
+    undo: str
+    compensates: str
+    compensated_by: str
+    times_done: int
+
+
+def listed(log: Log, now_micros: int, *, keys: Iterable[str] | None = None) -> list[Effect]:
+    """Every effect of a log, or some, in the order in which they were first intended."""
+    if TYPE not in {version.definition.name for version in log.port.registry}:
+        log.port.refresh()
+        if TYPE not in {version.definition.name for version in log.port.registry}:
+            return []
+    names = None if keys is None else [entity_of(each) for each in keys]
+    view = log.rebuild(types=[TYPE]) if names is None else log.rebuild(entities=names)
+    views = {name: view[name] for name in view}
+    open_ones = [name for name, each in views.items() if _is_open(each.fields.get("claims") or {})]
+    standings = dict(_standings(log, open_ones, view.cut.offsets))
+    found = [_effect(each, standings.get(name), now_micros) for name, each in views.items()]
+    return sorted(found, key=lambda each: (each.intended_at, each.key))
+
+
+def _is_open(claims: Mapping[str, str]) -> bool:
+    """Whether only the log's order can tell what became of it."""
+    said = set(claims.values())
+    return "done" not in said and bool(said & {"intended", "unknown"})
+
+
+def _standings(log: Log, names: list[str], offsets: Mapping[int, int]) -> Iterator[tuple[str, Standing]]:
+    """What the log says of some effects below a cut: one pass over each partition that has any of them."""
+    by_partition: dict[int, list[str]] = defaultdict(list)
+    for name in names:
+        by_partition[log.port.partition_of(name)].append(name)
+    for partition, some in by_partition.items():
+        found = {name: Standing() for name in some}
+        for record in log.port.records_among(partition, some, offsets[partition], lambda more: None):
+            said = log.port.registry.decode(record.data)
+            found[record.entity].take(said.patch, said.cleared)
+        yield from found.items()
+
+
+def _effect(view: EntityView, standing: Standing | None, now_micros: int) -> Effect:
+    fields = view.fields
+    claims: Mapping[str, str] = fields.get("claims") or {}
+    done = [token for token, said in claims.items() if said == "done"]
+    token = done[0] if done else fields.get("token", "")
+    status = _closed_status(claims) or fields.get("status", "unknown")
+    until = 0
+    if standing is not None:
+        status = standing.status or status
+        if standing.holder is not None:
+            token, until = standing.holder.token, standing.holder.until
+            if status == "intended" and until <= now_micros:
+                status = "unknown"
+    runs = frozenset(map(run_of, done)) if done else frozenset((run_of(token),))
+    compensation = fields.get("compensation")
+    return Effect(
+        key=fields.get("key") or view.entity.partition("/")[2], status=status, tool=fields.get("tool", ""),
+        run=run_of(token) or fields.get("run", ""), runs=runs, agent=fields.get("agent", ""),
+        step=fields.get("step", ""), token=token, inputs=fields.get("inputs"), result=fields.get("result"),
+        receipt=fields.get("receipt"), error=fields.get("error") or {}, retries=tuple(fields.get("retries") or ()),
+        attempts=fields.get("attempts", 0), intended_at=_micros(fields.get("intended_at")),
+        until=until, settled_at=_micros(fields.get("settled_at")), reconciled_by=fields.get("reconciled_by", ""),
+        undo=compensation.get("undo", "") if isinstance(compensation, dict) else "",
+        compensates=fields.get("compensates", ""), compensated_by=fields.get("compensated_by", ""),
+        times_done=len(done),
+    )  # fmt: skip
+
+
+def _closed_status(claims: Mapping[str, str]) -> str:
+    """The fate of an effect of which no claim is open; "" where nothing is said of any."""
+    said = claims.values()
+    return next((each for each in ("done", "failed", "released") if each in said), "")
+
+
+def _micros(given: Any) -> int:
+    return int(given or 0)
+
+
+Chosen: TypeAlias = Callable[[Effect], bool]
+
+
+def chosen_by(status: str = "", run: str = "", tool: str = "") -> Chosen:
+    """Which effects are asked for; an empty text asks for all."""
+
+    def is_chosen(each: Effect) -> bool:
+        return each.status == (status or each.status) and (not run or run in each.runs) and tool in ("", each.tool)
+
+    return is_chosen

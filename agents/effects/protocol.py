@@ -1,0 +1,347 @@
+"""Carrying an effect out at most once: the protocol, as a generator that a driver runs (driving.py).
+
+What stands of the effect is read from the log (claims.py says how it is decided), then
+
+1. done: its first result is returned, whoever carried it out, in whatever process.
+2. A claim is open.
+   a. Another's, within its lease: its holder is waited for, and the log looked at again.
+   b. One of this run, which no call here has in hand: an earlier process of the run made it and is gone. Or another's
+      whose lease is over. `unknown` is said of it, durably.
+   c. Unknown: the tool's probe is asked. Done: `done` is said with its result. Not done: believed when the claim's
+      lease is over, for until then the request may still be under way; waited for, asked again, and then `failed` is
+      said. Neither, or without a probe: EffectUnknown. It is never sent again before that is settled.
+3. Failed as often as may be, or in a way that no attempt helps: EffectFailed. Else the rest of the backoff is waited
+   for, also where the attempt was made by a process that is gone.
+4. `intended` is said with a new token, flushed, and the log read on until it shows. Denied: again from 1, and
+   `released` is said for whoever looks at the state alone.
+5. A holder that took half of its lease to come here says `released` and raises StorageError: the call would no longer
+   be over when others give it up, which the other half is for.
+6. The tool is called, with the key.
+   a. It returns: `done` is said with the result, durable before it is returned. What cannot be recorded of a result
+      leaves `done` without one, and ResultNotKept.
+   b. It raises NotDone or what its terms call safe: `failed` is said, then 3; the last attempt raises the tool's error.
+   c. It raises anything else: `unknown` is said, then 2c. What is no Exception (Ctrl-C, a cancelled task) goes on up.
+
+Killed before 4: nothing was said. Between 4 and 6a: an open claim stands, which 2b finds. While `done` is flushed: one
+or the other. So nothing is sent that was not intended durably, and nothing is sent twice unless somebody said, rightly
+or wrongly, that it was not done.
+
+A holder that stands still between 5 and 6, for longer than its lease, and whose effect was meanwhile settled as not
+done, sends all the same: no log can hold it back. That is what the key is handed to the tool for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from refold.agents.effects.book import DONE_PRIORITY, Book
+from refold.agents.effects.claims import PROBE, Claim, Standing, token_of
+from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
+from refold.agents.effects.keys import inputs_hash
+from refold.agents.effects.order import Done, Order, Terms
+from refold.agents.journal.record import Plain
+from refold.avro.errors import InputError, StorageError
+from refold.avro.times import time_text
+
+POLL_S, POLL_S_MAX = 0.01, 0.5
+MESSAGE_BYTES_MAX = 900
+
+
+class Logged(NamedTuple):
+    """Have this done with the log, and give what it returns."""
+
+    work: Callable[[], Any]
+
+
+class Asked(NamedTuple):
+    """Call this, awaiting what it returns if it is a coroutine."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+class Wait(NamedTuple):
+    """Let so much time pass."""
+
+    seconds: float
+
+
+Command: TypeAlias = Logged | Asked | Wait
+Steps: TypeAlias = Generator[Command, Any, Any]
+
+
+class Patience:
+    """How long holders of claims are waited for: until the lease is over, by its own times or since it was seen."""
+
+    def __init__(self, now_micros: Callable[[], int]) -> None:
+        self._now_micros = now_micros
+        self._first_seen: dict[str, int] = {}
+
+    def left_s(self, claim: Claim) -> float:
+        """The rest of the wait."""
+        now = self._now_micros()
+        seen = self._first_seen.setdefault(claim.token, now)
+        return (min(claim.until, seen + claim.lease_ms * 1000) - now) / 1e6
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended. has_result: whether `result` is its result. error: what the tool raised, if it did;
+    unknown: the token that this left unknown.
+    """
+
+    has_result: bool = False
+    result: Plain = None
+    error: Exception | None = None
+    unknown: str = ""
+
+
+class Protocol:
+    """Performs orders on a book. now_micros: the clock; new_token: fresh texts; both from outside."""
+
+    def __init__(self, book: Book, now_micros: Callable[[], int], new_token: Callable[[], str]) -> None:
+        self._book = book
+        self._now_micros = now_micros
+        self._new_token = new_token
+        self._in_hand: set[str] = set()
+
+    def perform(self, order: Order, send: Callable[[str], Any], terms: Terms) -> Steps:
+        """The steps of one order; returns the effect's result."""
+        standing: Standing = yield Logged(partial(self._book.read, order.key))
+        cause: Exception | None = None
+        causes: dict[str, Exception | None] = {}
+        patience, poll_s = Patience(self._now_micros), POLL_S
+        while standing.done is None:
+            claim = standing.holder
+            if claim is None:
+                yield from self._require_another(order.key, standing, terms, cause)
+                yield from self._back_off(standing)
+                outcome = yield from self._attempt(order, send, terms, standing)
+                if outcome.has_result:
+                    return outcome.result
+                cause = outcome.error or cause
+                causes[outcome.unknown] = outcome.error
+            elif claim.is_unknown:
+                yield from self._resolve(order, terms, claim, causes.get(claim.token))
+            elif self._is_given_up(order, claim, patience):
+                yield from self._say_unknown(order, claim.token, {"message": "its holder said nothing of its end"})
+            else:
+                yield Wait(max(0.0, min(poll_s, patience.left_s(claim))))
+                poll_s = min(poll_s * 2, POLL_S_MAX)
+            standing = yield Logged(partial(self._book.read, order.key, standing))
+        return (yield Logged(partial(self._book.result, order.key, standing.done.result)))
+
+    def _is_given_up(self, order: Order, claim: Claim, patience: Patience) -> bool:
+        """Step 2b."""
+        is_orphan = claim.run == order.run and claim.token not in self._in_hand
+        return is_orphan or patience.left_s(claim) <= 0
+
+    # 2c
+
+    def _resolve(self, order: Order, terms: Terms, claim: Claim, cause: Exception | None) -> Steps:
+        """Settle a claim that is unknown by the tool's probe, or raise."""
+        if terms.probe is None:
+            raise EffectUnknown(order.key, _sent(claim, cause)) from cause
+        asked_at = self._now_micros()
+        try:
+            found = yield Asked(terms.probe, (order.key, order.arguments))
+        except NotDone as error:
+            found = error
+        except Exception as error:
+            raise EffectUnknown(
+                order.key, f"{_sent(claim, cause)}, and its probe failed with {_named(error)}"
+            ) from error
+        if isinstance(found, Done):
+            yield Logged(partial(self._say_found, order, claim.token, found))
+        elif isinstance(found, NotDone) or found is NotDone:
+            left_s = (claim.until - asked_at) / 1e6
+            if left_s > 0:
+                yield Wait(left_s)
+            else:
+                yield Logged(partial(self._say_not_found, order, claim.token, terms))
+        elif found is None:
+            raise EffectUnknown(order.key, f"{_sent(claim, cause)}, and its probe could not tell") from cause
+        else:
+            told = f"its probe returned a {type(found).__name__} instead of Done(result), None or raising NotDone"
+            raise EffectUnknown(order.key, f"{_sent(claim, cause)}, and {told}") from cause
+
+    # 3
+
+    def _require_another(self, key: str, standing: Standing, terms: Terms, cause: Exception | None) -> Steps:
+        """Raise where it may not be tried again."""
+        failed = standing.failed
+        if failed is None or (standing.failures < terms.attempts_max and failed.is_retryable):
+            return
+        message = yield Logged(partial(self._book.opened, key, "error", failed.error.get("message") or ""))
+        raise EffectFailed(key, standing.attempts, failed.error.get("exception") or "an error", message) from cause
+
+    def _back_off(self, standing: Standing) -> Steps:
+        """Wait for what is left of the last failed attempt's backoff."""
+        if standing.failed is not None and standing.failures:
+            left_ms = standing.failed.backoff_ms - max(0, self._now_micros() - standing.failed.at) / 1000
+            if left_ms > 0:
+                yield Wait(left_ms / 1000)
+
+    # 4 to 6
+
+    def _attempt(self, order: Order, send: Callable[[str], Any], terms: Terms, standing: Standing) -> Steps:
+        """Claim, send, say what came of it; an Outcome."""
+        token = token_of(order.run, self._new_token())
+        intended_at = self._now_micros()
+        try:
+            self._in_hand.add(token)
+            try:
+                yield Logged(partial(self._say_intended, order, token, intended_at, terms, standing))
+                while token not in standing.tokens and not self._is_late(intended_at, terms):
+                    standing = yield Logged(partial(self._book.read, order.key, standing))
+            except (GeneratorExit, InputError):  # killed, or refused: nothing was recorded
+                raise
+            except BaseException:  # it may come to stand in the log, and was not sent
+                yield from self._release(order, token)
+                raise
+            if token in standing.tokens and (standing.holder is None or standing.holder.token != token):
+                yield from self._release(order, token)
+                return Outcome()
+            if self._is_late(intended_at, terms):
+                yield from self._release(order, token, status="released")
+                raise StorageError(
+                    f"effect {order.key}: nothing was sent, for the log took too long to take the claim for its lease "
+                    f"of {terms.lease_s:g} s; try again, or give the tool a longer lease_s"
+                )
+            return (yield from self._send(order, send, terms, token, standing))
+        finally:
+            self._in_hand.discard(token)
+
+    def _is_late(self, intended_at: int, terms: Terms) -> bool:
+        return self._now_micros() - intended_at > terms.lease_ms * 500
+
+    def _send(self, order: Order, send: Callable[[str], Any], terms: Terms, token: str, standing: Standing) -> Steps:
+        """Step 6; an Outcome."""
+        sent_at = self._now_micros()
+        try:
+            answer = yield Asked(send, (order.key,))
+        except GeneratorExit:
+            raise
+        except terms.not_done as error:
+            retryable = error.retryable if isinstance(error, NotDone) else True
+            is_last = standing.failures + 1 >= terms.attempts_max or not retryable
+            said = {**_said_of(error), "retryable": retryable}
+            yield Logged(partial(self._say_failed, order, token, terms, said, standing, is_last=is_last))
+            if is_last or not isinstance(error, Exception):
+                raise
+            return Outcome(error=error)
+        except BaseException as error:
+            yield from self._say_unknown(order, token, _said_of(error), sent_at)
+            if not isinstance(error, Exception):
+                raise
+            return Outcome(error=error, unknown=token)
+        done = answer if isinstance(answer, Done) else Done(answer)
+        times = {"sent_at": sent_at, "duration_ms": (self._now_micros() - sent_at) / 1000}
+        return Outcome(has_result=True, result=(yield Logged(partial(self._say_done, order, token, done, times))))
+
+    # What is said
+
+    def _say_intended(self, order: Order, token: str, at: int, terms: Terms, standing: Standing) -> None:
+        said: dict[str, Any] = {
+            "claims": {token: "intended"}, "token": token, "status": "intended", "intended_at": at,
+            "lease_ms": terms.lease_ms, "attempts": standing.attempts + 1,
+        }  # fmt: skip
+        if not standing.tokens:
+            given = {"agent": order.agent, "run": order.run, "step": order.step, "forked_from": order.forked_from,
+                     "compensates": order.compensates}  # fmt: skip
+            said |= {
+                "key": order.key, "tool": order.tool, "inputs_hash": inputs_hash(order.arguments),
+                "inputs": self._book.inputs(order),
+                **{name: value for name, value in given.items() if value},
+                **({"compensation": {"undo": order.undo}} if order.undo else {}),
+            }  # fmt: skip
+        self._book.say(order, said, cleared=("settled_at",) if standing.is_settled else ())
+
+    def _release(self, order: Order, token: str, **more: str) -> Steps:
+        """Let go of a claim that nothing was sent under; said for what it is worth, for the log may be gone."""
+        try:
+            said = {"claims": {token: "released"}, **more}
+            yield Logged(partial(self._book.say, order, said, is_durable=False))
+        except Exception:
+            return
+
+    def _say_unknown(self, order: Order, token: str, error: Mapping[str, Any], sent_at: int | None = None) -> Steps:
+        """Say it; where the log does not take it, the open claim says the same."""
+        said: dict[str, Any] = {"claims": {token: "unknown"}, "token": token, "status": "unknown"}
+        said["error"] = self._error(order, error)
+        if sent_at is not None:
+            said["sent_at"] = sent_at
+        try:
+            yield Logged(partial(self._book.say, order, said))
+        except StorageError:
+            return
+
+    def _say_found(self, order: Order, token: str, found: Done) -> None:
+        """What a probe found; nothing where somebody settled it meanwhile, and may have had it done since."""
+        holder = self._book.read(order.key).holder
+        if holder is not None and holder.token == token:
+            self._say_done(order, token, found, {"reconciled_by": PROBE})
+
+    def _say_not_found(self, order: Order, token: str, terms: Terms) -> None:
+        """The same, of what a probe did not find."""
+        standing = self._book.read(order.key)
+        if standing.holder is not None and standing.holder.token == token:
+            said = {"exception": "NotDone", "message": "its probe found that it did not take place"}
+            self._say_failed(order, token, terms, said, standing, reconciled_by=PROBE)
+
+    def _say_failed(self, order: Order, token: str, terms: Terms, error: Mapping[str, Any], standing: Standing, *,
+                    is_last: bool = False, **more: str) -> None:  # fmt: skip
+        said = self._error(order, error)
+        backoff_ms = 0 if is_last else terms.backoff_after(standing.failures + 1)
+        retry = {"attempt": standing.attempts, "at": said["at"], "backoff_ms": backoff_ms, "error": said["message"]}
+        patch: dict[str, Any] = {"claims": {token: "failed"}, "token": token, "status": "failed", "error": said,
+                                 "retries": [retry], **more}  # fmt: skip
+        if is_last:
+            patch["settled_at"] = said["at"]
+        self._book.say(order, patch)
+
+    def _say_done(self, order: Order, token: str, done: Done, more: Mapping[str, Any]) -> Plain:
+        """Say it, durably; the result as it was written down. ResultNotKept where it could not be."""
+        said: dict[str, Any] = {"claims": {token: "done"}, "token": token, "status": "done",
+                                "settled_at": self._now_micros(), **more}  # fmt: skip
+        try:
+            if done.receipt:
+                said["receipt"] = self._book.sealed(order, "receipt", self._book.redacted(order, done.receipt))
+            sealed, kept = self._book.sealed_result(order, done.result)
+            result = {"result": sealed, "result_type": "application/json"}
+            self._book.say(order, {**said, **result}, priority=DONE_PRIORITY)
+            return kept
+        except StorageError:
+            raise
+        except Exception as error:  # no JSON, too large, or refused by the redactor: it took place all the same
+            said.pop("receipt", None)
+            self._book.say(order, said, priority=DONE_PRIORITY)
+            raise ResultNotKept(order.key, str(error)) from error
+
+    def _error(self, order: Order, error: Mapping[str, Any]) -> dict[str, Any]:
+        """An error as it stands in a patch."""
+        message = self._book.redacted(order, error.get("message", ""))
+        return {"at": self._now_micros(), **error, "message": self._book.sealed(order, "error", message)}
+
+
+def _said_of(error: BaseException) -> dict[str, Any]:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return {"exception": name, "message": _short(str(error))}
+
+
+def _short(text: str) -> str:
+    """A message that stays within a field's inline limit: a log may have no store."""
+    return text.encode(errors="replace")[:MESSAGE_BYTES_MAX].decode(errors="ignore")
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {_short(str(error))}"
+
+
+def _sent(claim: Claim, cause: Exception | None) -> str:
+    """What is known of a claim whose fate is not."""
+    if cause is not None:
+        return f"it was sent, and the call ended in {_named(cause)}"
+    return f"run {claim.run} set out to send it at {time_text(claim.intended_at)}, and its end was never recorded"

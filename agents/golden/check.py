@@ -1,0 +1,194 @@
+"""Whether a run is what was expected, and if not, how it differs: in lines for people. Pure."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from refold.agents.golden.did import Did
+from refold.agents.golden.expect import ANY, Expectation
+from refold.agents.journal.delta import is_same
+from refold.agents.journal.record import Kind, Plain
+from refold.avro.errors import InputError
+
+_ABSENT = object()
+_SHOWN_MAX = 200
+_AROUND = 3
+_ALIGNED_MAX = 500
+# A name that is expected is looked for past as many others before it is given up.
+_MISSING = 4
+_ORDERED: Mapping[str, Callable[[Plain, Plain], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_KINDS: Mapping[str, Kind] = {"tools": "tool", "decisions": "decide", "model_calls": "model", "reads": "read"}
+
+
+def unmet(expected: Expectation, did: Did, recorded_hash: str) -> str:
+    """How a run is not what was expected of it, in one line or several; "" where it is."""
+    if expected.subject == "exact":
+        return "" if did.hash == recorded_hash else "it did something else than was recorded"
+    if expected.subject == "sequence":
+        return _sequence(expected, did)
+    if expected.subject == "count":
+        return _count(expected, did)
+    return _value(expected, did)
+
+
+def _sequence(expected: Expectation, did: Did) -> str:
+    made = [each if isinstance(each, str) else json.dumps(each) for each in getattr(did, expected.name)]
+    return "" if _fits(expected.value, made) else _side_by_side(expected.value, made)
+
+
+def _fits(pattern: Sequence[str], made: Sequence[str]) -> bool:
+    """Whether names are those of the pattern, where ANY stands for any number of them."""
+    reached = {0}  # how many of `made` the pattern so far may have taken
+    for each in pattern:
+        if each == ANY:
+            reached = set(range(min(reached), len(made) + 1)) if reached else set()
+        else:
+            reached = {at + 1 for at in reached if at < len(made) and made[at] == each}
+    return len(made) in reached
+
+
+def _side_by_side(pattern: Sequence[str], made: Sequence[str]) -> str:
+    """Both in two columns, what differs marked, and what is far from it left out."""
+    rows = list(_aligned(pattern, made))
+    near = {at + by for at, (mark, _, _) in enumerate(rows) if mark == ">" for by in range(-_AROUND, _AROUND + 1)}
+    width = max(map(len, ["expected", *pattern]))
+    lines = [f"       {'expected':{width}}  made"]
+    number = 0
+    for at, (mark, ours, theirs) in enumerate(rows):
+        number += theirs != ""
+        if at in near:
+            lines.append(f"{mark} {number if theirs else '':>4} {ours or '-':{width}}  {theirs or '-'}")
+        elif at - 1 in near or at == 0:
+            lines.append("     ...")
+    return "\n".join(lines)
+
+
+def _aligned(pattern: Sequence[str], made: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Rows of (mark, expected, made), where few names stand alone; "" where one side has none."""
+    pattern, made = pattern[:_ALIGNED_MAX], made[:_ALIGNED_MAX]
+    # alone[i][j]: what the names cost that stand alone from pattern[i] and made[j] on.
+    alone = [[0] * (len(made) + 1) for _ in range(len(pattern) + 1)]
+    for i in range(len(pattern), -1, -1):
+        for j in range(len(made), -1, -1):
+            alone[i][j] = min((cost + alone[x][y] for cost, x, y in _moves(pattern, made, i, j)), default=0)
+    i = j = 0
+    while i < len(pattern) or j < len(made):
+        cost, x, y = min(_moves(pattern, made, i, j), key=lambda move: move[0] + alone[move[1]][move[2]])
+        if y > j or pattern[i] != ANY:
+            yield ">" if cost else " ", pattern[i] if i < x or not cost else "", made[j] if y > j else ""
+        i, j = x, y
+
+
+def _moves(pattern: Sequence[str], made: Sequence[str], i: int, j: int) -> Iterator[tuple[int, int, int]]:
+    """The next rows there can be, as (what a name that stands alone in it costs, next i, next j)."""
+    if i < len(pattern):
+        if pattern[i] == ANY:
+            yield 0, i + 1, j
+            if j < len(made):
+                yield 0, i, j + 1
+            return
+        if j < len(made) and pattern[i] == made[j]:
+            yield 0, i + 1, j + 1
+        yield _MISSING, i + 1, j
+    if j < len(made):
+        yield 1, i, j + 1
+
+
+def _count(expected: Expectation, did: Did) -> str:
+    if expected.is_tool:
+        count, what = did.count(expected.name), f"calls of {expected.name}"
+    elif expected.name == "steps":
+        count, what = len(did.steps), "steps"
+    else:
+        count, what = did.count(kind=_KINDS[expected.name]), expected.name.replace("_", " ")
+    if _holds(expected.operator, count, expected.value):
+        return ""
+    others = f"; it called {', '.join(sorted(set(did.tools))) or 'no tool'}" if expected.is_tool and not count else ""
+    return f"made {count} {what}{others}"
+
+
+def _value(expected: Expectation, did: Did) -> str:
+    if expected.name == "error":
+        return _error(expected, did)
+    if expected.name == "state":
+        try:
+            root = did.state_at(-1 if expected.step is None else expected.step)
+        except InputError as error:
+            return str(error)
+    else:
+        root = getattr(did, expected.name)
+    found = root
+    for at, part in enumerate(expected.path):
+        inner = _member(found, part)
+        if inner is _ABSENT:
+            if expected.operator == "!=":
+                return ""
+            return f"{_path(expected, at + 1)} is not there; {_path(expected, at)} is {shown(found)}"
+        found = inner
+    if _holds(expected.operator, found, expected.value):
+        return ""
+    hint = ""
+    if expected.operator == "=" and str(found) == str(expected.value):
+        hint = f" (a {_kind(found)}, where a {_kind(expected.value)} is expected)"
+    failed = f"; {_failed(did)}" if expected.name == "outcome" and did.failure else ""
+    return f"{_path(expected, len(expected.path))} is {shown(found)}{hint}{failed}"
+
+
+def _error(expected: Expectation, did: Did) -> str:
+    failure = did.failure
+    if failure is None:
+        holds = (expected.value is None) == (expected.operator == "=") and expected.operator != "~"
+    elif expected.operator == "~":
+        holds = str(expected.value) in failure.message
+    else:
+        names = (failure.exception, failure.exception.rpartition(".")[2])
+        holds = (expected.value in names) == (expected.operator == "=")
+    return "" if holds else _failed(did)
+
+
+def _failed(did: Did) -> str:
+    if did.failure is None:
+        return "it did not fail"
+    return f"it failed with {did.failure.exception}: {shown(did.failure.message)}"
+
+
+def _holds(sign: str, found: Plain, value: Plain) -> bool:
+    if sign in ("=", "!="):
+        return is_same(found, value) == (sign == "=")
+    if sign == "~":
+        if isinstance(found, str):
+            return str(value) in found
+        if isinstance(found, list):
+            return any(is_same(each, value) for each in found)
+        return isinstance(found, dict) and str(value) in found
+    numbers = (int, float)
+    both = (type(found) in numbers and type(value) in numbers) or (isinstance(found, str) and isinstance(value, str))
+    return both and _ORDERED[sign](found, value)
+
+
+def _member(tree: Plain, part: str | int) -> Plain:
+    if isinstance(part, int):
+        return tree[part] if isinstance(tree, list) and -len(tree) <= part < len(tree) else _ABSENT
+    return tree.get(part, _ABSENT) if isinstance(tree, dict) else _ABSENT
+
+
+def _path(expected: Expectation, length: int) -> str:
+    head = expected.name if expected.step is None else f"{expected.name}[{expected.step}]"
+    return head + "".join(
+        f"[{each}]" if isinstance(each, int) else f".{each}" if each.isidentifier() else f"[{json.dumps(each)}]"
+        for each in expected.path[:length]
+    )
+
+
+def _kind(value: Plain) -> str:
+    return {str: "text", bool: "boolean", int: "number", float: "number"}.get(type(value), "JSON value")
+
+
+def shown(value: Plain) -> str:
+    """A value on one line, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}... ({len(text)} characters)"

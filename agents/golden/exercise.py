@@ -1,0 +1,79 @@
+"""Today's agent, run against a golden trace, and what it did.
+
+1. The agent's function is run from the start, with the recording's input, state and seed. No log, tool, model or clock
+   is at hand: what the code cannot answer by itself comes from the recording, and waits take no time.
+2. Where `exact` is expected, a request is answered by an equal one of the same attempt of the same step, as in any
+   replay. Otherwise the code may have changed, and is answered as golden/lenient.py says.
+3. What is asked for and not answered ends the run: a Departure, which the agent's code cannot catch for good.
+4. What the agent raises itself is how its run ended, and is judged as that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from refold.agents.entry import Agent, agent_of
+from refold.agents.golden.file import Golden
+from refold.agents.golden.lenient import Lenient
+from refold.agents.golden.verdict import Verdict, judged
+from refold.agents.journal.record import Recording
+from refold.agents.recorder.answers import Departure
+from refold.agents.redaction.redactor import Redact, for_run
+from refold.agents.redaction.tokens import fresh_key
+from refold.agents.replay.run import replayed
+from refold.agents.replay.unrecorded import Unrecorded
+
+
+def exercised(golden: Golden, base: Path, entry: str = "") -> Verdict:
+    """Run the agent that the file names, or another one by its entry, and judge it; base: where entries start from.
+
+    InputError where there is no such agent, or redactor.
+    """
+    named = entry or golden.entry
+    return judged_run(golden, agent_of(named, base), named, base)
+
+
+def judged_run(golden: Golden, agent: Agent, name: str, base: Path) -> Verdict:
+    """Run an agent's function, and judge it; name: what it is called."""
+    did, departure = driven(golden, agent, base)
+    return judged(golden, name, did, "" if departure is None else _told(departure, golden))
+
+
+def _told(departure: Departure, golden: Golden) -> str:
+    if not isinstance(departure, Unrecorded):
+        return str(departure)
+    asked = departure.asked
+    if golden.is_exact:
+        advice = "If it is meant to do otherwise, expect what should hold in place of exact"
+    elif asked.kind in ("tool", "model"):
+        advice = (
+            f"If it is right to ask this, say what is answered: --answer {asked.name}=JSON when the trace is added, or "
+            "in `answers` of its file"
+        )
+    else:
+        advice = "If it is right to ask this, record a run with this code, and make that the golden trace"
+    return f"{departure.what}\n{advice}"
+
+
+def driven(golden: Golden, agent: Agent, base: Path) -> tuple[Recording, Departure | None]:
+    """What an agent's function does against a golden trace, and what it asked for without an answer, if anything."""
+    redact = for_run(agent_of(golden.redact, base, "redactor"), fresh_key) if golden.redact else None
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _driven(golden, agent, redact)
+    with ThreadPoolExecutor(1) as beside:  # a loop runs here already, and a coroutine needs one of its own
+        return beside.submit(_driven, golden, agent, redact).result()
+
+
+def _driven(golden: Golden, agent: Agent, redact: Redact | None) -> tuple[Recording, Departure | None]:
+    answers = None if golden.is_exact else Lenient(golden.run, golden.answers)
+    try:
+        return replayed(agent, golden.run, answers=answers, redact=redact).now, None
+    except Departure as departure:
+        did = departure.so_far or msgspec.structs.replace(golden.run, steps=(), outcome="", output=None, hash="")
+        return did, departure

@@ -1,0 +1,235 @@
+"""A golden trace: one run and what is expected of the code that is run against it, in one file that stands alone.
+
+The file is `NAME.golden.json`, JSON in the form of golden/text.py: kept under version control, read in reviews. It
+holds all that a replay needs, and no log, broker or key is asked for anything.
+
+    refold_golden   1, the format
+    name            what it is called, and its file
+    description     for whoever reads it
+    entry           the agent that is run, `module:function`
+    expect          what must hold of what the agent does now (golden/expect.py)
+    known_bad       what is wrong with the recorded run, where it is kept because it went wrong
+    must_fail       why today's code does not meet the expectations: while it stands here, meeting them is a failure
+    redact          the function that took secrets out, `module:function`: it is applied to what the agent does, too
+    answers         [{name, answer}]: what a tool or a model answers to a request that was not recorded
+    recorded        {run, hash}: which run it was in its log, and the hash it had there
+    run             the Recording (journal/record.py), portable and without hashes (golden/portable.py)
+    sha256          of all the above as JSON with sorted keys and without white space
+
+1. Writing makes the recording portable, chains it, and signs: `sha256`. The file is replaced as a whole.
+2. Reading checks sha256 first. A file that was edited does not match, and is refused until somebody says that the edit
+   is meant: `refold golden sign FILE`. White space and the order of keys are no edit.
+3. What is not known to the format is refused: a misspelled key would be left out unseen.
+4. The recording is chained as it stands, by today's rules: so the format of hashes is no part of the file's.
+5. A later format reads the earlier ones: `_READERS` has one function for each, and it stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from refold.agents.golden.text import compact, parsed, pretty
+from refold.agents.journal.record import Asked, Attempt, Call, Failure, Fork, Plain, Recording, Retry, Step
+from refold.agents.journal.stepping import chained, unchained
+from refold.avro.errors import CorruptionError, InputError
+
+FORMAT = 1
+SUFFIX = ".golden.json"
+_MARK, _SIGNATURE = "refold_golden", "sha256"
+_ADD = "write one with: refold golden add RUN --out"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a tool or a model of that name answers to any request that was not recorded."""
+
+    name: str
+    answer: Plain
+
+
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The run in its log: its id, and the hash it had there."""
+
+    run: str = ""
+    hash: str = ""
+
+
+class Golden(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """One golden trace. run: chained. See the module for the rest."""
+
+    name: str
+    description: str = ""
+    entry: str = ""
+    expect: tuple[str, ...] = ("exact",)
+    known_bad: str = ""
+    must_fail: str = ""
+    redact: str = ""
+    answers: tuple[Answer, ...] = ()
+    recorded: Origin = Origin()
+    run: Recording
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the code has to do all that was recorded, and nothing else."""
+        return any(each.strip() == "exact" for each in self.expect)
+
+    def __repr__(self) -> str:
+        return f"<golden trace {self.name}: {'; '.join(self.expect)}>"
+
+
+def text_of(golden: Golden) -> str:
+    """The file's text, signed."""
+    document = _document(golden)
+    return pretty({**document, _SIGNATURE: _signature(document)})
+
+
+def golden_of(text: str, place: str) -> Golden:
+    """What stands in a file's text; place: its name, for errors.
+
+    InputError where it is no golden trace; CorruptionError where it was edited and not signed again.
+    """
+    document = _parsed(text, place)
+    signature = document.pop(_SIGNATURE, None)
+    if signature != _signature(document):
+        raise CorruptionError(
+            f"{place}: what stands in it is not what was signed: it was edited, or merged badly. If the edit is "
+            f"meant, sign it: refold golden sign {place}"
+        )
+    return _read(document, place)
+
+
+def signed(text: str, place: str) -> str:
+    """The text with what stands in it signed, whatever was signed before."""
+    document = _parsed(text, place)
+    document.pop(_SIGNATURE, None)
+    return text_of(_read(document, place))
+
+
+def write(golden: Golden, folder: Path) -> Path:
+    """Write the file into the folder, which is made where it is missing; its path."""
+    if not _NAME.fullmatch(golden.name):
+        raise InputError(
+            f"a golden trace's name is letters, digits, '.', '_' and '-', up to 100; given {golden.name!r}"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{golden.name}{SUFFIX}"
+    replace(path, text_of(golden))
+    return path
+
+
+def replace(path: Path, text: str) -> None:
+    """The file with this text: whole, or as it was."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read(path: Path) -> Golden:
+    """The golden trace in a file."""
+    return golden_of(_text(path), str(path))
+
+
+def found(place: Path) -> list[Path]:
+    """The files of golden traces in a folder and below it, by name, none that is hidden; a file is itself.
+
+    InputError where there is none.
+    """
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise InputError(f"{place}: no such folder or file; {_ADD} {place}")
+    files = sorted(
+        each
+        for each in place.rglob(f"*{SUFFIX}")
+        if each.is_file() and not any(part.startswith(".") for part in each.relative_to(place).parts)
+    )
+    if not files:
+        raise InputError(f"{place}: no golden trace (*{SUFFIX}) is in it; {_ADD} {place}")
+    return files
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: no golden trace: it is no UTF-8 text ({error})") from None
+
+
+def _parsed(text: str, place: str) -> dict[str, Plain]:
+    try:
+        document = parsed(text)
+    except (ValueError, RecursionError, TypeError) as error:
+        raise InputError(f"{place}: no golden trace: it is no JSON ({error})") from None
+    if not isinstance(document, dict) or _MARK not in document:
+        raise InputError(f"{place}: no golden trace: it has no {_MARK!r}; `refold golden add` writes them")
+    return document
+
+
+def _read(document: dict[str, Plain], place: str) -> Golden:
+    reader = _READERS.get(document[_MARK])
+    if reader is None:
+        raise InputError(
+            f"{place}: its format {document[_MARK]!r} is none that this release reads ({FORMAT} is the newest): "
+            "install the release that wrote it, or a later one"
+        )
+    return reader(document, place)
+
+
+def _read_1(document: dict[str, Plain], place: str) -> Golden:
+    try:
+        golden = msgspec.convert({key: value for key, value in document.items() if key != _MARK}, Golden)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{place}: {error}; see `agents/golden/file.py` for what a golden trace holds") from None
+    unknown = _unknown(document["run"], _tree(unchained(golden.run)), "run")
+    if unknown:
+        raise InputError(f"{place}: {unknown} is nothing that a recorded run has; take it out, or spell it right")
+    return msgspec.structs.replace(golden, run=chained(golden.run))
+
+
+_READERS = {1: _read_1}
+_DEFAULTED = frozenset(
+    name for each in (Recording, Fork, Step, Attempt, Call, Asked, Failure, Retry) for name in each.__struct_fields__
+)
+
+
+def _unknown(given: Plain, known: Plain, path: str) -> str:
+    """The path of a key that was given and is not kept; "" where there is none. Defaults may be left out of either."""
+    if isinstance(given, dict) and isinstance(known, dict):
+        for key, value in given.items():
+            if key in known:
+                inner = _unknown(value, known[key], f"{path}.{key}")
+                if inner:
+                    return inner
+            elif key not in _DEFAULTED:
+                return f"{path}.{key}"
+    elif isinstance(given, list) and isinstance(known, list):
+        for index, (left, right) in enumerate(zip(given, known, strict=False)):
+            inner = _unknown(left, right, f"{path}[{index}]")
+            if inner:
+                return inner
+    return ""
+
+
+def _document(golden: Golden) -> dict[str, Plain]:
+    """In the order of the file. Defaults are left out, but for what one looks for."""
+    tree = _tree(msgspec.structs.replace(golden, run=unchained(golden.run)))
+    tree["expect"] = list(golden.expect)
+    return {_MARK: FORMAT, **{name: tree[name] for name in Golden.__struct_fields__ if name in tree}}
+
+
+def _tree(part: msgspec.Struct) -> Plain:
+    """In JSON's own types: msgspec leaves tuples as they are."""
+    return json.loads(json.dumps(msgspec.to_builtins(part), allow_nan=False))
+
+
+def _signature(document: dict[str, Plain]) -> str:
+    return hashlib.sha256(compact(document).encode()).hexdigest()

@@ -1,0 +1,142 @@
+"""What an agent did against a golden trace, judged: pure, and told so that one sees what to do."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from refold.agents.golden.check import unmet
+from refold.agents.golden.did import Did
+from refold.agents.golden.expect import expectation
+from refold.agents.golden.file import Golden
+from refold.agents.journal.record import Plain, Recording
+from refold.agents.replay.parting import Parting, parting
+from refold.avro.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """An expectation that is not met, and what was found instead: in one line or several."""
+
+    expect: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How today's agent did.
+
+    stopped: what it asked for that nothing answers, "" if nothing. parting: where it first did something else than was
+    recorded, if it came to its end.
+    """
+
+    golden: Golden
+    agent: str
+    did: Did
+    unmet: tuple[Unmet, ...]
+    stopped: str
+    parting: Parting | None
+
+    @property
+    def meets(self) -> bool:
+        """Whether it did what is expected."""
+        return not (self.unmet or self.stopped)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the test passed: it meets the expectations, or does not where it must not yet."""
+        return self.meets != bool(self.golden.must_fail)
+
+    def __str__(self) -> str:
+        """For people, in several lines."""
+        return "\n".join(self._lines())
+
+    @property
+    def tree(self) -> Plain:
+        """For programs, as JSON."""
+        return {
+            "name": self.golden.name,
+            "passed": self.passed,
+            "must_fail": self.golden.must_fail,
+            "agent": self.agent,
+            "outcome": self.did.outcome,
+            "tools": self.did.tools,
+            "hash": self.did.hash,
+            "recorded_hash": self.golden.run.hash,
+            "unmet": [{"expect": each.expect, "found": each.found} for each in self.unmet],
+            "stopped": self.stopped,
+            "parting": None if self.parting is None else str(self.parting),
+        }
+
+    def _lines(self) -> Iterator[str]:
+        golden = self.golden
+        if self.meets:
+            yield f"{golden.name}: {self.agent} does what is expected"
+            if golden.must_fail:
+                yield f"  It was expected not to yet ({golden.must_fail}): take must_fail out of the file, and sign it"
+            return
+        yield f"{golden.name}: {self.agent} does not do what is expected"
+        for said in (golden.description, golden.must_fail and f"Known: {golden.must_fail}"):
+            yield from textwrap.wrap(said, 100, initial_indent="  ", subsequent_indent="  ")
+        for each in self.unmet:
+            yield f"  expected  {each.expect}"
+            yield from _block("found     ", each.found)
+        if self.stopped:
+            yield from _block("stopped   ", self.stopped)
+            yield f"  until then it called {', '.join(self.did.tools) or 'no tool'}"
+        if self.parting is not None:
+            first, *rest = str(self.parting).splitlines()
+            yield f"  parts from the recording at {first}"
+            yield from (f"    {line.strip()}" for line in rest)
+
+
+def judged(golden: Golden, agent: str, did: Recording, stopped: str) -> Verdict:
+    """What a run of an agent comes to; stopped: the departure that ended it, if one did."""
+    done = Did(did)
+    found = []
+    if not stopped:  # what did not come to its end meets or misses what is expected of it by chance
+        for text in golden.expect:
+            said = unmet(expectation(text), done, golden.run.hash)
+            found += [Unmet(text, said)] if said else []
+    return Verdict(golden, agent, done, tuple(found), stopped, None if stopped else parting(did, golden.run))
+
+
+def admitted(golden: Golden) -> Golden:
+    """A golden trace that can do its work. InputError where it could not, and what to do about it.
+
+    1. Its run has code that can be run, and every expectation can be understood.
+    2. A run that did not end cannot be expected to be done again exactly.
+    3. The recorded run meets the expectations; where it was kept because it went wrong (known_bad), it does not: a test
+       that the bad run passes would show nothing.
+    """
+    run = golden.run
+    if not run.has_code:
+        raise InputError(f"run {run.run} was imported, and has no code that could be run against it")
+    expected = [expectation(text) for text in golden.expect]
+    if not expected:
+        raise InputError("nothing is expected: say --expect outcome=succeeded, or leave it out for --expect exact")
+    if not run.outcome and any(each.subject == "exact" for each in expected):
+        raise InputError(
+            f"run {run.run} did not end, so what it did exactly is not known; say --expect what should hold"
+        )
+    missed = [(each.text, said) for each in expected if (said := unmet(each, Did(run), run.hash))]
+    if missed and not golden.known_bad:
+        text, said = missed[0]
+        raise InputError(
+            f"run {run.run} itself does not meet {text}: {' '.join(said.split())}. If that is what went wrong in it, "
+            "say so with --known-bad WHY"
+        )
+    if golden.known_bad and not missed:
+        raise InputError(
+            f"run {run.run} meets all that is expected, so this could not tell good code from bad "
+            f"({golden.known_bad}): add the expectation that it misses"
+        )
+    return golden
+
+
+def _block(head: str, text: str) -> Iterator[str]:
+    """Lines of a text, behind a head and below one another."""
+    first, *rest = text.splitlines()
+    yield f"  {head}{first}".rstrip()
+    yield from (f"  {' ' * len(head)}{line}".rstrip() for line in rest)

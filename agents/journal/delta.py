@@ -1,0 +1,98 @@
+"""What changed between two states, as edits: what a step stores instead of the state.
+
+A state is a JSON tree. An edit names a path of keys and indexes from the root:
+
+    ["set", path, value]                       the member at path is now value (path [] is the whole state)
+    ["remove", path]                           the member of an object is gone
+    ["splice", path, index, removed, items]    in the list at path, `removed` elements at index became `items`
+
+Lists are compared by their common head and tail, which is what appending, dropping and replacing leave: a list that
+grows costs what it grew by. Law: apply(before, edits(before, after)) == after, and neither tree is changed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from refold.agents.journal.record import Edit, Plain
+
+Path = list[str | int]
+
+
+def edits(before: Plain, after: Plain) -> tuple[Edit, ...]:
+    """The edits that make `after` of `before`; none where they are equal. They share values with `after`."""
+    found: list[Edit] = []
+    _compare(before, after, [], found)
+    return tuple(found)
+
+
+def applied(state: Plain, changes: Sequence[Edit]) -> Plain:
+    """The state with the edits made to it, a tree of its own; `state` stays as it is."""
+    return copy.deepcopy(following(state, changes))
+
+
+def following(state: Plain, changes: Sequence[Edit]) -> Plain:
+    """As `applied`, for who only reads: what the edits leave alone is shared with `state`, what they set with them."""
+    for kind, path, *rest in changes:
+        state = _made(state, path, kind, rest)
+    return state
+
+
+def is_same(a: Plain, b: Plain) -> bool:
+    """Equality of JSON trees, where true is no 1."""
+    if type(a) is not type(b):
+        numbers = (int, float)
+        return type(a) in numbers and type(b) in numbers and a == b
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(is_same(value, b[key]) for key, value in a.items())
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(is_same, a, b))
+    return bool(a == b)
+
+
+def _compare(before: Plain, after: Plain, path: Path, found: list[Edit]) -> None:
+    if isinstance(before, dict) and isinstance(after, dict):
+        found += [["remove", [*path, key]] for key in before if key not in after]
+        for key, value in after.items():
+            if key in before:
+                _compare(before[key], value, [*path, key], found)
+            else:
+                found.append(["set", [*path, key], value])
+    elif isinstance(before, list) and isinstance(after, list):
+        _compare_lists(before, after, path, found)
+    elif not is_same(before, after):
+        found.append(["set", path, after])
+
+
+def _compare_lists(before: list[Plain], after: list[Plain], path: Path, found: list[Edit]) -> None:
+    shorter = min(len(before), len(after))
+    head = 0
+    while head < shorter and is_same(before[head], after[head]):
+        head += 1
+    tail = 0
+    while tail < shorter - head and is_same(before[-1 - tail], after[-1 - tail]):
+        tail += 1
+    removed, items = len(before) - head - tail, after[head : len(after) - tail]
+    if removed == len(items) == 1:
+        _compare(before[head], items[0], [*path, head], found)
+    elif removed or items:
+        found.append(["splice", path, head, removed, items])
+
+
+def _made(inside: Plain, path: Path, kind: str, rest: list[Any]) -> Plain:
+    """The tree with one edit made below it; only what lies on the way is copied."""
+    if kind == "set" and not path:
+        return rest[0]
+    if kind == "splice" and not path:
+        index, removed, items = rest
+        return [*inside[:index], *items, *inside[index + removed :]]
+    made = inside.copy()
+    if kind == "remove" and len(path) == 1:
+        del made[path[0]]
+    elif kind == "set" and len(path) == 1:  # the member may be new
+        made[path[0]] = rest[0]
+    else:
+        made[path[0]] = _made(inside[path[0]], path[1:], kind, rest)
+    return made

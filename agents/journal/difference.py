@@ -1,0 +1,100 @@
+"""Where two JSON trees differ, place by place, for people to read.
+
+Lists are compared by their common head and tail, as in a delta: an element that was put in is one difference, and not
+one for each element behind it. Elements between are compared one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refold.agents.journal.delta import is_same
+from refold.agents.journal.record import Plain
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT: Final = _Absent()
+"""Stands where one of the trees has no value at all; null is a value."""
+
+SHOWN_MAX = 100
+
+
+class Difference(NamedTuple):
+    """One place where trees differ. path: `kwargs.order.items[2]`, or "" for the whole; left, right: what stands there,
+    ABSENT where nothing does."""
+
+    path: str
+    left: Plain
+    right: Plain
+
+    def line(self, left: str, right: str) -> str:
+        """One line for people, with what each side is called: `kwargs.id: 18 asked, 17 recorded`."""
+        a, b = shown_apart(self.left, self.right)
+        return f"{self.path}: {a} {left}, {b} {right}" if self.path else f"{a} {left}, {b} {right}"
+
+
+def differences(left: Plain, right: Plain) -> list[Difference]:
+    """All places where they differ, in the order of the left tree; empty where they are the same."""
+    return list(_differences(left, right, ""))
+
+
+def shown(value: Plain, length_max: int = SHOWN_MAX) -> str:
+    """A value as JSON on one line, cut in the middle where it is long."""
+    if isinstance(value, _Absent):
+        return repr(value)
+    text = msgspec.json.encode(value).decode()
+    if len(text) <= length_max:
+        return text
+    half = (length_max - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
+def _differences(left: Plain, right: Plain, path: str) -> Iterator[Difference]:
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in [*left, *(key for key in right if key not in left)]:
+            place = f"{path}.{key}" if path else key
+            yield from _members(left.get(key, ABSENT), right.get(key, ABSENT), place)
+    elif isinstance(left, list) and isinstance(right, list):
+        yield from _elements(left, right, path)
+    elif not is_same(left, right):
+        yield Difference(path, left, right)
+
+
+def _members(left: Plain, right: Plain, place: str) -> Iterator[Difference]:
+    if left is ABSENT or right is ABSENT:
+        yield Difference(place, left, right)
+    else:
+        yield from _differences(left, right, place)
+
+
+def _elements(left: list[Plain], right: list[Plain], path: str) -> Iterator[Difference]:
+    shorter = min(len(left), len(right))
+    head = tail = 0
+    while head < shorter and is_same(left[head], right[head]):
+        head += 1
+    while tail < shorter - head and is_same(left[-1 - tail], right[-1 - tail]):
+        tail += 1
+    for index in range(head, max(len(left), len(right)) - tail):
+        a = left[index] if index < len(left) - tail else ABSENT
+        b = right[index] if index < len(right) - tail else ABSENT
+        yield from _members(a, b, f"{path}[{index}]")
+
+
+def shown_apart(left: Plain, right: Plain) -> tuple[str, str]:
+    """Both values, long texts from where they part: cut elsewhere they could look alike."""
+    if not (isinstance(left, str) and isinstance(right, str)) or len(left) + len(right) <= SHOWN_MAX:
+        return shown(left), shown(right)
+    shorter = min(len(left), len(right))
+    parted = next((index for index in range(shorter) if left[index] != right[index]), shorter)
+    begin = max(0, parted - 20)
+    a, b = (("..." if begin else "") + text[begin : parted + 60] for text in (left, right))
+    return tuple(  # type: ignore[return-value]
+        shown(cut + ("..." if parted + 60 < len(text) else ""), 2 * SHOWN_MAX) for cut, text in ((a, left), (b, right))
+    )

@@ -1,0 +1,217 @@
+"""What stands recorded of a run: its steps, their attempts, and each call in them, asked and answered.
+
+    Recording   a run: what it was started with, its steps, how it ended
+      Step      one step: attempts, what it changed in the state (delta), its result, its place in the chain of hashes
+        Attempt one try of a step: its calls in the order they were begun, and how it failed if it did
+          Call  one thing that was asked for and what came of it, with the retries that were made for it
+
+A call's `kind` says what was asked:
+
+    tool     request {"args": [...], "kwargs": {...}}; answer what the tool returned
+    model    the same around a model client
+    read     name is the entity; answer {"version", "state_hash", "observations" (ids), "cut"}, no values: they are
+             found by the ids (`knew`), so that erasing an observation's content erases what was read of it. In a
+             recording that stands alone (a golden trace) `fields` stands there too.
+    observe  name is the entity; request the patch; answer the observation's id
+    now      answer microseconds since 1970; random: a float in [0, 1); uuid: text
+    decide   request {"choice", "why", "options"}; no answer: it is the code's own
+
+All values are JSON trees, exact to the type of each number (journal/exact.py). Times are microseconds since 1970-01-01.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from refold.avro.canonical import encode, json_tree
+
+Plain: TypeAlias = Any
+"""A JSON value: None, bool, int, float, str, list of them, dict of them by text."""
+
+Kind: TypeAlias = Literal["tool", "model", "read", "observe", "now", "random", "uuid", "decide"]
+Effect: TypeAlias = Literal["", "read", "write"]
+Outcome: TypeAlias = Literal["", "succeeded", "failed", "cancelled", "timed_out", "unknown"]
+
+OF_THE_CODE: frozenset[Kind] = frozenset({"decide"})
+"""Kinds that the agent's code answers by itself: deterministic edges. All others are recorded ones."""
+
+FORMAT = 1
+
+
+class _Struct(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Immutable; defaults are left out where it is written."""
+
+
+class Asked(_Struct, frozen=True):
+    """What was asked for. `hash` names it: equal requests have equal hashes."""
+
+    kind: Kind
+    name: str = ""
+    request: Plain = None
+    effect: Effect = ""
+
+    @property
+    def hash(self) -> str:
+        """Lower-case hex SHA-256 of kind, name and the whole request."""
+        return hashlib.sha256(encode(json_tree([self.kind, self.name, self.request], "request"))).hexdigest()
+
+
+class Failure(_Struct, frozen=True):
+    """How something failed. exception: the class by its qualified name (`builtins.TimeoutError`)."""
+
+    exception: str
+    message: str = ""
+    traceback: str = ""
+    at: int = 0
+    tool: str = ""
+    input: Plain = None
+    output: Plain = None
+    retryable: bool | None = None
+
+
+class Retry(_Struct, frozen=True):
+    """An attempt at a call that failed, counted from 1, and the wait after it."""
+
+    attempt: int
+    failure: Failure
+    backoff_ms: int = 0
+
+
+class Call(_Struct, frozen=True):
+    """One call. key: the idempotency key, where it had a write effect. source: whether it was really made."""
+
+    asked: Asked
+    answer: Plain = None
+    failure: Failure | None = None
+    retries: tuple[Retry, ...] = ()
+    key: str = ""
+    started_at: int = 0
+    duration_ms: float = 0
+    source: Literal["live", "recorded"] = "live"
+
+
+class Attempt(_Struct, frozen=True):
+    """One try of a step, counted from 1. backoff_ms: the wait after it, where it failed and another followed.
+
+    life: how often the run had been begun by then: 1, and 1 more for each time that it was resumed.
+    """
+
+    number: int = 1
+    life: int = 1
+    calls: tuple[Call, ...] = ()
+    failure: Failure | None = None
+    backoff_ms: int = 0
+    started_at: int = 0
+    ended_at: int = 0
+
+
+Edit: TypeAlias = list[Any]
+"""One edit of a state: ["set", path, value], ["remove", path], or ["splice", path, index, removed, [items]]."""
+
+
+class Step(_Struct, frozen=True):
+    """One step, `number` counted from 1.
+
+    outcome: "" while it is pending; "unknown" where it was begun and nothing is known of its end. state_before,
+    state_after: hashes of the state. hash: the chain up to and with this step; previous: up to it (journal/chain.py).
+    """
+
+    number: int
+    name: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    delta: tuple[Edit, ...] = ()
+    result: Plain = None
+    outcome: Outcome = ""
+    state_before: str = ""
+    state_after: str = ""
+    previous: str = ""
+    hash: str = ""
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Those of the last attempt: the one that counts."""
+        return self.attempts[-1].calls if self.attempts else ()
+
+    @property
+    def failure(self) -> Failure | None:
+        """How the last attempt failed, if it did."""
+        return self.attempts[-1].failure if self.attempts else None
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether it came to an end that counts: it is not run again."""
+        return self.outcome not in ("", "unknown")
+
+
+class Fork(_Struct, frozen=True):
+    """Where a run parts from its parent, after the parent's step of that number, and what was changed."""
+
+    at: int
+    patch: Plain = None
+
+    @property
+    def changes(self) -> tuple[Edit, ...]:
+        """What the patch changes in the state: between the parent's step and the child's first."""
+        return tuple(self.patch.get("state", ())) if isinstance(self.patch, dict) else ()
+
+
+class Recording(_Struct, frozen=True):
+    """A run as it stands recorded.
+
+    run: its id. version: of the agent. state: what the run's state was at the start. parent, forked_at, patch: for a
+    fork, the run it came from, the number of the parent's step after which it parts (0: before the first), and what
+    was changed; `steps` then begin with the parent's. forks: of a parent that is a fork itself, where it and those
+    before it part from theirs, oldest first. redacted: it was recorded through a redactor. hash: of the whole run
+    (journal/chain.py). has_code: whether today's code can be run against it; an imported conversation has only what it
+    says.
+    """
+
+    run: str
+    agent: str = ""
+    version: str = ""
+    code_version: str = ""
+    kind: str = ""
+    task: str = ""
+    title: str = ""
+    user: str = ""
+    input: Plain = None
+    seed: int | None = None
+    state: Plain = {}
+    steps: tuple[Step, ...] = ()
+    status: str = ""
+    outcome: Outcome = ""
+    output: Plain = None
+    failure: Failure | None = None
+    started_at: int = 0
+    ended_at: int = 0
+    parent: str = ""
+    forked_at: int = 0
+    patch: Plain = None
+    forks: tuple[Fork, ...] = ()
+    redacted: bool = False
+    hash: str = ""
+    has_code: bool = True
+    flagged: bool = False
+    pinned: bool = False
+    retention_class: str = ""
+    tags: tuple[str, ...] = ()
+    metadata: Plain = {}
+
+    @property
+    def parted(self) -> tuple[Fork, ...]:
+        """Everywhere that this run, or one that it descends from, parts from its parent; oldest first."""
+        return (*self.forks, Fork(at=self.forked_at, patch=self.patch)) if self.parent else self.forks
+
+    @property
+    def given(self) -> Plain:
+        """What the run's code is started with: the input, or what the last fork has in its place."""
+        patches = [each.patch for each in self.parted if isinstance(each.patch, dict) and "input" in each.patch]
+        return patches[-1]["input"] if patches else self.input
+
+
+def to_tree(part: msgspec.Struct) -> Plain:
+    """The JSON tree of any of these."""
+    return msgspec.to_builtins(part)

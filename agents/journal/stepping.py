@@ -1,0 +1,76 @@
+"""A recording gone through step by step with nothing but itself: its states, and the hashes that follow from it.
+
+That is the replay of a run that has no code: a recording is whole where `chained` gives it the hashes that it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import msgspec
+
+from refold.agents.journal.chain import fork_hash, run_hash, start_hash, state_hash, step_hash
+from refold.agents.journal.delta import following
+from refold.agents.journal.record import Plain, Recording
+from refold.avro.errors import InputError
+
+
+def states(recording: Recording) -> Iterator[Plain]:
+    """The state before the first step, and after each one; to be read only, for they share what they have in common."""
+    state = recording.state
+    yield state
+    for step in recording.steps:
+        state = following(begun_with(recording, step.number, state), step.delta)
+        yield state
+
+
+def begun_with(recording: Recording, number: int, state: Plain) -> Plain:
+    """What a step begins with: the state that the one before it left, and what a fork between them changed in it."""
+    for fork in recording.parted:
+        if fork.at == number - 1:
+            state = following(state, fork.changes)
+    return state
+
+
+def state_at(recording: Recording, number: int) -> Plain:
+    """The state behind a step, 0: before the first. InputError where that step did not end."""
+    ended = 0
+    for step in recording.steps:
+        ended = step.number if step.is_committed else ended
+    if not 0 <= number <= ended:
+        raise InputError(f"run {recording.run} has no state behind step {number}: its committed steps end at {ended}")
+    return next(itertools.islice(states(recording), number, None))
+
+
+def chained(recording: Recording) -> Recording:
+    """The recording with all hashes that follow from what stands in it."""
+    state = recording.state
+    previous = start_hash(recording.agent, recording.input, recording.seed, state)
+    before = state_hash(state)
+    steps = []
+    for step in recording.steps:
+        for fork in recording.parted:
+            if step.number == fork.at + 1:
+                previous = fork_hash(previous, fork.patch)
+        begun = begun_with(recording, step.number, state)
+        before = before if begun is state else state_hash(begun)
+        state = following(begun, step.delta)
+        after = state_hash(state) if step.delta else before
+        if step.is_committed:
+            placed = msgspec.structs.replace(step, state_before=before, state_after=after, previous=previous)
+            previous = step_hash(previous, placed)
+            steps.append(msgspec.structs.replace(placed, hash=previous))
+        else:
+            steps.append(step)
+        before = after
+    end = run_hash(previous, recording.outcome, recording.output, recording.failure) if recording.outcome else ""
+    return msgspec.structs.replace(recording, steps=tuple(steps), hash=end)
+
+
+def unchained(recording: Recording) -> Recording:
+    """The recording without what `chained` computes."""
+    steps = tuple(
+        msgspec.structs.replace(step, state_before="", state_after="", previous="", hash="") for step in recording.steps
+    )
+    return msgspec.structs.replace(recording, steps=steps, hash="")

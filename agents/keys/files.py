@@ -1,0 +1,148 @@
+"""A key ring in a folder of its own, one file a key: for development, and for one machine.
+
+    FOLDER/<SHA-256 of the key's id, hex>    {"key": hex, "key_id": text}
+
+The folder is 0700 and its files 0600. Making a key, and destroying one:
+
+1. Lock the folder (flock; the system lets go of it when a process dies).
+2. create: where the file is there, its key counts. Else write NAME.new, sync it, and rename it to NAME: so a key never
+   has two names. A NAME.new that a killed process left was used by nobody, and is overwritten by the next.
+   destroy: remove NAME.new and NAME.
+3. Sync the folder, before anybody seals with the key, or hears that it is gone. Who finds a file in step 2 cannot know
+   whether the process that made it came so far, and syncs too.
+
+Who asks for a key again and again has it from memory, where its file is the same still: each time it is looked whether.
+
+The system overwrites no old blocks when a file goes: on a disk where that matters, encrypt the disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from refold.agents.keys.ring import KEY_BYTES, new_key
+from refold.avro.errors import CorruptionError, StorageError
+
+_NEW = ".new"
+
+
+class FileKeyRing:
+    """Keys in a folder, which is made with the first of them; see KeyRing."""
+
+    def __init__(self, folder: Path, make: Callable[[], bytes] = new_key) -> None:
+        self.place = str(folder)
+        self._folder = folder
+        self._make = make
+        self._held: tuple[str, Path, tuple[int, int, int], bytes] | None = None  # the key given last, and its file
+
+    def create(self, key_id: str) -> bytes:
+        """As KeyRing."""
+        with self._locked() as sync:
+            key = self.get(key_id)
+            if key is None:
+                key = self._make()
+                self._write(key_id, key)
+            sync()
+        return key
+
+    def get(self, key_id: str) -> bytes | None:
+        """As KeyRing."""
+        held = self._held
+        if held is not None and held[0] == key_id and _identity(held[1]) == held[2]:
+            return held[3]
+        path = self._path(key_id)
+        file, found = _identity(path), self._read(path)
+        if file is None or found is None:
+            return None
+        self._held = key_id, path, file, found[1]
+        return found[1]
+
+    def destroy(self, key_id: str) -> None:
+        """As KeyRing."""
+        with self._locked() as sync:
+            path = self._path(key_id)
+            path.with_suffix(_NEW).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            sync()
+
+    def ids(self) -> list[str]:
+        """As KeyRing."""
+        paths = [each for each in self._folder.iterdir() if not each.suffix] if self._folder.is_dir() else []
+        return sorted(found[0] for each in paths if (found := self._read(each)) is not None)
+
+    def refresh(self) -> None:
+        """Files are looked at when they are asked for."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _path(self, key_id: str) -> Path:
+        return self._folder / hashlib.sha256(key_id.encode()).hexdigest()
+
+    @contextmanager
+    def _locked(self) -> Iterator[Callable[[], None]]:
+        """Holds the folder's lock; gives what syncs the folder."""
+        try:
+            if not self._folder.is_dir():
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _sync(self._folder.parent)
+            handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                yield lambda: os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise StorageError(
+                f"{self.place}: the key ring cannot be written ({error.strerror}); free disk, or give this user the "
+                "right to, then repeat"
+            ) from error
+
+    def _write(self, key_id: str, key: bytes) -> None:
+        path = self._path(key_id)
+        new = path.with_suffix(_NEW)
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"key": key.hex(), "key_id": key_id}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+
+    def _read(self, path: Path) -> tuple[str, bytes] | None:
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{path}: the key cannot be read ({error.strerror})") from error
+        try:
+            found = json.loads(text)
+            key_id, key = str(found["key_id"]), bytes.fromhex(found["key"])
+        except (ValueError, KeyError, TypeError):
+            key_id, key = "", b""
+        if path != self._path(key_id) or len(key) != KEY_BYTES:
+            raise CorruptionError(f"{path}: no key of this ring; restore it from a copy, to read what it sealed")
+        return key_id, key
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """What tells a file from any other that stood or stands under its name; None where there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # for each value that is opened
+    except OSError:  # whoever reads it says why
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,161 @@
+"""A key ring in a topic beside the log's own, wrapped by a master key: for all who have the log on Kafka.
+
+`PREFIX.keys`: one partition, compacted. A record's key is CBOR [key id, 8 random bytes], its value the wrapped key
+(master.py), or nothing once it was destroyed. Of several under one id the one at the lowest offset counts, which
+compaction leaves as it is: each has a record key of its own.
+
+Making a key, by any number of processes at once:
+1. Read to the end. Where a key of the id stands, it counts.
+2. Write one, and wait until it is durable.
+3. Read on past it. Another may have come before it: then that one counts, and ours is taken back.
+
+Destroying one:
+1. Read to the end.
+2. Write nothing over each record of the id, over the one that counts last: until then the key is there as it was, and
+   whoever was killed in between is repeated by the next who destroys it.
+
+Who follows the topic sees it at the next `refresh`, which `get` makes by itself once what it knows is REFRESH_S old.
+The broker drops a destroyed key's bytes when it compacts, `max.compaction.lag.ms` after at the latest; they are
+wrapped.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from threading import RLock
+
+import cbor2
+
+from refold.agents.keys.master import Masters
+from refold.agents.keys.ring import new_key
+from refold.avro.canonical import encode
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.manifests import FORGOTTEN_S
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.topics import TopicAdmin
+from refold.streams.log.kafka.url import Address
+
+REFRESH_S = 60.0
+_NEEDED = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
+_HOUR_MS = str(3600 * 1000)
+_EXTRA = {
+    "segment.ms": _HOUR_MS, "segment.bytes": str(16 << 20), "max.compaction.lag.ms": _HOUR_MS,
+    "min.cleanable.dirty.ratio": "0.1",
+}  # fmt: skip
+
+
+class KafkaKeyRing:
+    """Keys in a topic; see KeyRing. clock_s: seconds that only grow."""
+
+    def __init__(
+        self, address: Address, clients: Clients, masters: Masters, timeout_s: float, *,
+        make: Callable[[], bytes] = new_key, clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """InputError where the keys that are there need another master key."""
+        self._topic = f"{address.prefix}.keys"
+        self.place = f"the topic {self._topic}"
+        self._address = address
+        self._masters = masters
+        self._make = make
+        self._clock_s = clock_s
+        admin = clients.admin()
+        self._topics = TopicAdmin(admin, timeout_s, clients)
+        self._offsets = Offsets(admin, timeout_s, clients.admin)
+        self._reading = Reading(clients, timeout_s)
+        self._outgoing = Outgoing(clients)
+        self._lock = RLock()
+        self._is_there = False
+        self._next = 0
+        self._read_at = clock_s()
+        # By id, each record's key and value by offset: the first counts.
+        self._held: dict[str, dict[bytes, bytes]] = {}
+        try:
+            self.refresh()
+            for key_id, held in self._held.items():
+                for wrapped in held.values():
+                    if not masters.is_of(wrapped):
+                        raise masters.missing(key_id, wrapped, self.place)
+        except BaseException:
+            self.close()
+            raise
+
+    def create(self, key_id: str) -> bytes:
+        """As KeyRing."""
+        with self._lock:
+            self.refresh()
+            while key_id not in self._held:  # again, where it is destroyed at this very moment
+                self._is_there = self._topics.beside(self._topic, _NEEDED, _EXTRA, self._address, make=True)
+                ours = encode([key_id, secrets.token_bytes(8)])
+                offset = self._write(ours, self._masters.wrap(key_id, self._make()), key_id)
+                self._offsets.wait_past(self._partition, offset, "whoever writes there has a transaction open")
+                self.refresh()
+                if next(iter(self._held.get(key_id, {ours: b""}))) != ours:
+                    self._write(ours, None, key_id)
+            return self._key(key_id)
+
+    def get(self, key_id: str) -> bytes | None:
+        """As KeyRing, of what was there REFRESH_S ago or later."""
+        with self._lock:
+            if key_id not in self._held or self._clock_s() - self._read_at > REFRESH_S:
+                self.refresh()
+            return self._key(key_id) if key_id in self._held else None
+
+    def destroy(self, key_id: str) -> None:
+        """As KeyRing."""
+        with self._lock:
+            self.refresh()
+            # The one that counts goes last: else one that never did would count, should this process die in between.
+            for record_key in [*self._held.get(key_id, ())][::-1]:
+                self._write(record_key, None, key_id)
+            self.refresh()
+
+    def ids(self) -> list[str]:
+        """As KeyRing."""
+        with self._lock:
+            return sorted(self._held)
+
+    def refresh(self) -> None:
+        """As KeyRing."""
+        with self._lock:
+            now = self._clock_s()
+            if now - self._read_at > FORGOTTEN_S:
+                self._held, self._next = {}, 0
+            if not self._is_there:
+                self._is_there = self._topics.beside(self._topic, _NEEDED, _EXTRA, self._address, make=False)
+            if self._is_there:
+                end = self._offsets.ends([self._partition])[self._partition]
+                for raw in self._reading.records(self._partition, self._next, end):
+                    self._take(raw.key or b"", raw.value)
+                self._next = max(end, self._next)
+            self._read_at = now
+
+    def close(self) -> None:
+        """As KeyRing."""
+        self._outgoing.close()
+        self._reading.close()
+
+    @property
+    def _partition(self) -> Place:
+        return Place(self._topic, 0)
+
+    def _take(self, record_key: bytes, value: bytes | None) -> None:
+        try:
+            key_id = str(cbor2.loads(record_key)[0])
+        except Exception:  # cbor2 raises whatever comes of odd bytes; no ring wrote this
+            return
+        if value is not None:
+            self._held.setdefault(key_id, {}).setdefault(record_key, value)
+        elif key_id in self._held:
+            self._held[key_id].pop(record_key, None)
+            if not self._held[key_id]:
+                del self._held[key_id]
+
+    def _key(self, key_id: str) -> bytes:
+        return self._masters.unwrap(key_id, next(iter(self._held[key_id].values())), self.place)
+
+    def _write(self, record_key: bytes, value: bytes | None, key_id: str) -> int:
+        return self._outgoing.write(Sent(self._partition, record_key, value, [], f"the key {key_id}"))

@@ -1,0 +1,94 @@
+"""The master key: what wraps keys that are kept where others may read them.
+
+REFOLD_MASTER_KEY is base64 of at least 32 random bytes, or file:PATH of a file that holds it. Several stand with commas
+between them, or in lines: the first wraps, and all unwrap, so that a new one can take over while what the old one
+wrapped is still to be read. A wrapped key names the master key it needs by the first bytes of a hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from pathlib import Path
+from urllib.parse import unquote
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+from refold.avro.errors import CorruptionError, InputError
+
+MASTER_ENVIRONMENT = "REFOLD_MASTER_KEY"
+SECRET_BYTES_MIN = 32
+NAME_BYTES = 6
+_HOW = "make one with `openssl rand -base64 48`, and keep it where backups of the log are not"
+
+
+class Masters:
+    """Master keys by name; the first of them wraps."""
+
+    def __init__(self, secrets: list[bytes]) -> None:
+        self._by_name: dict[bytes, AESSIV] = {}
+        for each in secrets:
+            key = hashlib.sha512(b"refold-master/1\0" + each).digest()
+            self._by_name[hashlib.sha256(key).digest()[:NAME_BYTES]] = AESSIV(key)
+
+    @property
+    def names(self) -> list[str]:
+        """What they are called, in hex; says nothing of the keys."""
+        return [each.hex() for each in self._by_name]
+
+    def wrap(self, key_id: str, key: bytes) -> bytes:
+        """The key as it may be stored: opens under its id alone."""
+        name, cipher = next(iter(self._by_name.items()))
+        return name + cipher.encrypt(key, [key_id.encode()])
+
+    def is_of(self, wrapped: bytes) -> bool:
+        """Whether one of these wrapped it."""
+        return wrapped[:NAME_BYTES] in self._by_name
+
+    def unwrap(self, key_id: str, wrapped: bytes, place: str) -> bytes:
+        """The key; InputError names the master key that is missing, CorruptionError where it was changed."""
+        cipher = self._by_name.get(wrapped[:NAME_BYTES])
+        if cipher is None:
+            raise self.missing(key_id, wrapped, place)
+        try:
+            return cipher.decrypt(wrapped[NAME_BYTES:], [key_id.encode()])
+        except (InvalidTag, ValueError):
+            raise CorruptionError(
+                f"{place}: the key {key_id} is not what was wrapped; restore the topic's data, to read what it sealed"
+            ) from None
+
+    def missing(self, key_id: str, wrapped: bytes, place: str) -> InputError:
+        """What is said where none of these wrapped a key."""
+        return InputError(
+            f"{place}: the key {key_id} is wrapped by the master key {wrapped[:NAME_BYTES].hex()}, and "
+            f"{MASTER_ENVIRONMENT} is {' and '.join(self.names)}; give the right one, or both with a comma between "
+            "them, the one that wraps from now on first"
+        )
+
+
+def read_masters(given: str) -> Masters:
+    """The master keys that REFOLD_MASTER_KEY names; InputError says what is wrong, and never what was given."""
+    where, text = MASTER_ENVIRONMENT, given.strip()
+    if text.startswith("file:"):
+        path = Path(unquote(text.removeprefix("file:").removeprefix("//")))
+        where = f"{MASTER_ENVIRONMENT} ({path})"
+        try:
+            text = path.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{where}: cannot be read: {error}") from None
+    secrets = [_secret(each, where) for each in text.replace(",", " ").split()]
+    if not secrets:
+        raise InputError(f"{where}: there is no key in it; {_HOW}")
+    return Masters(secrets)
+
+
+def _secret(text: str, where: str) -> bytes:
+    try:
+        secret = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InputError(f"{where}: give base64, or file:PATH; {_HOW}") from None
+    if len(secret) < SECRET_BYTES_MIN:
+        raise InputError(f"{where}: a master key of {len(secret)} bytes; at least {SECRET_BYTES_MIN} are safe: {_HOW}")
+    return secret

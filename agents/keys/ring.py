@@ -1,0 +1,51 @@
+"""Where the keys of runs and subjects are kept: apart from the log, so that destroying one erases what it sealed.
+
+A key is 64 random bytes (AES-256-SIV) under an id such as `run:7f3a`. What every ring promises:
+
+1. `create` gives the id's one key, however many processes ask at once; it is durable before anybody can seal with it.
+2. `destroy` is for ever: nobody can have the key again. Nothing is kept of it, so that a ring is as large as what it
+   opens; whoever destroys a key sees to it that nothing more is sealed under its id (retention: the run has ended).
+3. Both may be killed at any moment and done again.
+
+Whoever can read a ring can read what was sealed with it: keep it apart from the log's copies, and back it up, for a
+lost ring is lost content.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Protocol
+
+KEY_BYTES = 64
+
+
+class KeyRing(Protocol):
+    """Keys by id. May be used from any thread."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+
+    def create(self, key_id: str) -> bytes:
+        """The id's key, made and durable where there was none."""
+
+    def get(self, key_id: str) -> bytes | None:
+        """The id's key; None where it was destroyed, or never made here."""
+
+    def destroy(self, key_id: str) -> None:
+        """Let nobody have the key again, durable on return. Once more is nothing."""
+
+    def ids(self) -> Iterable[str]:
+        """The ids of the keys that are there, in their order."""
+
+    def refresh(self) -> None:
+        """See what other processes have made and destroyed by now."""
+
+    def close(self) -> None:
+        """Let go of it. Once more is nothing."""
+
+
+def new_key() -> bytes:
+    """A key from the system's randomness."""
+    return secrets.token_bytes(KEY_BYTES)

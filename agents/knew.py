@@ -1,0 +1,184 @@
+"""What an agent knew: the entities it had read by a moment, as it read them, beside what the log held at that moment.
+
+1. `at` is a time on the agent's own clock, or a place in the log (a marker, a cut, run:ID#STEP, now). By a time, a read
+   counts if it was made by then; reads stand in their step's observations, which may have come later. At a place, a
+   read counts if its step's observation stands below it.
+2. Of each entity the latest read by then is given, or every one.
+3. What was read is rebuilt at the point it was read at and held to the state hash that was recorded. The values are
+   exactly those, or it is an error.
+4. Beside it stands the entity as the log held it at `at`, and which fields are others. A read is stale if the log had
+   newer observations of the entity: when it was read already (then the agent asked for an older point, or read what a
+   reader had not caught up with), or only by `at`: late ones, and corrections.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from refold.agents.journal.difference import Difference, differences
+from refold.agents.recorder.log_reach import read_again
+from refold.avro.errors import InputError, NotAnswerable, UnknownEntity, ValidationError
+from refold.avro.times import datetime_micros, parse_time
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+from refold.streams.point import Point, When
+from refold.streams.view import EntityView
+
+STEPS_AT_ONCE = 64
+
+
+class Read(NamedTuple):
+    """One read as a step recorded it. at: microseconds since 1970; ids in hex; version None where none was recorded."""
+
+    entity: str
+    run: str
+    step: int
+    at: int
+    state_hash: str
+    version: int | None
+    cut: str
+    observations: tuple[str, ...]
+
+
+class Known(NamedTuple):
+    """An entity as it was read, and as the log held it.
+
+    known: at the read; held: at the moment asked for, None where nothing of it stood there. newer_then, newer_by: how
+    many observations of it the log had beyond those read, when it was read and at the moment. differing: the fields
+    (JSON form) that the log held otherwise, the known value left.
+    """
+
+    read: Read
+    known: EntityView
+    held: EntityView | None
+    newer_then: int
+    newer_by: int
+    differing: tuple[Difference, ...]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the log held more of the entity, when it was read or by the moment asked for."""
+        return self.newer_then > 0 or self.newer_by > 0
+
+
+class Knowledge(NamedTuple):
+    """What an agent had read by a point; in the order of the latest reads."""
+
+    point: Point
+    reads: tuple[Known, ...]
+
+
+def knew(log: Log, agent: str, at: When = None, *, run: str | None = None, every: bool = False) -> Knowledge:
+    """What the agent had read by `at`; of one run, with what its parents read before it parted from them.
+
+    every: all reads, not the latest of each entity. UnknownEntity where the agent has no step in this log;
+    NotAnswerable where a state that was read cannot be had any more.
+    """
+    micros = _time(at)
+    point = log.point(at)
+    steps = list(_steps(log, log.point().cut if micros is not None else point.cut, agent, run))
+    found = [each for each in _reads(steps) if micros is None or each.at <= micros]
+    found.sort(key=lambda each: (each.at, each.run, each.step))
+    if not every:
+        latest = {each.entity: each for each in found}
+        found = sorted(latest.values(), key=lambda each: (each.at, each.run, each.step))
+    held = log.states(dict.fromkeys(each.entity for each in found), point.cut)
+    return Knowledge(point, tuple(_known(log, each, held.get(each.entity), point.cut) for each in found))
+
+
+def _time(at: When) -> int | None:
+    """Microseconds, where the moment is a time and no place."""
+    if isinstance(at, dt.datetime):
+        return datetime_micros(at) if at.tzinfo is not None else None
+    if not isinstance(at, str):
+        return None
+    try:
+        return parse_time(at.strip(), "WHEN")
+    except ValidationError:
+        return None
+
+
+def _steps(log: Log, cut: Cut, agent: str, run: str | None) -> Iterator[EntityView]:
+    if run is not None:
+        yield from (each for each in _of_run(log, cut, run, None) if each.fields.get("agent") == agent)
+        return
+    if "step" not in {version.definition.name for version in log.port.registry}:
+        raise UnknownEntity(f"{agent}: no run is recorded in this log yet")
+    view = log.rebuild(cut, types=["step"])
+    agents = set()
+    for name in view:
+        found = view[name]
+        agents.add(found.fields.get("agent", ""))
+        if found.fields.get("agent") == agent:
+            yield found
+    if agent not in agents:
+        known = ", ".join(sorted(agents - {""})[:8]) or "none"
+        raise UnknownEntity(f"{agent}: no step of this agent is recorded here by then; there are steps of {known}")
+
+
+def _of_run(log: Log, cut: Cut, run: str, last: int | None) -> Iterator[EntityView]:
+    """The steps of a run up to number `last`, those of its parents first."""
+    begun = log.states([f"run/{run}"], cut).get(f"run/{run}")
+    if begun is None:
+        raise UnknownEntity(f"run/{run}: no such run is in this log by then; `refold runs` lists them")
+    forked_at = begun.fields.get("forked_at_step", 0)
+    if forked_at and begun.fields.get("parent_run"):
+        yield from _of_run(log, cut, begun.fields["parent_run"], forked_at)
+    first = forked_at + 1
+    while last is None or first <= last:
+        end = first + STEPS_AT_ONCE if last is None else min(first + STEPS_AT_ONCE, last + 1)
+        found = log.states([f"step/{run}#{number}" for number in range(first, end)], cut)
+        yield from found.values()
+        if len(found) < end - first:
+            return
+        first = end
+
+
+def _reads(steps: Iterable[EntityView]) -> Iterator[Read]:
+    for step in steps:
+        for each in step.fields.get("reads", ()):
+            yield _read(step.fields, each)
+
+
+def _read(step: Mapping[str, Any], given: Mapping[str, Any]) -> Read:
+    at = given.get("read_at")
+    return Read(
+        entity=given["entity"], run=step.get("run", ""), step=step.get("position", 0), at=0 if at is None else at,
+        state_hash=given["state_hash"], version=given.get("version"), cut=given.get("cut") or "",
+        observations=tuple(given["observations"]),
+    )  # fmt: skip
+
+
+def _known(log: Log, read: Read, held: EntityView | None, cut: Cut) -> Known:
+    known = _as_read(log, read)
+    version = known.version
+    partition = log.port.partition_of(read.entity)
+    # In the same millisecond nobody can tell which came first.
+    before = [each for each in log.port.arrivals(read.entity, log.port.ends()[partition])
+              if each.recorded_at < read.at // 1000]  # fmt: skip
+    shown = {} if held is None else held.shown()
+    return Known(
+        read, known, held, newer_then=max(0, len(before) - version),
+        newer_by=0 if held is None else max(0, held.version - version),
+        differing=tuple(differences(known.shown(), shown)) if held is not None else (),
+    )  # fmt: skip
+
+
+def _as_read(log: Log, read: Read) -> EntityView:
+    """The entity as it was read: at the recorded cut, or where that is another log's, at the recorded version."""
+    try:
+        if read.cut:
+            return read_again(log, read.entity, {"cut": read.cut, "state_hash": read.state_hash})
+    except InputError:
+        if read.version is None:
+            raise
+    if read.version is not None:
+        found = log.state(read.entity, f"v{read.version}")
+        if found.state_hash == read.state_hash:
+            return found
+    raise NotAnswerable(
+        f"{read.entity}: step {read.step} of run {read.run} read the state {read.state_hash}, and this log gives it "
+        "neither at the point it was read at nor at that version; ask the log it was read from"
+    )

@@ -1,0 +1,146 @@
+"""Runs that are recorded in a log: begun, taken up again, forked.
+
+What is recorded goes through the redactor, then through the vault, under a key of the run's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+
+from refold.agents.effects.book import StartOf
+from refold.agents.effects.ledger import Ledger
+from refold.agents.effects.order import Order
+from refold.agents.journal.chain import start_hash
+from refold.agents.journal.record import Recording, Step
+from refold.agents.recorder.answers import WORLD, Answers
+from refold.agents.recorder.log_reach import LogReach
+from refold.agents.recorder.made import Folder
+from refold.agents.recorder.observations import run_entity
+from refold.agents.recorder.reach import Chance
+from refold.agents.recorder.run import Run
+from refold.agents.recorder.sinks import LogSink
+from refold.agents.redaction.redactor import RunRedactor
+from refold.agents.replay.player import Resumer
+from refold.agents.sampling import check_share, class_of
+from refold.agents.vault import Keeper, run_key
+from refold.avro.errors import InputError
+from refold.avro.observation import Source
+from refold.avro.shipped import shipped_types
+from refold.streams.blobs.url import NO_STORE
+from refold.streams.client import Log, Surroundings
+
+# A field of each that earlier definitions had not.
+_RECORDED_TYPES = {"run": "redacted", "step": "journal", "effect": "lease_ms"}
+_CLOCKS_DIFFER_MS = 10 * 60 * 1000
+# Of the 2^64 numbers that a source may count, a run goes on from another 2^32 each time it is taken up.
+_SEQ_OF_ATTEMPT = 1 << 32
+
+
+class Live:
+    """Makes runs of one log."""
+
+    def __init__(self, log: Log, around: Surroundings, vault: Keeper) -> None:
+        self._log = log
+        self._around = around
+        self._vault = vault
+
+    def begin(self, head: Recording, entry: str, redact: RunRedactor, share: float) -> Run:
+        """A new run. share: of its kind to be kept, if they succeed."""
+        shown = _redacted(head, redact)
+        # Its task stands in the keys of its effects.
+        given = msgspec.structs.replace(head, task=shown.task)
+        return self._run(shown, entry, 1, redact, WORLD, share, given=given)
+
+    def resume(self, recording: Recording, attempt: int, redact: RunRedactor, share: float) -> Run:
+        """A run that did not end, or that failed, from where it stands; attempt: how often it was begun, with this."""
+        if recording.status == "ended" and recording.outcome == "succeeded":
+            raise InputError(f"run {recording.run} ended well; fork it to have another end (refold run fork)")
+        if not recording.has_code:
+            raise InputError(f"run {recording.run} was imported: there is no code that could go on with it")
+        steps = recording.steps
+        if steps and steps[-1].outcome == "failed":  # what ended it is tried again; its attempts count
+            steps = (*steps[:-1], _reopened(steps[-1]))
+        answers = Resumer(msgspec.structs.replace(recording, steps=steps))
+        return self._run(recording, "", attempt, redact, answers, share)
+
+    def fork(self, head: Recording, entry: str, redact: RunRedactor, answers: Answers) -> Run:
+        """A child of a run. head: with the child's id, parent, forked_at and patch; all else is the parent's."""
+        return self._run(head, entry, 1, redact, answers)
+
+    def _run(
+        self, head: Recording, entry: str, attempt: int, redact: RunRedactor, answers: Answers,
+        share: float = 1, *, given: Recording | None = None,
+    ) -> Run:  # fmt: skip
+        """head: as it is recorded; given: as the agent's code gets it."""
+        check_share(share)
+        if not self._log.port.has_store:
+            raise InputError(
+                f"{self._log.port.url}: what agents say and are told is often too large for a record, and this log has "
+                f"no store of contents; {NO_STORE}"
+            )
+        self._have_types()
+        seq = itertools.count((attempt - 1) * _SEQ_OF_ATTEMPT)
+        folder = Folder(redact, start_hash(head.agent, head.input, head.seed, head.state), head.state, life=attempt)
+        seal = partial(self._vault.seal, run_key(head.run))
+        sink = LogSink(self._log, head, entry, attempt, seq, folder, redact, seal, partial(_class_of, share))
+        sink.begun()  # whoever knows the run's id finds it in the log
+        ledger = self._ledger(head, redact, seq, is_resumed=attempt > 1)
+        reach = LogReach(self._log, ledger, head.agent, head.run, seq)
+        chance = Chance(self._around.now_micros, self._around.new_id)
+        return Run(given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact)
+
+    def _ledger(self, head: Recording, redact: RunRedactor, seq: Iterator[int], *, is_resumed: bool) -> Ledger:
+        """The run's own: it says what it says of effects as the run."""
+
+        def source(order: Order) -> Source:
+            return Source(order.agent, order.run, order.step.rpartition("#")[2], order.tool, next(seq))
+
+        return Ledger(
+            self._log, self._around.now_micros, self._around.new_id, keeper=self._vault, redact=redact,
+            new_source=source, start_of=self._start_of(head, is_resumed=is_resumed),
+        )  # fmt: skip
+
+    def _start_of(self, head: Recording, *, is_resumed: bool) -> StartOf:
+        """The offset in a partition below which nothing was said of this run's effects."""
+        if head.task and not head.parent:
+            return lambda partition: 0
+        port = self._log.port
+        if not is_resumed:  # keys begin with the run's id, and it begins now
+            with self._log.turn:
+                return port.ends().__getitem__
+        entity = run_entity(head.run)
+
+        def after_begin(partition: int) -> int:
+            begun = next(port.entity_records(entity, port.ends()[port.partition_of(entity)]), None)
+            # By the brokers' own clocks, which may differ among themselves.
+            return 0 if begun is None else port.first_after(partition, begun.recorded_at - _CLOCKS_DIFFER_MS)
+
+        return functools.cache(after_begin)
+
+    def _have_types(self) -> None:
+        """Take up the shipped definitions of what is recorded, in a log whose own are older."""
+        for name, field in _RECORDED_TYPES.items():
+            if field not in self._log.types[name].fields:
+                self._log.register(shipped_types()[name])
+
+
+def _redacted(head: Recording, redact: RunRedactor) -> Recording:
+    title, user, task, tags, given, state, metadata = redact.shown(
+        [head.title, head.user, head.task, list(head.tags), head.input, head.state, head.metadata]
+    )
+    return msgspec.structs.replace(
+        head, title=title, user=user, task=task, tags=tuple(tags), input=given, state=state, metadata=metadata
+    )
+
+
+def _reopened(step: Step) -> Step:
+    return msgspec.structs.replace(step, outcome="", delta=(), result=None, state_after="", hash="")
+
+
+def _class_of(share: float, ended: Recording) -> str:
+    return class_of(ended.run, ended.outcome, kind=ended.kind, is_flagged=ended.flagged, share=share)

@@ -1,0 +1,96 @@
+"""Where a run's answers come from: the world, a recording, or first the one and then the other.
+
+The recorder asks before it does anything that code cannot answer by itself:
+
+1. `step` when a step is to begin: a committed step comes back whole, and its function is not called again.
+2. `begun` before the first attempt of a step in this process: attempts are counted over restarts, and stand in the
+   step as they were.
+3. `arguments` before a model or a tool is called: keyword arguments that stand in for the code's own, in the request.
+4. `call` for each call in a step: a recorded one comes back, and is served; None means that the world is asked.
+
+What any of them raises is a Departure. It is no failure of the agent's: it is not recorded as one, no step is tried
+again for it, and it ends the run with it even where the agent's code caught it.
+
+A live run asks the world always. A resume has the recorded steps first. A replay never asks the world. A fork has the
+parent's steps up to where it parts, and then what its policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from refold.agents.journal.record import Asked, Attempt, Call, Kind, Plain, Recording, Step
+from refold.avro.errors import RefoldError
+
+NO_ARGUMENTS: Mapping[str, Plain] = {}
+
+
+class Departure(RefoldError):
+    """The code did what a recording does not hold, or what it may not do here; nothing was done in its place.
+
+    so_far: what the code did until then, in steps that ended; of a replay. left_in: the step it was in, as far as it
+    came: its last call may be the one that was not answered.
+    """
+
+    so_far: Recording | None = None
+    left_in: Step | None = None
+
+
+class Place(NamedTuple):
+    """Where in a run something is asked: number and name of the step, number of its attempt; all counted from 1."""
+
+    step: int
+    name: str
+    attempt: int
+
+
+class Answers(Protocol):
+    """What a run is answered with."""
+
+    @property
+    def departure(self) -> Departure | None:
+        """What was raised first, if anything was: it is raised from then on, whatever is asked."""
+
+    def step(self, number: int, name: str) -> Step | None:
+        """The committed step that is not to be run again; None: run it. For steps that are functions."""
+
+    def call(self, place: Place, asked: Asked) -> Call | None:
+        """What was answered to this request before; None: ask the world. Raises where neither may be.
+
+        Equal requests in one step are answered in their order.
+        """
+
+    def begun(self, number: int) -> tuple[Attempt, ...]:
+        """The attempts of the step that were begun before, in whatever process, and are not made again here.
+
+        One that a crash cut short has its number alone.
+        """
+
+    def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
+        """Keyword arguments of a call in that step, in place of the code's own: a fork's other model or prompt."""
+
+
+class World:
+    """Everything is asked for and done."""
+
+    departure: Departure | None = None
+
+    def step(self, number: int, name: str) -> Step | None:
+        """None: run it."""
+        return None
+
+    def call(self, place: Place, asked: Asked) -> Call | None:
+        """None: ask."""
+        return None
+
+    def begun(self, number: int) -> tuple[Attempt, ...]:
+        """None."""
+        return ()
+
+    def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
+        """The code's own."""
+        return NO_ARGUMENTS
+
+
+WORLD = World()

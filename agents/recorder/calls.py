@@ -1,0 +1,307 @@
+"""The calls of a run: answered from its recording, or made, and kept either way.
+
+1. What is asked for is encoded at once: what the agent changes afterwards is another request.
+2. Where the run has a recording it is asked (recorder/answers.py); an answer from there is kept as recorded, and given
+   to the code as it was then, a failure raised again.
+3. Else the call is made, tried again where it may be, and its answer encoded at once. A write tool is sent by the
+   ledger, once for its key, and only when everything before it is durable.
+
+A call outside of any step forms a step of its own, and no other call is made in that.
+
+What a tool or a model's client calls in its turn is part of its own answer: it is made and not recorded, for in a
+replay nobody asks for it. A write among it goes through the ledger all the same, and where the run has a recording
+its policy is asked.
+
+A step ends when its calls have ended. One that is still under way then, in another task or thread, makes the step
+fail; what comes of it is not recorded, and so not given to the code either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+from refold.agents.effects.keys import StepKeys
+from refold.agents.journal.record import Effect, Kind, Plain, Retry
+from refold.agents.recorder.answers import Answers, Place
+from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
+from refold.agents.recorder.made import Made, MadeAttempt
+from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
+from refold.agents.recorder.reach import Chance, Reach, ReadView
+from refold.agents.recorder.steps import OpenStep, StepBlock, Stepping
+from refold.agents.recorder.tools import Tool, Trying
+from refold.agents.redaction.redactor import Redact, as_of_run
+from refold.avro.errors import InputError, RefoldError
+
+_JSON = Shape(None, "an answer")
+_ONCE = Trying()
+_ASKED_OUTSIDE: frozenset[Kind] = frozenset({"tool", "model"})
+_INSIDE: ContextVar[tuple[Calling, ...]] = ContextVar("refold.inside", default=())
+
+
+class Calling:
+    """Makes the calls of one run. is_live: nothing is recorded that could answer."""
+
+    def __init__(
+        self, run: Stepping, answers: Answers, reach: Reach, chance: Chance, redact: Redact,
+        durable: Callable[[], None], *, is_live: bool,
+    ) -> None:  # fmt: skip
+        """durable: returns when all that was recorded stands."""
+        self._run = run
+        self._answers = answers
+        self._reach = reach
+        self._chance = chance
+        self._redact = as_of_run(redact)
+        self._durable = durable
+        self._is_live = is_live
+        self._turn = threading.Lock()
+
+    def close(self, attempt: MadeAttempt) -> Unfinished | None:
+        """End an attempt's calls. Unfinished names those that were still under way: nothing more is kept of them."""
+        if attempt.is_closed:
+            return None
+        with self._turn:
+            attempt.is_closed = True
+            left = [made for made in attempt.made if made.is_open]
+            for made in left:
+                error = self._unfinished(made)
+                made.failure = failure_of(error, self._chance.now_micros())
+                made.duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
+                made.is_open = False
+        return self._unfinished(*left) if left else None
+
+    def model(self, client: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], returns: Any) -> Any:
+        """A model's answer; an awaitable where the client is async."""
+        name = getattr(client, "__qualname__", type(client).__qualname__)
+        shape = shape_of(client, returns, f"the model client {name}")
+        kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "model", name)}
+        request = {"args": list(args), "kwargs": kwargs} if args else {"kwargs": kwargs}
+        return self._call("model", name, "", request, shape, _ONCE, lambda step, made: client(*args, **kwargs),
+                          is_async=_is_async(client))  # fmt: skip
+
+    def tool(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A tool's answer; an awaitable where it is async."""
+        kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "tool", tool.name)}
+        request = tool.request(args, kwargs)
+        if tool.effect == "read":
+            return self._call("tool", tool.name, "read", request, tool.shape, tool.trying,
+                              lambda step, made: tool.function(*args, **kwargs), is_async=tool.is_async)  # fmt: skip
+        send = self._sent_async if tool.is_async else self._sent
+        return self._call("tool", tool.name, "write", request, tool.shape, _ONCE,
+                          lambda step, made: send(step, made, tool, args, kwargs), is_async=tool.is_async)  # fmt: skip
+
+    def note(self, kind: Kind, name: str, request: Plain) -> None:
+        """Something that the code says by itself."""
+        self._call(kind, name, "", request, _JSON, _ONCE, lambda step, made: None, is_said=True)
+
+    def value(self, kind: Kind, give: Callable[[], Any]) -> Any:
+        """Time or chance."""
+        return self._call(kind, "", "", None, _JSON, _ONCE, lambda step, made: give())
+
+    def read(self, entity: str, at: Any) -> ReadView:
+        """An entity's state."""
+        fields: list[Mapping[str, Any]] = []
+
+        def look(step: OpenStep, made: Made) -> Plain:
+            found = dict(self._reach.read(entity, at))
+            fields.append(found.pop("fields"))
+            return found
+
+        asked = None if at is None else {"at": str(at)}
+        answer = self._call("read", entity, "read", asked, _JSON, _ONCE, look)
+        values = fields[0] if fields else self._reach.fields(entity, answer)
+        return ReadView(entity, values, answer["version"], answer["state_hash"], answer["cut"])
+
+    def observe(self, entity: str, patch: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+        """An observation of this run's."""
+
+        def say(step: OpenStep, made: Made) -> str:
+            read = [each for call in step.made if call.kind == "read" and call.failure is None
+                    for each in decoded(call.answer).get("observations", ())]  # fmt: skip
+            shown = self._redact(dict(patch))
+            return self._reach.observe(entity, shown, step.number, tuple(dict.fromkeys(read)), given)
+
+        return str(self._call("observe", entity, "write", {"patch": dict(patch), **given}, _JSON, _ONCE, say))
+
+    # One call
+
+    def _call(
+        self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: Trying,
+        ask: Callable[[OpenStep, Made], Any], *, is_async: bool = False, is_said: bool = False,
+    ) -> Any:  # fmt: skip
+        title = f"{kind}: {name}" if name else kind
+        is_inside, step = self in _INSIDE.get(), self._run.open_step
+        if is_inside and is_said:
+            raise InputError(f"{title}: said inside of a tool, whose answer is recorded as one; say it in the step")
+        make = self._made_async if is_async else self._made
+        made = partial(make, kind, name, effect, request, shape, trying, ask, is_said, is_inside)
+        if step is None and not is_inside:
+            block = StepBlock(self._run, title, is_call=True)
+            if is_async:
+                return self._in_step(block, made)
+            with block:
+                return made()
+        if step is not None and step.is_call and not is_inside:
+            raise InputError(
+                f"run {self._run.id}: {title} is called while step {step.number} ({step.name}), which is that one "
+                "call's, is under way: open a step around calls that are made at once"
+            )
+        return made()
+
+    @staticmethod
+    async def _in_step(block: Any, call: Callable[[], Awaitable[Any]]) -> Any:
+        async with block:
+            return await call()
+
+    def _made(
+        self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: Trying,
+        ask: Callable[[OpenStep, Made], Any], is_said: bool, is_inside: bool,
+    ) -> Any:  # fmt: skip
+        step, made = self._begin(kind, name, effect, request, is_inside)
+        if not is_said and self._is_recorded(step, made, is_inside):
+            return self._served(made, shape)
+        while True:
+            try:
+                with self._inside(kind):
+                    answer = ask(step, made)
+                return self._answered(made, answer, shape)
+            except BaseException as error:
+                wait_ms = self._again(made, error, trying)
+                if wait_ms is None:
+                    raise
+                self._chance.sleep_s(wait_ms / 1000)
+
+    async def _made_async(
+        self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: Trying,
+        ask: Callable[[OpenStep, Made], Awaitable[Any]], is_said: bool, is_inside: bool,
+    ) -> Any:  # fmt: skip
+        step, made = self._begin(kind, name, effect, request, is_inside)
+        if self._is_recorded(step, made, is_inside):
+            if made.failure is not None and (wait_s := waited_s(made.failure, made.duration_ms)):
+                await asyncio.sleep(wait_s)  # also where nobody waits between attempts, as in a replay
+            return self._served(made, shape)
+        while True:
+            try:
+                with self._inside(kind):
+                    answer = await ask(step, made)
+                return self._answered(made, answer, shape)
+            except BaseException as error:
+                wait_ms = self._again(made, error, trying)
+                if wait_ms is None:
+                    raise
+                await self._chance.sleep_async(wait_ms / 1000)
+
+    @contextmanager
+    def _inside(self, kind: Kind) -> Iterator[None]:
+        """What is called here is part of this call."""
+        if kind not in _ASKED_OUTSIDE:
+            yield
+            return
+        token = _INSIDE.set((*_INSIDE.get(), self))
+        try:
+            yield
+        finally:
+            _INSIDE.reset(token)
+
+    def _begin(self, kind: Kind, name: str, effect: Effect, request: Plain, is_inside: bool) -> tuple[OpenStep, Made]:
+        what = f"what {name} was called with" if name else kind
+        made = Made(kind, name, encoded(request, what), effect, started_at=self._chance.now_micros())
+        made.began_s = self._chance.monotonic_s()
+        with self._turn:
+            step = self._run.open_step
+            if step is None or step.attempt.is_closed:
+                raise Unfinished(f"run {self._run.id}: {name or kind} was called in a step that has ended")
+            if not is_inside:
+                step.made.append(made)
+        return step, made
+
+    def _is_recorded(self, step: OpenStep, made: Made, is_inside: bool) -> bool:
+        """Take over what is recorded, if it is."""
+        if self._is_live or (is_inside and made.effect != "write"):
+            return False
+        found = self._answers.call(Place(step.number, step.name, step.attempt.number), made.asked(self._redact))
+        if found is None:
+            return False
+        made.answer, made.failure = encoded(found.answer, "a recorded answer"), found.failure
+        made.retries, made.key, made.source = list(found.retries), found.key, "recorded"
+        made.started_at, made.duration_ms, made.is_open = found.started_at, found.duration_ms, False
+        return True
+
+    @staticmethod
+    def _served(made: Made, shape: Shape) -> Any:
+        if made.failure is not None:
+            raise raised(made.failure)
+        return shape.served(decoded(made.answer))
+
+    def _answered(self, made: Made, answer: Any, shape: Shape) -> Any:
+        data, duration_ms = shape.recorded(answer), (self._chance.monotonic_s() - made.began_s) * 1000
+        with self._turn:
+            if not made.is_open:
+                raise self._unfinished(made)
+            made.answer, made.duration_ms, made.is_open = data, duration_ms, False
+        return answer
+
+    def _again(self, made: Made, error: BaseException, trying: Trying) -> int | None:
+        """Keep a failure; the wait before the call is tried again, or None where it failed for good."""
+        tool = made.name if made.kind == "tool" else ""
+        failure = failure_of(error, self._chance.now_micros(), tool=tool)
+        is_ours = isinstance(error, RefoldError) and not isinstance(error, RecordedFailure)
+        wait_ms = None if is_ours else trying.wait_ms(len(made.retries) + 1, error)
+        with self._turn:
+            if not made.is_open:
+                return None
+            if wait_ms is None:
+                made.duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
+                made.failure, made.is_open = failure, False
+            else:
+                made.retries.append(Retry(attempt=len(made.retries) + 1, failure=failure, backoff_ms=wait_ms))
+        return wait_ms
+
+    def _unfinished(self, *left: Made) -> Unfinished:
+        names = ", ".join(made.name or made.kind for made in left)
+        return Unfinished(f"run {self._run.id}: a step ended before its calls ({names}): wait for them in the step")
+
+    # Write tools
+
+    def _sent(self, step: OpenStep, made: Made, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        arguments = self._prepared(step, made, tool)
+        send = partial(_send, tool, args, kwargs)
+        redact = self._redact.beside(decoded(made.request))
+        return tool.shape.served(self._reach.perform(tool, made.key, arguments, step.number, send, redact))
+
+    async def _sent_async(
+        self, step: OpenStep, made: Made, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        arguments = self._prepared(step, made, tool)
+        send = partial(_send_async, tool, args, kwargs)
+        redact = self._redact.beside(decoded(made.request))
+        found = await self._reach.perform_async(tool, made.key, arguments, step.number, send, redact)
+        return tool.shape.served(found)
+
+    def _prepared(self, step: OpenStep, made: Made, tool: Tool) -> Plain:
+        """What is to be sent, as it is recorded; all that was recorded before stands then, and was redacted."""
+        self._durable()
+        arguments = made.asked(self._redact).request
+        with self._turn:
+            step.keys = step.keys or StepKeys(self._run.task, step.number)
+            made.key = step.keys.next(tool.name, arguments)
+        return arguments
+
+
+def _is_async(client: Callable[..., Any]) -> bool:
+    """Also of an object whose call is a coroutine function."""
+    return inspect.iscoroutinefunction(client) or inspect.iscoroutinefunction(getattr(client, "__call__", None))  # noqa: B004
+
+
+def _send(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Plain:
+    return tool.plain(tool.function(*args, **kwargs, **tool.keyed(key)))
+
+
+async def _send_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Plain:
+    return tool.plain(await tool.function(*args, **kwargs, **tool.keyed(key)))

@@ -1,0 +1,81 @@
+"""What a live run touches through its log."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+from refold.agents.effects.ledger import Ledger
+from refold.agents.effects.order import Order
+from refold.agents.journal.record import Plain
+from refold.agents.recorder.tools import Tool
+from refold.agents.redaction.redactor import Redact
+from refold.avro.errors import NotAnswerable
+from refold.avro.observation import Source
+from refold.streams.client import Log
+from refold.streams.view import EntityView
+
+
+class LogReach:
+    """One run's reach into its log. ledger: of its effects. seq: the next ones of the run's source."""
+
+    def __init__(self, log: Log, ledger: Ledger, agent: str, run: str, seq: Iterator[int]) -> None:
+        self._log = log
+        self._ledger = ledger
+        self._agent = agent
+        self._run = run
+        self._seq = seq
+
+    def read(self, entity: str, at: Any) -> Plain:
+        """As Reach."""
+        view = self._log.state(entity, at)
+        return {**read_of(view), "fields": view.shown()}
+
+    def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
+        """The entity at the recorded cut, held to the recorded hash."""
+        return read_again(self._log, entity, answer).shown()
+
+    def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
+                given: Mapping[str, Any]) -> str:  # fmt: skip
+        """As Reach."""
+        source = Source(self._agent, self._run, str(step), "", next(self._seq))
+        more = {"causes": causes, **given}
+        return self._log.observe(entity, patch, source=source, **more)
+
+    def perform(self, tool: Tool, key: str, arguments: Plain, step: int, send: Callable[[str], Any],
+                redact: Redact) -> Plain:  # fmt: skip
+        """As Reach."""
+        return self._ledger.perform(self._order(tool, key, arguments, step, redact), send, tool.terms)
+
+    async def perform_async(self, tool: Tool, key: str, arguments: Plain, step: int,
+                            send: Callable[[str], Awaitable[Any]], redact: Redact) -> Plain:  # fmt: skip
+        """As Reach."""
+        return await self._ledger.perform_async(self._order(tool, key, arguments, step, redact), send, tool.terms)
+
+    def _order(self, tool: Tool, key: str, arguments: Plain, step: int, redact: Redact) -> Order:
+        return Order(key, tool.name, arguments, self._run, self._agent, f"{self._run}#{step}", tool.undo, redact=redact)
+
+
+def read_of(view: EntityView) -> dict[str, Plain]:
+    """What is recorded of a read: which state it was, and the observations that hold its values; no values."""
+    held: dict[str, None] = {}
+    for holder in view.tree["by"].values():
+        found = holder.values() if isinstance(holder, dict) else holder if isinstance(holder, list) else [holder]
+        held.update((each.hex(), None) for each in found if isinstance(each, bytes))
+    return {
+        "version": view.version,
+        "state_hash": view.state_hash,
+        "observations": list(held),
+        "cut": str(view.cut),
+    }
+
+
+def read_again(log: Log, entity: str, answer: Plain) -> EntityView:
+    """The entity as it was read; NotAnswerable where the log does not give that state any more."""
+    view = log.state(entity, answer["cut"])
+    if view.state_hash != answer["state_hash"]:
+        raise NotAnswerable(
+            f"{entity}: at the point where it was read the log gives another state now than was read "
+            f"({view.state_hash}, read {answer['state_hash']}); run refold verify"
+        )
+    return view

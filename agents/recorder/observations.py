@@ -1,0 +1,236 @@
+"""A run and its steps as observations: what stands in each field of run/<id> and step/<id>#<n>.
+
+Payloads, which may hold anybody's words, go through `seal`; names of steps and tools, times, counts and hashes stand in
+clear, so that runs are found by them. All that a replay needs is in the steps' journals; the other fields repeat of it
+what people look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from refold.agents.journal import exact
+from refold.agents.journal.record import Attempt, Call, Failure, Plain, Recording, Step, to_tree
+
+Seal = Callable[[str, str, Plain], Any]
+"""What a patch holds for a payload: (entity, field, JSON tree) -> a value, a Sealed, or a Blob."""
+
+Patch = dict[str, Any]
+
+
+def in_clear(entity: str, field: str, tree: Plain) -> Plain:
+    """Payloads stand as they are."""
+    return tree
+
+
+def run_entity(run: str) -> str:
+    """run/<id>"""
+    return f"run/{run}"
+
+
+def step_entity(run: str, number: int) -> str:
+    """step/<id>#<n>"""
+    return f"step/{run}#{number}"
+
+
+def run_begun(head: Recording, entry: str, attempt: int, seal: Seal) -> Patch:
+    """A run's first observation; and, with less in it, that of a resume."""
+    entity = run_entity(head.run)
+    if attempt > 1:
+        return {"status": "running", "attempts": attempt}
+    patch = _present(
+        agent=head.agent, agent_version=head.version, code_version=head.code_version, kind=head.kind, task=head.task,
+        user=head.user, entry=entry, parent_run=head.parent, tags=list(head.tags), seed=head.seed,
+    )  # fmt: skip
+    patch |= {"status": "running", "attempts": attempt, "started_at": head.started_at}
+    if head.redacted:
+        patch["redacted"] = True
+    if not head.parent:  # a fork begins as its parent did
+        patch["state"] = seal(entity, "state", exact.written(head.state))
+    if head.input is not None and not head.parent:
+        patch["input"] = seal(entity, "input", exact.written(head.input))
+    if head.title:
+        patch["title"] = seal(entity, "title", head.title)
+    if head.metadata:
+        patch["metadata"] = {
+            key: seal(entity, "metadata", exact.written(value)) for key, value in head.metadata.items()
+        }
+    if head.parent:
+        patch["forked_at_step"] = head.forked_at
+        patch["fork_patch"] = seal(entity, "fork_patch", exact.written(head.patch))
+    return patch
+
+
+def run_ended(ended: Recording, seal: Seal) -> Patch:
+    """A run's last observation."""
+    entity = run_entity(ended.run)
+    patch: Patch = {
+        "status": "ended", "outcome": ended.outcome or "unknown", "hash": ended.hash, "ended_at": ended.ended_at,
+        "step_count": len(ended.steps), "position": len(ended.steps), "retention_class": ended.retention_class,
+        "duration_ms": (ended.ended_at - ended.started_at) / 1000,
+    }  # fmt: skip
+    if ended.output is not None:
+        patch["output"] = seal(entity, "output", exact.written(ended.output))
+    if ended.failure is not None:
+        patch["error"] = _failure(ended.failure, entity, "error", "", seal)
+    return patch
+
+
+def step_begun(run: str, agent: str, number: int, name: str, attempt: int, at: int) -> Patch:
+    """A step's first observation, and the first of each further attempt."""
+    patch: Patch = {"run": run, "agent": agent, "position": number, "status": "pending", "attempts": attempt}
+    return patch | _present(name=name) | {"started_at": at}
+
+
+def attempt_failed(run: str, number: int, attempt: Attempt, seal: Seal) -> Patch:
+    """An attempt that failed, and after which another comes."""
+    entity = step_entity(run, number)
+    retry: Patch = {"attempt": attempt.number, "at": attempt.ended_at, "backoff_ms": attempt.backoff_ms}
+    if attempt.failure is not None:
+        said = f"{attempt.failure.exception}: {attempt.failure.message}"
+        retry["error"] = seal(entity, "retries", said)
+    patch = {"journal": _journal(entity, attempt.number, {"attempt": _written(attempt)}, seal), "retries": [retry]}
+    if reads := list(_reads(attempt)):  # the agent knows it, whatever became of the attempt
+        patch["reads"] = reads
+    return patch
+
+
+def step_ended(run: str, step: Step, before: Step | None, seal: Seal) -> Patch:
+    """A step's end: what it did in its last attempt, and its place in the chain.
+
+    before: the step before it, whose hashes this one does not repeat.
+    """
+    entity, last = step_entity(run, step.number), step.attempts[-1]
+    journal = {
+        "attempt": _written(last), "delta": exact.written(step.delta), "result": exact.written(step.result)
+    }  # fmt: skip
+    patch: Patch = {
+        "status": "committed", "outcome": step.outcome, "journal": _journal(entity, last.number, journal, seal),
+        "state_after": step.state_after, "turn_hash": step.hash, "ended_at": last.ended_at,
+        "duration_ms": (last.ended_at - step.attempts[0].started_at) / 1000,
+    }  # fmt: skip
+    if before is None or before.state_after != step.state_before:
+        patch["state_before"] = step.state_before
+    if before is None or before.hash != step.previous:
+        patch["previous_turn_hash"] = step.previous
+    decided = [call.asked.request for call in last.calls if call.asked.kind == "decide"]
+    if decided:
+        choice = decided[-1]["choice"]
+        patch["decision"] = seal(entity, "decision", choice if isinstance(choice, str) else repr(choice))
+        if decided[-1]["why"]:
+            patch["rationale"] = seal(entity, "rationale", decided[-1]["why"])
+    tools = [call.asked.name for call in last.calls if call.asked.kind == "tool"]
+    if tools:
+        patch["calls"] = [{"position": position, "tool": tool} for position, tool in enumerate(tools, 1)]
+    if reads := list(_reads(last)):
+        patch["reads"] = reads
+    if models := [model_call(call) for call in last.calls if call.asked.kind == "model"]:
+        patch["model_calls"] = models
+    if last.failure is not None:
+        patch["failure"] = _failure(last.failure, entity, "failure", entity.partition("/")[2], seal)
+    return patch
+
+
+def _journal(entity: str, attempt: int, journal: Plain, seal: Seal) -> Patch:
+    return {str(attempt): seal(entity, "journal", journal)}
+
+
+def _written(attempt: Attempt) -> Plain:
+    """An attempt's tree: its payloads as exact as a journal holds them; the order of its own members is known."""
+    calls = tuple(
+        replace(
+            call, asked=replace(call.asked, request=exact.written(call.asked.request)),
+            answer=exact.written(call.answer), failure=_failure_written(call.failure),
+            retries=tuple(replace(each, failure=_failure_written(each.failure)) for each in call.retries),
+        )
+        for call in attempt.calls
+    )  # fmt: skip
+    return to_tree(replace(attempt, calls=calls, failure=_failure_written(attempt.failure)))
+
+
+def _failure_written(failure: Any) -> Any:
+    if failure is None or failure.input is failure.output is None:
+        return failure
+    return replace(failure, input=exact.written(failure.input), output=exact.written(failure.output))
+
+
+def _reads(attempt: Attempt) -> Iterator[Patch]:
+    for call in attempt.calls:
+        if call.asked.kind == "read" and call.failure is None:
+            said = call.answer
+            yield {
+                "entity": call.asked.name, "observations": said["observations"], "state_hash": said["state_hash"],
+                "version": said["version"], "cut": said["cut"], "read_at": call.started_at,
+            }  # fmt: skip
+
+
+def model_call(call: Call) -> Patch:
+    """What the request and the answer say by the names that model clients use for it."""
+    asked = call.asked.request.get("kwargs", {}) if isinstance(call.asked.request, dict) else {}
+    answer = call.answer if isinstance(call.answer, dict) else {}
+    usage = answer.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    number, text = (int, float), (str,)
+    return _present(
+        model=_typed(asked.get("model"), text), temperature=_typed(asked.get("temperature"), number),
+        top_p=_typed(asked.get("top_p"), number), max_tokens=_typed(asked.get("max_tokens"), (int,)),
+        seed=_typed(asked.get("seed"), (int,)), response_model=_typed(answer.get("model"), text),
+        response_id=_typed(answer.get("id"), text),
+        input_tokens=_typed(usage.get("input_tokens", usage.get("prompt_tokens")), (int,)),
+        output_tokens=_typed(usage.get("output_tokens", usage.get("completion_tokens")), (int,)),
+        provider=provider_of(asked, answer), finish_reasons=finish_reasons(answer),
+    ) | {
+        "request_hash": call.asked.hash, "determinism": call.source, "started_at": call.started_at,
+        "duration_ms": call.duration_ms,
+    }  # fmt: skip
+
+
+def provider_of(asked: Plain, answer: Plain) -> str | None:
+    """Who a model call's answer is of, as the GenAI conventions call it: what it says itself, or what its form shows.
+
+    Answers of the form of OpenAI's are "openai", whoever gave them: that is what the conventions mean by the name.
+    """
+    asked, answer = (each if isinstance(each, dict) else {} for each in (asked, answer))
+    for said in (answer.get("provider"), asked.get("provider")):
+        if isinstance(said, str) and said:
+            return said
+    form = answer.get("object")
+    if form in ("chat.completion", "text_completion", "response"):
+        return "openai"
+    if answer.get("type") == "message" and "stop_reason" in answer:
+        return "anthropic"
+    return "gcp.gemini" if isinstance(answer.get("candidates"), list) else None
+
+
+def finish_reasons(answer: Plain) -> list[str]:
+    """Why a model stopped, for each choice that it gave, in its own words."""
+    if not isinstance(answer, dict):
+        return []
+    found = [
+        each.get(name) for several, name in (("choices", "finish_reason"), ("candidates", "finishReason"))
+        for each in (answer[several] if isinstance(answer.get(several), list) else ()) if isinstance(each, dict)
+    ]  # fmt: skip
+    found += [answer.get(name) for name in ("stop_reason", "finish_reason", "done_reason")]
+    return [each for each in found if isinstance(each, str)]
+
+
+def _failure(failure: Failure, entity: str, field: str, step: str, seal: Seal) -> Patch:
+    patch = _present(
+        at=failure.at or None, step=step, tool=failure.tool, exception=failure.exception, retryable=failure.retryable
+    )
+    payloads = {"message": failure.message, "traceback": failure.traceback}
+    patch |= {name: seal(entity, field, value) for name, value in payloads.items() if value}
+    if failure.input is not None:
+        patch["input"] = seal(entity, field, exact.written(failure.input))
+    return patch
+
+
+def _typed(value: object, types: tuple[type, ...]) -> Any:
+    return value if isinstance(value, types) and not isinstance(value, bool) else None
+
+
+def _present(**fields: object) -> Patch:
+    return {name: value for name, value in fields.items() if value not in (None, "", [], {})}

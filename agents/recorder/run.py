@@ -1,0 +1,415 @@
+"""A run under way: what an agent's author holds. What cannot be computed again goes through it, and is recorded once.
+
+    with log.run("refund-agent", input={"order": 7}) as run:
+        with run.step("plan"):
+            answer = run.model(client.chat, messages=[...])
+            run.decide(answer["choice"], why=answer["reason"])
+        run.step("refund", refund, 7, 50)
+
+In a replay, in a resume and in a fork the same code runs, and what is recorded is given back instead of being asked for
+again (recorder/answers.py).
+
+1. A step begins: its number and the attempt are recorded, so that a process that dies in it is remembered.
+2. Each call in it is answered from the recording, or made and kept; a write tool goes through the ledger of effects
+   before it is sent and after (agents/effects/), when all that was recorded before stands.
+3. A step ends: its calls, what it returned, and what it changed in `state` become one record in the chain. A step that
+   failed leaves `state` as it found it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import random
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import Token
+from types import TracebackType
+from typing import Any, Self
+
+from refold.agents.journal.delta import applied, is_same
+from refold.agents.journal.record import Outcome, Plain, Recording, Step
+from refold.agents.recorder.answers import Answers, World
+from refold.agents.recorder.calls import Calling
+from refold.agents.recorder.current import CURRENT, Caller, entered, left
+from refold.agents.recorder.failures import RecordedFailure, failure_of, raised
+from refold.agents.recorder.made import NULL, MadeAttempt, MadeStep
+from refold.agents.recorder.plain import Shape, captured, decoded, encoded, kept, shape_of
+from refold.agents.recorder.reach import Chance, Reach, ReadView
+from refold.agents.recorder.sinks import Sink
+from refold.agents.recorder.steps import OpenStep, StepBlock
+from refold.agents.recorder.tools import Tool, Trying, tool
+from refold.agents.redaction.redactor import Redact
+from refold.avro.errors import InputError, RefoldError
+
+
+class AttemptsExhausted(RefoldError):
+    """A step was tried as often as it may be, in this process and before."""
+
+
+class Changed(RefoldError):
+    """The agent's code does not do what it did when a step was recorded that is to stand."""
+
+
+class Run:
+    """One execution of an agent; a context manager. Steps one after the other; calls in a step from any task or thread.
+
+    id, agent, input, task: as given. state: the run's working memory, a dict of JSON values, to be changed in place.
+    output: what it comes to, to be set.
+    """
+
+    tool = staticmethod(tool)
+
+    def __init__(
+        self, head: Recording, *, answers: Answers, sink: Sink, reach: Reach, chance: Chance, redact: Redact
+    ) -> None:
+        self.id = head.run
+        self.agent = head.agent
+        # Another than what the writer's thread still has to write: the agent's code may change its own.
+        self.input = decoded(encoded(head.given, "the run's input"))
+        self.state: dict[str, Any] = decoded(kept(head.state, "the run's state"))
+        self.output: Any = None
+        self.task = head.run if head.parent else head.task or head.run  # what a fork does is its own
+        self._answers = answers
+        self._is_live = isinstance(answers, World)  # nothing that is asked stands recorded
+        self._sink = sink
+        self._chance = chance
+        self._dice = random.Random(head.seed) if head.seed is not None else chance.random
+        self._calling = Calling(self, answers, reach, chance, redact, sink.flush, is_live=self._is_live)
+        self._parted = head.parted
+        self._ended_steps = 0
+        self.open_step: OpenStep | None = None
+        self._opening = threading.RLock()
+        self.left_step: OpenStep | None = None  # in which the code left a recording
+        self._token: Token[Caller | None] | None = None
+        self._part()
+
+    # The run
+
+    def __enter__(self) -> Self:
+        self._token = CURRENT.set(self)
+        entered(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            CURRENT.reset(self._token)
+            self._token = None
+            left(self)
+        self.end(error)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def drive(self, agent: Callable[[Run], Any]) -> Any:
+        """Run an agent's function to its end; what it returns, if anything, is the run's output."""
+        with self:
+            result = agent(self)
+            if inspect.isawaitable(result):
+                raise InputError("this agent is a coroutine function: await run.drive_async(agent)")
+            self.output = self.output if result is None else result
+        return self.output
+
+    async def drive_async(self, agent: Callable[[Run], Any]) -> Any:
+        """As `drive`, where the agent may be a coroutine function."""
+        async with self:
+            result = agent(self)
+            result = await result if inspect.isawaitable(result) else result
+            self.output = self.output if result is None else result
+        return self.output
+
+    def end(self, error: BaseException | None) -> None:
+        """Record how the run ended; durable on return. The Departure, where there was one and the code caught it."""
+        now = self._chance.now_micros()
+        if self._answers.departure is not None:
+            self._sink.departed(failure_of(self._answers.departure, now), now)
+            return self._depart(error)
+        output, problem = None, None
+        if error is None:
+            try:
+                output = decoded(kept(self.output, "run.output"))
+            except InputError as unkept:
+                error = problem = unkept
+        failure = None if error is None else failure_of(error, now)
+        self._sink.ended(_outcome(error), output, failure, now)
+        if problem is not None:
+            raise problem
+
+    # Steps
+
+    def step(
+        self, name: str, function: Callable[..., Any] | None = None, /, *args: Any, attempts_max: int | None = None,
+        backoff_ms: int = 0, retry_on: tuple[type[Exception], ...] = (Exception,), returns: Any = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """One step: `with run.step(name):`, or a function that is called and whose result is returned.
+
+        A function's step that stands recorded is not run again: its result is given back. attempts_max: how often it
+        is tried, counted over restarts, each wait (backoff_ms) twice the one before; without it, once. returns: the
+        type of the result, where it is no JSON value and not annotated.
+        """
+        if function is None:
+            return StepBlock(self, name)
+        shape = shape_of(function, returns, f"the step {name}")
+        trying = Trying(1 if attempts_max is None else attempts_max, backoff_ms, retry_on)
+        if inspect.iscoroutinefunction(function):
+            return self._step_async(name, lambda: function(*args, **kwargs), shape, trying, attempts_max is not None)
+        return self._step(name, lambda: function(*args, **kwargs), shape, trying, attempts_max is not None)
+
+    def _step(self, name: str, call: Callable[[], Any], shape: Shape, trying: Trying, is_bounded: bool) -> Any:
+        taken = self._taken(name)
+        if taken is not None:
+            return self._given_back(taken, shape)
+        self._begin_step(name, trying.attempts_max if is_bounded else None)
+        while True:
+            try:
+                result = call()
+                data = shape.recorded(result)
+            except BaseException as error:
+                wait_ms = self._again(error, trying)
+                if wait_ms is None:
+                    raise
+                self._chance.sleep_s(wait_ms / 1000)
+                self._begin_attempt(self._opened)
+            else:
+                self.end_step(None, data)
+                return result
+
+    async def _step_async(
+        self, name: str, call: Callable[[], Awaitable[Any]], shape: Shape, trying: Trying, is_bounded: bool
+    ) -> Any:
+        taken = self._taken(name)
+        if taken is not None:
+            return self._given_back(taken, shape)
+        self._begin_step(name, trying.attempts_max if is_bounded else None)
+        while True:
+            try:
+                result = await call()
+                data = shape.recorded(result)
+            except BaseException as error:
+                wait_ms = self._again(error, trying)
+                if wait_ms is None:
+                    raise
+                await self._chance.sleep_async(wait_ms / 1000)
+                self._begin_attempt(self._opened)
+            else:
+                self.end_step(None, data)
+                return result
+
+    def _taken(self, name: str) -> Step | None:
+        """The step that need not be run, made part of this run."""
+        self._require_closed(name)
+        step = self._answers.step(self._ended_steps + 1, name)
+        if step is None:
+            return None
+        self._become(applied(self.state, step.delta))
+        self._ended_steps += 1
+        self._sink.taken(step, decoded(kept(self.state, "the run's state")))
+        self._part()
+        return step
+
+    @staticmethod
+    def _given_back(step: Step, shape: Shape) -> Any:
+        if step.failure is not None:
+            raise raised(step.failure)
+        return shape.served(step.result)
+
+    def enter_step(self, name: str, *, is_call: bool = False) -> None:
+        """Open a step that is a block: its code is always gone through, also where the step stands recorded.
+
+        is_call: of one call, which takes no other.
+        """
+        with self._opening:
+            self._require_closed(name)
+            number = self._ended_steps + 1
+            standing = None if self._is_live else self._answers.step(number, name)
+            if standing is None:
+                return self._open(name, None, is_call)
+            step = self._new_step(name, standing=standing, is_call=is_call)
+            step.attempts.append(MadeAttempt(standing.attempts[-1].number, self._chance.now_micros()))
+            self.open_step = step
+
+    def _begin_step(self, name: str, attempts_max: int | None) -> None:
+        """Open a step that is a function."""
+        with self._opening:
+            self._require_closed(name)
+            self._open(name, attempts_max, is_call=False)
+
+    def _open(self, name: str, attempts_max: int | None, is_call: bool) -> None:
+        """AttemptsExhausted where it was begun attempts_max times before."""
+        number = self._ended_steps + 1
+        earlier = () if self._is_live else self._answers.begun(number)
+        begun = earlier[-1].number if earlier else 0
+        if attempts_max is not None and begun >= attempts_max:
+            raise AttemptsExhausted(
+                f"step {number} ({name}) of run {self.id} was begun {begun} times, and may be {attempts_max} times; "
+                f"look at it with `refold run steps {self.id}`, then resume it with more attempts, or fork it"
+            )
+        step = self._new_step(name, earlier=earlier, is_call=is_call)
+        self._begin_attempt(step, begun)
+        self.open_step = step
+
+    def _new_step(self, name: str, **more: Any) -> OpenStep:
+        """The next step. What its state holds is looked at when it ends."""
+        number = self._ended_steps + 1
+        return OpenStep(number, name, captured(self.state, "run.state"), **more)
+
+    def _begin_attempt(self, step: OpenStep, begun: int = 0) -> None:
+        number = step.attempts[-1].number + 1 if step.attempts else begun + 1
+        step.attempts.append(MadeAttempt(number, self._chance.now_micros()))
+        step.keys = None
+        self._sink.step_begun(step.number, step.name, number, step.attempt.started_at)
+
+    def _again(self, error: BaseException, trying: Trying) -> int | None:
+        """End an attempt that failed; the wait before the next one, or None where the step ended with it."""
+        attempt = self._opened.attempt
+        wait_ms = trying.wait_ms(attempt.number, error)
+        is_ours = isinstance(error, RefoldError) and not isinstance(error, RecordedFailure)
+        if wait_ms is None or is_ours or self._answers.departure is not None:
+            self.end_step(error)
+            return None
+        attempt.backoff_ms = wait_ms
+        self._close_attempt(error)
+        self._sink.attempt_failed(self._opened.number, attempt)
+        return wait_ms
+
+    def _close_attempt(self, error: BaseException | None) -> None:
+        step = self._opened
+        attempt = step.attempt
+        if not attempt.is_closed:
+            self._calling.close(attempt)
+        attempt.ended_at = self._chance.now_micros()
+        if error is not None:
+            attempt.failure = failure_of(error, attempt.ended_at)
+            self._become(decoded(step.before))
+
+    def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
+        """End the open step, with an error or without. result: JSON.
+
+        A step that ended without one fails all the same, with what is raised here, where its calls are still under
+        way, or where it left a state that cannot be kept.
+        """
+        step = self._opened
+        if self._answers.departure is not None:
+            self.left_step, self.open_step = step, None
+            return self._depart(error)
+        state = step.before
+        problem: InputError | None = None
+        if error is None:
+            problem = self._calling.close(step.attempt)
+            try:
+                state = kept(self.state, "run.state")
+            except InputError as unkept:
+                problem = problem or unkept
+        if problem is not None:
+            error, state, result = problem, step.before, NULL
+        self._close_attempt(error)
+        if step.standing is not None:
+            self._stood(step, step.standing, error)
+        else:
+            self._commit(MadeStep(step.number, step.name, step.attempts, state, result, _outcome(error),
+                                        step.earlier))  # fmt: skip
+        if problem is not None:
+            raise problem
+
+    def _commit(self, made: MadeStep) -> None:
+        self.open_step = None
+        self._ended_steps += 1
+        self._sink.step_ended(made)
+
+    def _stood(self, step: OpenStep, standing: Step, error: BaseException | None) -> None:
+        """End a block that went through a committed step: it left the state that is recorded, or the code changed."""
+        after = applied(decoded(step.before), standing.delta)
+        self.open_step = None
+        if error is None and not is_same(decoded(kept(self.state, "run.state")), after):
+            raise Changed(
+                f"run {self.id}: the code of step {step.number} ({step.name}) leaves another state than it left when "
+                "it was recorded; run it with the code of then, or fork the run before this step"
+            )
+        self._become(after)
+        self._ended_steps += 1
+        self._sink.taken(standing, decoded(kept(after, "the run's state")))
+        self._part()
+
+    def _part(self) -> None:
+        """Where a fork parts from its parent: go on with the state that its patch makes."""
+        for fork in self._parted:
+            if fork.at == self._ended_steps:
+                self._become(applied(self.state, fork.changes))
+                self._sink.forked(fork.patch, decoded(kept(self.state, "the run's state")))
+
+    def _depart(self, error: BaseException | None) -> None:
+        """Raise the departure, unless it is what is raised already: the agent's code may have caught it."""
+        departure = self._answers.departure
+        if departure is not None and error is not departure:
+            raise departure from error
+
+    @property
+    def step_number(self) -> int:
+        """Of the open step, or of the one that comes next."""
+        return self._ended_steps + 1
+
+    @property
+    def _opened(self) -> OpenStep:
+        if self.open_step is None:
+            raise InputError(f"run {self.id}: no step is open")
+        return self.open_step
+
+    def _require_closed(self, name: str) -> None:
+        if self.open_step is not None:
+            still = f"step {self.open_step.number} ({self.open_step.name}) is still open"
+            raise InputError(f"run {self.id}: {still}; end it before {name} begins")
+
+    def _become(self, state: Plain) -> None:
+        """The same dict, with this in it: the agent's code may hold on to it."""
+        self.state.clear()
+        self.state.update(state)
+
+    # Calls: see recorder/calls.py
+
+    def model(self, client: Callable[..., Any], /, *args: Any, returns: Any = None, **kwargs: Any) -> Any:
+        """Call a model's client, sync or async, with these arguments. returns: the type of the answer, if no JSON."""
+        return self._calling.model(client, args, kwargs, returns)
+
+    def call_tool(self, found: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a tool as part of this run; an awaitable where it is async."""
+        return self._calling.tool(found, args, kwargs)
+
+    def decide(self, choice: Any, why: str = "", options: Iterable[Any] | None = None) -> Any:
+        """Record what was decided, why, and what else could have been; returns the choice."""
+        asked = {"choice": choice, "why": why, "options": None if options is None else list(options)}
+        self._calling.note("decide", "", asked)
+        return choice
+
+    def read(self, entity: str, at: Any = None) -> ReadView:
+        """Read an entity, now or at a WHEN; that it was read, and which state of it, is recorded."""
+        return self._calling.read(entity, at)
+
+    def observe(self, entity: str, patch: Mapping[str, Any], **given: Any) -> str:
+        """Record something about an entity, caused by what this step read; further keywords as Log.observe."""
+        return self._calling.observe(entity, patch, given)
+
+    def now(self) -> dt.datetime:
+        """The time, UTC."""
+        micros = self._calling.value("now", self._chance.now_micros)
+        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
+
+    def random(self) -> float:
+        """A number in [0, 1), from the run's seed if it has one."""
+        return float(self._calling.value("random", self._dice.random))
+
+    def uuid(self) -> str:
+        """A fresh id."""
+        return str(self._calling.value("uuid", self._chance.new_id))
+
+
+def _outcome(error: BaseException | None) -> Outcome:
+    if error is None:
+        return "succeeded"
+    return "failed" if isinstance(error, Exception) else "cancelled"

@@ -1,0 +1,260 @@
+"""Where a run's record goes: into a log, or, in a replay, into memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from refold.agents.journal.chain import run_hash
+from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
+from refold.agents.recorder.made import Folder, MadeAttempt, MadeStep
+from refold.agents.recorder.observations import (
+    Seal,
+    attempt_failed,
+    run_begun,
+    run_ended,
+    run_entity,
+    step_begun,
+    step_ended,
+    step_entity,
+)
+from refold.agents.recorder.writer import RecordingFailed, Writer
+from refold.agents.redaction.redactor import Redact
+from refold.avro.observation import Source
+from refold.streams.client import Log
+
+
+class Sink(Protocol):
+    """Takes what a run did, in its order."""
+
+    def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
+        """An attempt of a step begins; at: microseconds."""
+
+    def attempt_failed(self, number: int, made: MadeAttempt) -> None:
+        """An attempt failed, and another comes."""
+
+    def step_ended(self, made: MadeStep) -> None:
+        """A step ended."""
+
+    def taken(self, step: Step, state: Plain) -> None:
+        """A step was not run again: it stands recorded, and left this state."""
+
+    def forked(self, patch: Plain, state: Plain) -> None:
+        """From here on it is a fork, which goes on with this state."""
+
+    def flush(self) -> None:
+        """Return when all of it is durable."""
+
+    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
+        """The run ended, and with it this; at: microseconds."""
+
+    def departed(self, failure: Failure, at: int) -> None:
+        """The code left what the recording holds, and the run can go no further by it; with that, this ends."""
+
+
+class MemorySink:
+    """Keeps what a run did, as a Recording."""
+
+    def __init__(self, head: Recording, folder: Folder, redact: Redact) -> None:
+        self._recording = head
+        self._folder = folder
+        self._redact = redact
+        self._steps: list[Step] = []
+
+    def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
+        """Nothing is known of it before it ends."""
+
+    def attempt_failed(self, number: int, made: MadeAttempt) -> None:
+        """It is among the step's attempts."""
+
+    def step_ended(self, made: MadeStep) -> None:
+        """Keep it."""
+        self._steps.append(self._folder.step(made))
+
+    def taken(self, step: Step, state: Plain) -> None:
+        """Keep it."""
+        self._steps.append(step)
+        self._folder.taken(step, state)
+
+    def forked(self, patch: Plain, state: Plain) -> None:
+        """Go on in the chain."""
+        self._folder.forked(patch, state)
+
+    def flush(self) -> None:
+        """Nothing is durable."""
+
+    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
+        """Close the recording."""
+        self._recording = _ended(
+            self.recording, self._folder, outcome, self._redact(output), self._folder.failure(failure), at
+        )
+
+    def departed(self, failure: Failure, at: int) -> None:
+        """It failed."""
+        self.ended("failed", None, failure, at)
+
+    @property
+    def recording(self) -> Recording:
+        """What the run did so far."""
+        return msgspec.structs.replace(self._recording, steps=tuple(self._steps))
+
+
+class _Begin(NamedTuple):
+    """An attempt of a step that begins, as it is to be observed."""
+
+    number: int
+    patch: dict[str, Any]
+    causes: tuple[str, ...]
+    at: int
+
+
+class LogSink:
+    """Writes what a run does into a log, beside the agent.
+
+    Every observation is caused by the one before it of the same step, a step's first by the run's; what was read of
+    other entities is among the causes of the step's end.
+
+    A begin of a step is held until anything else is to be written or made durable. So it stands before the agent's
+    thread leaves this one nothing to do; of a step that ended before that, begin and end are one observation.
+    """
+
+    def __init__(
+        self, log: Log, head: Recording, entry: str, attempt: int, seq: Iterator[int], folder: Folder, redact: Redact,
+        seal: Seal, class_of: Callable[[Recording], str],
+    ) -> None:  # fmt: skip
+        """attempt: how often the run was begun, with this time. seq: the next ones of the run's source."""
+        self._log = log
+        self._head = head
+        self._folder = folder
+        self._redact = redact
+        self._seal = seal
+        self._class_of = class_of
+        self._seq = seq
+        self._steps: list[Step] = []
+        self._is_resumed = attempt > 1
+        self._begun = ""
+        self._last = ""
+        self._at = 0
+        self._held: _Begin | None = None
+        self._writer = Writer(self._durable, head.run)
+        self._writer.put(lambda: self._begin(entry, attempt))
+
+    def begun(self) -> None:
+        """Return when the run's begin stands. RecordingFailed where it cannot; with that, this ends."""
+        try:
+            self._writer.flush()
+        except BaseException:
+            with contextlib.suppress(RecordingFailed):
+                self._writer.close()
+            raise
+
+    def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
+        """Written soon."""
+        self._writer.put(lambda: self._step_begun(number, name, attempt, at))
+
+    def attempt_failed(self, number: int, made: MadeAttempt) -> None:
+        """Written soon."""
+        self._writer.put(lambda: self._attempt_failed(number, made))
+
+    def step_ended(self, made: MadeStep) -> None:
+        """Written soon."""
+        self._writer.put(lambda: self._step_ended(made))
+
+    def taken(self, step: Step, state: Plain) -> None:
+        """It stands in the log."""
+        self._writer.put(lambda: self._taken(step, state))
+
+    def forked(self, patch: Plain, state: Plain) -> None:
+        """The run's first observation says it."""
+        self._writer.put(lambda: self._folder.forked(patch, state))
+
+    def flush(self) -> None:
+        """Return when all of it is durable; RecordingFailed where it cannot be."""
+        self._writer.flush()
+
+    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
+        """Durable on return."""
+        try:
+            self._writer.put(lambda: self._ended(outcome, output, failure, at))
+        finally:
+            self._writer.close()
+
+    def departed(self, failure: Failure, at: int) -> None:
+        """A fork failed. A run that was resumed stands as it stood, for the right code to resume it."""
+        if not self._is_resumed:
+            return self.ended("failed", None, failure, at)
+        self._writer.close()
+
+    def _begin(self, entry: str, attempt: int) -> None:
+        patch = run_begun(self._head, entry, attempt, self._seal)
+        at = self._head.started_at if attempt == 1 else None
+        self._begun = self._observe(run_entity(self._head.run), patch, "", (), at)
+
+    def _durable(self) -> None:
+        self._settle()
+        self._log.flush()
+
+    def _step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
+        self._settle()
+        patch = step_begun(self._head.run, self._head.agent, number, name, attempt, at)
+        causes = (self._last,) if attempt > 1 and self._last else (self._begun,)
+        self._held = _Begin(number, patch, causes, at)
+
+    def _settle(self) -> None:
+        """Write the begin that is held."""
+        held, self._held = self._held, None
+        if held is not None:
+            entity = step_entity(self._head.run, held.number)
+            self._last = self._observe(entity, held.patch, str(held.number), held.causes, held.at)
+
+    def _attempt_failed(self, number: int, made: MadeAttempt) -> None:
+        self._settle()
+        patch = attempt_failed(self._head.run, number, self._folder.attempt(made), self._seal)
+        self._last = self._observe(
+            step_entity(self._head.run, number), patch, str(number), (self._last,), made.ended_at
+        )
+
+    def _step_ended(self, made: MadeStep) -> None:
+        step = self._folder.step(made)
+        patch = step_ended(self._head.run, step, self._steps[-1] if self._steps else None, self._seal)
+        read = [each for call in step.calls if call.asked.kind == "read" and call.failure is None
+                for each in call.answer["observations"]]  # fmt: skip
+        held, self._held = self._held, None
+        causes = dict.fromkeys([*([self._last] if held is None else held.causes), *read])
+        if held is not None:
+            patch = {**held.patch, **patch}
+        self._last = self._observe(
+            step_entity(self._head.run, step.number), patch, str(step.number), tuple(causes), step.attempts[-1].ended_at
+        )
+        self._steps.append(step)
+
+    def _taken(self, step: Step, state: Plain) -> None:
+        self._folder.taken(step, state)
+        self._steps.append(step)
+
+    def _ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
+        head = msgspec.structs.replace(self._head, steps=tuple(self._steps))
+        found = _ended(head, self._folder, outcome, self._redact(output), self._folder.failure(failure), at)
+        found = msgspec.structs.replace(found, retention_class=self._class_of(found))
+        self._observe(run_entity(found.run), run_ended(found, self._seal), "", (self._last or self._begun,), at)
+
+    def _observe(
+        self, entity: str, patch: dict[str, object], step: str, causes: tuple[str, ...], at: int | None
+    ) -> str:
+        """As of when it happened: it is written later. No earlier than what came before, whatever the clock did."""
+        source = Source(self._head.agent, self._head.run, step, "", next(self._seq))
+        if at is None:
+            return self._log.observe(entity, patch, source=source, causes=causes)
+        self._at = max(self._at, at)
+        return self._log.observe(entity, patch, source=source, causes=causes, observed_at=self._at)
+
+
+def _ended(head: Recording, folder: Folder, outcome: Outcome, output: Plain, failure: Failure | None,
+           at: int) -> Recording:  # fmt: skip
+    whole = run_hash(folder.previous, outcome, output, failure)
+    return msgspec.structs.replace(
+        head, status="ended", outcome=outcome, output=output, failure=failure, ended_at=at, hash=whole
+    )

@@ -1,0 +1,83 @@
+"""Steps of a run, as its code opens and ends them; one is open at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol
+
+from refold.agents.effects.keys import StepKeys
+from refold.agents.journal.record import Attempt, Step
+from refold.agents.recorder.made import NULL, Made, MadeAttempt
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """A step under way. before: JSON of the run's state when it began. keys: gives the attempt's effects their keys,
+    from the first that asks for one.
+
+    standing: the committed step that its block only goes through again, in a resume or a fork. earlier: attempts that
+    were made before, in other processes. is_call: it is one call's, made outside of any step, and takes no other.
+    """
+
+    number: int
+    name: str
+    before: bytes
+    keys: StepKeys | None = None
+    standing: Step | None = None
+    earlier: tuple[Attempt, ...] = ()
+    is_call: bool = False
+    attempts: list[MadeAttempt] = field(default_factory=list)
+
+    @property
+    def attempt(self) -> MadeAttempt:
+        """The one under way."""
+        return self.attempts[-1]
+
+    @property
+    def made(self) -> list[Made]:
+        """Its calls."""
+        return self.attempts[-1].made
+
+
+class Stepping(Protocol):
+    """A run, as far as its steps are concerned. open_step: the one under way. task: what its effects are keyed by."""
+
+    @property
+    def step_number(self) -> int:
+        """Of the open step, or of the one that comes next."""
+
+    id: str
+    task: str
+    open_step: OpenStep | None
+
+    def enter_step(self, name: str, *, is_call: bool = False) -> None:
+        """Open a step that is a block; is_call: of one call, and of no other."""
+
+    def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
+        """End the open one, with an error or without. result: JSON."""
+
+
+class StepBlock:
+    """`with run.step(name):`, and the same with `async with`."""
+
+    def __init__(self, run: Stepping, name: str, *, is_call: bool = False) -> None:
+        self._run = run
+        self._name = name
+        self._is_call = is_call
+
+    def __enter__(self) -> None:
+        self._run.enter_step(self._name, is_call=self._is_call)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run.end_step(error)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)

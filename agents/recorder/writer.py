@@ -1,0 +1,133 @@
+"""What a run records, written beside the agent: a thread of its own, and a queue of bounded length.
+
+1. `put` takes a piece of work and returns at once; while the queue is full it waits: that is the back-pressure.
+2. The thread does the pieces in order. When one comes to a thread that has nothing to do, others are waited for, for
+   GATHER_S: waking the thread, and making durable, cost more than a piece, and the agent's thread pays for the first.
+   When none waits any more it makes durable what was written. So what a killed process loses is what it did in the
+   last moments.
+3. `flush` returns when all that was put before it is written and durable. For it, and for the end, nothing is waited
+   for.
+4. A piece that raises ends it all: nothing after it is written, and `put`, `flush` and `close` raise RecordingFailed
+   from then on. An agent whose run cannot be recorded stops; it does not go on unseen.
+5. Nothing is taken that nobody would write: after `close`, and in a process forked from the one that began the run,
+   `put` raises RecordingFailed too.
+6. An interpreter that ends with a run open waits until what was put is written and durable. The run stays open in the
+   log, as if the process had been killed, to be resumed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from refold.avro.errors import RefoldError
+
+QUEUE_MAX = 1000
+_POLL_S = 0.5
+_FULL_S = 0.002
+GATHER_S = 0.01
+_forks: list[None] = []
+"""That this process came by, since the module was imported: the system need not be asked for each piece."""
+os.register_at_fork(after_in_child=lambda: _forks.append(None))
+
+
+class RecordingFailed(RefoldError):
+    """A run could not be recorded any further; the cause says why."""
+
+
+class Writer:
+    """One run's pieces of work, done in order by one thread. durable: makes durable what was written."""
+
+    def __init__(self, durable: Callable[[], None], name: str, gather_s: float = GATHER_S) -> None:
+        self._durable = durable
+        self._gather_s = gather_s
+        # The one that is bounded by itself costs the agent several times as much, for each piece.
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._problem: BaseException | None = None
+        self._process = len(_forks)
+        self._is_closed = False
+        self._hurry = threading.Event()  # somebody waits
+        self._turn = threading.Lock()  # so that nothing is put behind the end
+        self._thread = threading.Thread(target=self._run, name=f"refold-recorder-{name}", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Have it done, in order."""
+        with self._turn:
+            if self._problem is not None or self._is_closed or len(_forks) != self._process:
+                self._complain()
+            if self._work.qsize() >= QUEUE_MAX:
+                self._wait_for_room()
+            self._work.put(work)
+
+    def flush(self) -> None:
+        """Return when all is written and durable."""
+        done = threading.Event()
+
+        def report() -> None:
+            self._durable()
+            done.set()
+
+        self.put(report)
+        self._hurry.set()
+        while not done.wait(_POLL_S):
+            self._complain()
+
+    def close(self) -> None:
+        """Do what was put, and end the thread. RecordingFailed where it could not be done."""
+        if len(_forks) == self._process:
+            self._end()
+        if self._problem is not None:
+            self._complain()
+
+    def _wait_for_room(self) -> None:
+        while self._work.qsize() >= QUEUE_MAX:
+            self._hurry.set()
+            time.sleep(_FULL_S)
+            self._complain()
+
+    def _end(self) -> None:
+        with self._turn:
+            if not self._is_closed and len(_forks) == self._process:
+                self._is_closed = True
+                self._work.put(None)
+                self._hurry.set()
+        if len(_forks) == self._process:
+            self._thread.join()
+            atexit.unregister(self._end)
+
+    def _complain(self) -> None:
+        if self._problem is not None:
+            raise RecordingFailed(f"the run could not be recorded further: {self._problem}") from self._problem
+        if len(_forks) != self._process:
+            raise RecordingFailed("this process was forked from the one that records the run: go on with the run there")
+        if self._is_closed:
+            raise RecordingFailed("the run has ended: nothing more is recorded of it; begin another, or resume it")
+
+    def _run(self) -> None:
+        is_clean = True
+        while True:
+            try:
+                work = self._work.get() if is_clean else self._work.get_nowait()
+            except queue.Empty:
+                work, is_clean = self._durable, True
+            else:
+                if is_clean and work is not None:
+                    self._hurry.wait(self._gather_s)
+                    self._hurry.clear()
+                is_clean = False
+            self._try(work or self._durable)
+            if work is None:
+                return
+
+    def _try(self, work: Callable[[], None]) -> None:
+        if self._problem is None:
+            try:
+                work()
+            except BaseException as problem:
+                self._problem = problem

@@ -1,0 +1,81 @@
+"""The fields of a run's entities, with their content opened: what stands in clear, in a blob or under a key, alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from refold.agents.journal.exact import read
+from refold.agents.journal.record import Failure, Plain
+from refold.agents.vault import Keeper
+from refold.avro.errors import NotAnswerable
+from refold.avro.jsonform import shower
+from refold.avro.nodes import allows
+from refold.streams.view import EntityView
+
+Look: TypeAlias = Callable[[Iterable[str]], Mapping[str, EntityView]]
+"""Gives those of some entities, asked for by name, of which something stands at a point."""
+
+
+class PartMissing(NotAnswerable):
+    """A run has ended, or parted from its parent, and what it has come to by then is not all there at this point."""
+
+
+FAILURE = Failure.__struct_fields__
+
+
+class Fields:
+    """One entity's fields. field: of the entity, by first name; None for one without a value."""
+
+    def __init__(self, view: EntityView, vault: Keeper) -> None:
+        self.entity = view.entity
+        self._view = view
+        self._fields = view.fields
+        self._vault = vault
+        self._definition = view.definition.definition
+
+    @property
+    def payloads(self) -> list[str]:
+        """The fields with a value that may be sealed: those with content."""
+        named = self._definition.by_first_name
+        return [name for name in self._fields if allows(named[name].element, "refold.Sealed")]
+
+    def plain(self, field: str, default: Any = None) -> Any:
+        """What can be read without any key: an id, a name, a number, a time."""
+        return self._fields.get(field, default)
+
+    def opened(self, field: str) -> Plain:
+        """A field's content."""
+        stored = self._fields.get(field)
+        return None if stored is None else self._vault.open(self.entity, field, stored)
+
+    def exact(self, field: str) -> Plain:
+        """A field's content, to the type of each number (journal/exact.py)."""
+        return read(self.opened(field))
+
+    def exact_map(self, field: str) -> dict[str, Plain]:
+        """The content of each element of a map, likewise."""
+        stored: Mapping[str, Any] = self._fields.get(field, {})
+        return {key: read(self._vault.open(self.entity, field, value)) for key, value in stored.items()}
+
+    def every(self, field: str) -> list[Plain]:
+        """All elements of an append field in their order, also those before the newest that it keeps."""
+        definition = self._view.definition.definition.by_first_name[field]
+        kept = self._fields.get(field, [])
+        if len(kept) >= definition.limit:
+            observed = [each.seen for each in self._view.history]
+            retracted = {target for seen in observed for target in seen.observation.retracts}
+            live = [seen for seen in sorted(observed, key=lambda seen: seen.q) if seen.id not in retracted]
+            show = shower(definition.node, python=True)
+            kept = [element for seen in live for element in show(seen.observation.patch.get(field)) or ()]
+        return [self._vault.open(self.entity, field, each) for each in kept]
+
+    def failure(self, field: str) -> Failure | None:
+        """A record of how something failed (RunError and its like), of which each text may be sealed by itself."""
+        record = self.exact(field)
+        if record is None:
+            return None
+        given = {name: record[name] for name in FAILURE if record.get(name) is not None}
+        return msgspec.convert({"exception": "", **given}, Failure)

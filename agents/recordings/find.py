@@ -1,0 +1,215 @@
+"""Finding runs: by what stands in clear first, and of what is left by what they say.
+
+1. Every run is taken from one rebuild of their type; what ended before `since` is not even read.
+2. Those that agree in agent, outcome, user, flag, tag, parent and time are put in order, the newest first.
+3. For a tool, an error or a text the steps of a few runs at a time are read, newest first, until there are enough:
+   tools are known by name in clear, errors and texts are in contents, which are opened for it.
+
+A run matches by its own steps: those that a fork took over from its parent are the parent's. A run of which a content
+is gone, or sealed with no key here, cannot be searched for it, and is counted in `unread`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from refold.agents.journal.record import Plain
+from refold.agents.recordings.fields import Fields
+from refold.agents.recordings.load import has_ended, own_steps, rebuilt, step_count
+from refold.agents.vault import Keeper
+from refold.avro.errors import NotAnswerable
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+from refold.streams.point import When
+
+READ_AT_ONCE = 32
+RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which runs; all that is given has to hold. Times in microseconds, of a run's beginning.
+
+    outcome: as a run's, or "running". error: a part of an exception's name or of its message; text: of anything that
+    the run was given, said, called, got or returned. Both in any case of letters.
+    """
+
+    since: int | None = None
+    until: int | None = None
+    agent: str = ""
+    outcome: str = ""
+    user: str = ""
+    tag: str = ""
+    parent: str = ""
+    flagged: bool = False
+    tool: str = ""
+    error: str = ""
+    text: str = ""
+
+    @property
+    def is_in_steps(self) -> bool:
+        """Whether steps have to be read for it."""
+        return bool(self.tool or self.error or self.text)
+
+    def clear(self, run: Fields) -> bool:
+        """Whether a run agrees in what stands in clear."""
+        plain, started = run.plain, run.plain("started_at", 0)
+        equal = {"agent": self.agent, "user": self.user, "parent_run": self.parent}
+        return (
+            (self.since is None or started >= self.since)
+            and (self.until is None or started <= self.until)
+            and all(not value or plain(name) == value for name, value in equal.items())
+            and (not self.outcome or outcome_of(run) == self.outcome)
+            and (not self.tag or self.tag in plain("tags", ()))
+            and (not self.flagged or plain("flagged", False))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in a list. Times in microseconds, None where there is none yet; outcome "running" without one; parent "".
+
+    steps: how many it has taken, with those before a fork. title: "" where it has none, None where it cannot be read.
+    """
+
+    run: str
+    agent: str
+    version: str
+    started_at: int | None
+    ended_at: int | None
+    outcome: str
+    steps: int
+    parent: str
+    title: str | None
+    flagged: bool
+
+
+@dataclass(slots=True)
+class Found:
+    """The runs, newest first. unread: ids of those that may match, but of which a content cannot
+    be read."""
+
+    cut: Cut
+    rows: list[RunRow] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+
+def find(log: Log, vault: Keeper, wanted: Wanted, limit: int | None = None, at: When = None) -> Found:
+    """The runs that are wanted, at most `limit`, as they stand at a point."""
+    cut = log.point(at).cut
+    found = Found(cut)
+    view = rebuilt(log, ["run"], cut, since=wanted.since)
+    every = () if view is None else (Fields(view[name], vault) for name in view)
+    agreeing = [each for each in every if wanted.clear(each)]
+    agreeing.sort(key=lambda each: (-each.plain("started_at", 0), each.entity))
+    for begin in range(0, len(agreeing), READ_AT_ONCE):
+        some = agreeing[begin : begin + READ_AT_ONCE]
+        steps = _steps(log, vault, some, cut) if wanted.is_in_steps or _any_open(some) else {}
+        for run in some:
+            if limit is not None and len(found.rows) >= limit:
+                return found
+            own = steps.get(run.entity, [])
+            try:
+                if wanted.is_in_steps and not _matches(log, vault, wanted, run, own, cut):
+                    continue
+            except NotAnswerable:
+                found.unread.append(id_of(run))
+                continue
+            found.rows.append(_row(run, own))
+    return found
+
+
+def id_of(run: Fields) -> str:
+    """The id of a run's entity."""
+    return run.entity.removeprefix("run/")
+
+
+def outcome_of(run: Fields) -> str:
+    """How a run ended, or that it did not."""
+    outcome: str = run.plain("outcome", "unknown") if has_ended(run) else RUNNING
+    return outcome
+
+
+def _row(run: Fields, own: Sequence[Fields]) -> RunRow:
+    plain = run.plain
+    try:
+        title = run.opened("title") or ""
+    except NotAnswerable:
+        title = None
+    return RunRow(
+        run=id_of(run),
+        agent=plain("agent", ""),
+        version=plain("agent_version", ""),
+        started_at=plain("started_at"),
+        ended_at=plain("ended_at") if has_ended(run) else None,
+        outcome=outcome_of(run),
+        steps=plain("forked_at_step", 0) + len(own) if step_count(run) is None else step_count(run) or 0,
+        parent=plain("parent_run", ""),
+        title=title,
+        flagged=plain("flagged", False),
+    )
+
+
+def _any_open(runs: Iterable[Fields]) -> bool:
+    """Whether a run is among them that does not say how many steps it has."""
+    return any(step_count(run) is None for run in runs)
+
+
+def _steps(log: Log, vault: Keeper, runs: Sequence[Fields], cut: Cut) -> dict[str, list[Fields]]:
+    """The own steps of some runs, by the runs' entities: read together."""
+    places = {run.entity: (id_of(run), run.plain("forked_at_step", 0), step_count(run)) for run in runs}
+    views = own_steps(lambda names: log.states(names, cut), places.values())
+    return {entity: [Fields(each, vault) for each in views[place[0]]] for entity, place in places.items()}
+
+
+def _matches(log: Log, vault: Keeper, wanted: Wanted, run: Fields, steps: Sequence[Fields], cut: Cut) -> bool:
+    if wanted.tool and all(each["tool"] != wanted.tool for step in steps for each in step.opened("calls") or ()):
+        return False
+    if wanted.error and not _contains(wanted.error, _errors(run, steps)):
+        return False
+    return not wanted.text or _contains(wanted.text, _said(log, vault, run, steps, cut))
+
+
+def _errors(run: Fields, steps: Iterable[Fields]) -> Iterator[str]:
+    """Exceptions and messages, of the run, its steps and the attempts that failed."""
+    for failure in (run.failure("error"), *(step.failure("failure") for step in steps)):
+        if failure is not None:
+            yield f"{failure.exception}: {failure.message}"
+            yield from words(failure.output)
+    for step in steps:
+        for retry in step.opened("retries") or ():
+            yield retry.get("error") or ""
+
+
+def _said(log: Log, vault: Keeper, run: Fields, steps: Iterable[Fields], cut: Cut) -> Iterator[str]:
+    """Every word in the contents of a run, of its steps, and of the session it works in, which has the messages."""
+    for entity in (run, *steps):
+        yield from _contents(entity)
+    session = f"agent_session/{run.plain('session', '')}"
+    if run.plain("session"):
+        yield from (word for view in log.states([session], cut).values() for word in _contents(Fields(view, vault)))
+
+
+def _contents(entity: Fields) -> Iterator[str]:
+    for name in entity.payloads:
+        yield from words(entity.opened(name))
+
+
+def words(tree: Plain) -> Iterator[str]:
+    """The texts and numbers in a JSON tree, without the names of its members."""
+    if isinstance(tree, dict):
+        for each in tree.values():
+            yield from words(each)
+    elif isinstance(tree, list | tuple):
+        for each in tree:
+            yield from words(each)
+    elif isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, int | float) and not isinstance(tree, bool):
+        yield str(tree)
+
+
+def _contains(part: str, texts: Iterable[str]) -> bool:
+    folded = part.casefold()
+    return any(folded in each.casefold() for each in texts)

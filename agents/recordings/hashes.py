@@ -1,0 +1,103 @@
+"""Where in a log a run stood at a hash: of the chain after a step, of a whole run, or of a state.
+
+1. Steps and runs are looked through for one of theirs that begins as the text does. An imported conversation has no
+   hashes in the log: they are computed where nothing else is found.
+2. Of what is found, the chain after a step goes before a run's end, and that before a state.
+Runs that did the same have the same hashes: any of them is right, and the newest is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypeAlias
+
+from refold.agents.journal.record import Recording
+from refold.agents.recordings.load import load, rebuilt
+from refold.agents.vault import Keeper
+from refold.avro.errors import InputError, UnknownEntity
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+from refold.streams.point import When
+from refold.streams.view import StateView
+
+DIGITS_MIN = 6
+HEX = re.compile(r"[0-9a-f]{1,64}\Z")
+
+What: TypeAlias = Literal["step", "run", "state"]
+ORDER: tuple[What, ...] = ("step", "run", "state")
+OF_STEPS: tuple[tuple[What, str], ...] = (("step", "turn_hash"), ("state", "state_after"))
+
+
+class Stood(NamedTuple):
+    """A run after one of its steps (0: before the first), and which of its hashes was meant.
+
+    others: how many other places have the same hash.
+    """
+
+    run: str
+    step: int
+    what: What
+    hash: str
+    others: int = 0
+
+
+class _Place(NamedTuple):
+    started_at: int
+    found: Stood
+
+
+def at_hash(log: Log, vault: Keeper, given: str, at: When = None) -> Stood:
+    """The place whose hash begins so. UnknownEntity without one, InputError where several hashes begin so."""
+    text = given.lower()
+    if not HEX.match(text) or len(text) < DIGITS_MIN:
+        raise InputError(f"{given!r} is no hash: give at least {DIGITS_MIN} of its hexadecimal digits")
+    cut = log.point(at).cut
+    view = rebuilt(log, ("run", "step"), cut)
+    places = [] if view is None else [each for each in _stored(view) if each.found.hash.startswith(text)]
+    if not places and view is not None:
+        places = [each for each in _imported(log, view, vault, cut) if each.found.hash.startswith(text)]
+    for what in ORDER:
+        found = [each for each in places if each.found.what == what]
+        hashes = sorted({each.found.hash for each in found})
+        if len(hashes) > 1:
+            raise InputError(f"{given}: {len(hashes)} hashes begin so; give more of it: {', '.join(hashes[:3])}")
+        if found:
+            newest = max(found, key=lambda each: (each.started_at, each.found.step))
+            return newest.found._replace(others=len(found) - 1)
+    raise UnknownEntity(
+        f"no step, run or state with a hash like {given} is in this log; `refold run show RUN` names them"
+    )
+
+
+def _stored(view: StateView) -> Iterator[_Place]:
+    started: dict[str, int] = {}
+    for name in view:
+        if name.startswith("run/"):
+            fields, run = view[name].fields, name.removeprefix("run/")
+            started[run] = fields.get("started_at", 0)
+            if fields.get("hash"):
+                yield _Place(started[run], Stood(run, fields.get("step_count", 0), "run", fields["hash"]))
+    for name in view:
+        if name.startswith("step/"):
+            fields = view[name].fields
+            run, number = fields.get("run", ""), fields.get("position", 0)
+            for what, field in OF_STEPS if fields.get("status") == "committed" else ():
+                if fields.get(field):
+                    yield _Place(started.get(run, 0), Stood(run, number, what, fields[field]))
+
+
+def _imported(log: Log, view: StateView, vault: Keeper, cut: Cut) -> Iterator[_Place]:
+    runs = (name for name in view if name.startswith("run/") and view[name].fields.get("imported_from"))
+    for run in runs:
+        yield from _of(load(log, run.removeprefix("run/"), vault, cut))
+
+
+def _of(recording: Recording) -> Iterator[_Place]:
+    run, started = recording.run, recording.started_at
+    if recording.hash:
+        yield _Place(started, Stood(run, len(recording.steps), "run", recording.hash))
+    for step in recording.steps:
+        if step.hash:
+            yield _Place(started, Stood(run, step.number, "step", step.hash))
+            yield _Place(started, Stood(run, step.number, "state", step.state_after))

@@ -1,0 +1,135 @@
+"""An imported conversation (agents/importers) as a recording: what its log's entities say, step by step.
+
+    step     one assistant message, n from 1. Its state is {"messages": [...]}: before the first step what was said
+             before the first reply, after step n all that was said before step n+1's reply; a delta appends
+    call     one `tool` for each call of the message: its arguments, and the result verbatim. A result that speaks of
+             an error stands as the answer and as the failure; a call that no result answered failed as UNANSWERED.
+             Then `decide`: what the message came to, and why where it says so
+    result   the text of the message
+
+There is no code behind it (has_code is False): it can be stepped through, compared and shown. Hashes are made here, by
+the rules of journal/chain.py, for a conversation brings none. A step whose calls are not all answered is not committed,
+and has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from refold.agents.journal.record import Asked, Attempt, Call, Edit, Effect, Failure, Plain, Recording, Step
+from refold.agents.journal.stepping import chained
+from refold.agents.recordings.fields import Fields, Look, PartMissing
+from refold.agents.vault import Keeper
+
+UNANSWERED = "unanswered"
+ERROR = "Error"
+OF_MESSAGE = ("content_type", "name", "tool_call_id", "tool_calls", "extra")
+
+
+def is_imported(run: Fields) -> bool:
+    """Whether a run's entity came of an importer."""
+    return bool(run.plain("imported_from"))
+
+
+def imported(look: Look, run: Fields, run_id: str, vault: Keeper) -> Recording:
+    """The recording behind the run's entity. PartMissing where a part of it is not there at this point."""
+    session = _one(look, f"agent_session/{run.plain('session', run_id)}", vault)
+    said = sorted(session.every("messages"), key=lambda each: int(each["index"]))
+    messages = [_message(each) for each in said]
+    places = {int(each["index"]): place for place, each in enumerate(said)}
+    steps = _many(look, [f"step/{run_id}#{n}" for n in range(1, run.plain("step_count", 0) + 1)], vault)
+    named = [_action_names(each) for each in steps]
+    actions = iter(_many(look, [name for names in named for name in names], vault))
+    begins = [places[each.plain("message_index")] for each in steps]
+    ends = [*begins[1:], len(messages)] if begins else []
+    synthetic = bool(run.plain("synthetic_time"))
+    made = []
+    for step, names, begin, end in zip(steps, named, begins, ends, strict=True):
+        calls = [_call(next(actions), synthetic=synthetic) for _ in names]
+        made.append(_step(step, calls, _appended(messages[begin:end], begin)))
+    state = {"messages": messages[: begins[0] if begins else len(messages)]}
+    return chained(_recording(run, run_id, state, tuple(made)))
+
+
+def _recording(run: Fields, run_id: str, state: Plain, steps: tuple[Step, ...]) -> Recording:
+    plain = run.plain
+    return Recording(
+        run=run_id, agent=plain("agent", ""), version=plain("agent_version", ""), kind=plain("kind", ""),
+        task=plain("task", ""), title=run.opened("title") or "", user=plain("user", ""), input=run.opened("input"),
+        seed=plain("seed"), state=state, steps=steps, status=plain("status", ""), outcome=plain("outcome", ""),
+        output=run.opened("output"), started_at=plain("started_at", 0), ended_at=plain("ended_at", 0), has_code=False,
+        flagged=plain("flagged", False), pinned=plain("pinned", False), retention_class=plain("retention_class", ""),
+        tags=tuple(plain("tags", ())), metadata=run.opened("metadata") or {},
+    )  # fmt: skip
+
+
+def _one(look: Look, entity: str, vault: Keeper) -> Fields:
+    return _many(look, [entity], vault)[0]
+
+
+def _many(look: Look, names: list[str], vault: Keeper) -> list[Fields]:
+    views = look(names) if names else {}
+    for name in names:
+        if name not in views:
+            raise PartMissing(f"its {name} is not there at this point: the import was not finished; import it again")
+    return [Fields(views[name], vault) for name in names]
+
+
+def _message(given: Mapping[str, Any]) -> dict[str, Any]:
+    more = {key: given[key] for key in OF_MESSAGE if given.get(key) is not None}
+    return {"role": given["role"], "content": given.get("content"), **more}
+
+
+def _appended(messages: list[dict[str, Any]], begin: int) -> tuple[Edit, ...]:
+    return (["splice", ["messages"], begin, 0, messages],) if messages else ()
+
+
+def _action_names(step: Fields) -> list[str]:
+    return [f"action/{each['action']}" for each in step.opened("calls") or () if each.get("action")]
+
+
+def _step(step: Fields, calls: list[Call], changes: tuple[Edit, ...]) -> Step:
+    choice = {"choice": step.opened("decision") or "", "why": step.opened("rationale") or "", "options": None}
+    started_at = step.plain("started_at", 0)
+    decided = Call(asked=Asked(kind="decide", request=choice), started_at=started_at, source="recorded")
+    attempt = Attempt(
+        calls=(*calls, decided), failure=_failure_of(step.opened("failure")), started_at=started_at,
+        ended_at=step.plain("ended_at", 0),
+    )  # fmt: skip
+    return Step(
+        number=step.plain("position"), name=step.plain("name", ""), attempts=(attempt,), delta=changes,
+        result=step.opened("message"), outcome=step.plain("outcome", ""),
+    )  # fmt: skip
+
+
+def _call(action: Fields, *, synthetic: bool) -> Call:
+    tool, inputs, output = action.plain("tool", ""), action.opened("inputs"), action.opened("output")
+    effect: Effect = action.plain("effect") if action.plain("effect") in ("read", "write") else ""
+    started_at, ended_at, status = action.plain("started_at", 0), action.plain("ended_at", 0), action.plain("status")
+    failure = None
+    if status == "failed":
+        failure = Failure(exception=ERROR, message=output or "", at=ended_at, tool=tool, input=inputs, output=output)
+    elif status != "succeeded":
+        failure = Failure(exception=UNANSWERED, message="no result is recorded", tool=tool, input=inputs)
+    return Call(
+        asked=Asked(kind="tool", name=tool, request=_request(inputs), effect=effect),
+        answer=output, failure=failure, started_at=started_at, source="recorded",
+        duration_ms=0 if synthetic or not ended_at else (ended_at - started_at) / 1000,
+    )  # fmt: skip
+
+
+def _request(inputs: Plain) -> Plain:
+    """Arguments by name; what is no object, such as text that was not JSON, is the one argument there is."""
+    if isinstance(inputs, Mapping):
+        return {"args": [], "kwargs": dict(inputs)}
+    return {"args": [] if inputs is None else [inputs], "kwargs": {}}
+
+
+def _failure_of(given: Mapping[str, Any] | None) -> Failure | None:
+    if not given:
+        return None
+    return Failure(
+        exception=given.get("exception") or ERROR, message=given.get("message") or given.get("output") or "",
+        at=given.get("at") or 0, tool=given.get("tool") or "", input=given.get("input"), output=given.get("output"),
+    )  # fmt: skip

@@ -1,0 +1,255 @@
+"""A run as it stands recorded in the log: its entities `run/<id>` and `step/<id>#<n>`, read back to a Recording.
+
+1. Read the run; of one that was imported, what its conversation says (imported.py).
+2. Of a fork, read the parent first, in the same way, and keep its steps up to where the child parts from it. What the
+   child does not say of itself is its parent's: agent, input, seed, state.
+3. Read the steps that follow, many at a time, until one is not there: a run that did not end says nowhere how many it
+   has. Of one that did, all must be there.
+4. A step's attempts are what its journal holds under their numbers. One that has not ended, because it goes on or its
+   process is gone, has no outcome; of an attempt that was begun and not ended only its number is known.
+
+Steps are looked up by name: on a log with indexes that reads the run's own records and no others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from refold.agents.journal.record import Attempt, Fork, Plain, Recording, Step
+from refold.agents.recordings.fields import Fields, Look, PartMissing
+from refold.agents.recordings.imported import imported, is_imported
+from refold.agents.vault import Keeper
+from refold.avro.errors import CorruptionError, Expired, InputError, UnknownEntity
+from refold.avro.observation import type_of
+from refold.streams.client import Log
+from refold.streams.point import When
+from refold.streams.view import EntityView, StateView
+
+READ_TYPES = ("run", "step", "action", "agent_session")
+STEPS_AT_ONCE = 64
+NEAR_SHOWN = 3
+
+
+def load(log: Log, run: str, vault: Keeper, at: When = None) -> Recording:
+    """A run by its id, as it stood at a point.
+
+    UnknownEntity names runs with ids like it; Expired where its content is gone, and says what is
+    still known of it.
+    """
+    cut = log.point(at).cut
+    try:
+        return recording_of(lambda names: log.states(names, cut), run, vault)
+    except UnknownEntity as error:
+        raise UnknownEntity(f"{error}; {near(log, run)}") from None
+
+
+def recordings(log: Log, runs: Iterable[str] | None, vault: Keeper, at: When = None) -> Iterator[Recording]:
+    """Many runs by their ids, or all (None) in the order of their ids, through one rebuild.
+
+    Errors as in `load`, when a run's turn comes.
+    """
+    view = rebuilt(log, READ_TYPES, at)
+    if runs is None:
+        runs = [name.removeprefix("run/") for name in view or () if type_of(name) == "run"]
+
+    def look(names: Iterable[str]) -> Mapping[str, EntityView]:
+        return {} if view is None else {name: view[name] for name in names if name in view}
+
+    return (recording_of(look, each, vault) for each in runs)
+
+
+def rebuilt(log: Log, types: Iterable[str], at: When = None, since: int | None = None) -> StateView | None:
+    """Every entity of some types at a point; None where nothing of any of them was ever recorded.
+
+    since: without those closed before, in microseconds.
+    """
+    cut = log.point(at).cut
+    known = {version.definition.name for version in log.port.registry}
+    recorded = [each for each in types if each in known]
+    return log.rebuild(cut, types=recorded, since=since) if recorded else None
+
+
+def recording_of(look: Look, run: str, vault: Keeper) -> Recording:
+    """A run read by `look`."""
+    fields = _run(look, run, vault)
+    try:
+        return _recording(look, fields, run, vault, ())
+    except Expired as error:
+        raise Expired(f"run {run}: {error}. Still known: {still_known(fields)}") from None
+
+
+def has_ended(run: Fields) -> bool:
+    """Whether a run's last word is its end: one that was resumed since goes on, or was cut short."""
+    return bool(run.plain("ended_at") and run.plain("status", "ended") == "ended")
+
+
+def step_count(run: Fields) -> int | None:
+    """How many steps it took, with those before a fork; None for one that has not ended."""
+    count: int | None = run.plain("step_count") if has_ended(run) else None
+    return count
+
+
+def still_known(fields: Fields) -> str:
+    """What is said of a run without its content, in words."""
+    plain = fields.plain
+    said = [f"{plain('agent', 'an agent')} {plain('agent_version', '')}".rstrip()]
+    said += [plain("outcome", "ended") if has_ended(fields) else "not ended"]
+    said += [f"{plain('step_count')} {'step' if plain('step_count') == 1 else 'steps'}"] if has_ended(fields) else []
+    said += [f"hash {plain('hash')}"] if has_ended(fields) and plain("hash") else []
+    return ", ".join(said)
+
+
+def near(log: Log, run: str) -> str:
+    """Runs with ids like this one, for an error."""
+    known = [name.removeprefix("run/") for name in rebuilt(log, ["run"]) or ()]
+    close = [each for each in known if each.startswith(run)] or difflib.get_close_matches(run, known, NEAR_SHOWN, 0.6)
+    if close:
+        return f"runs with ids like it: {', '.join(sorted(close)[:NEAR_SHOWN])}"
+    return "`refold runs` lists those that are there" if known else "no run is recorded in this log yet"
+
+
+def _run(look: Look, run: str, vault: Keeper) -> Fields:
+    entity = f"run/{run}"
+    if not run:
+        raise InputError("a run is asked for by its id; `refold runs` lists them")
+    view = look([entity]).get(entity)
+    if view is None:
+        raise UnknownEntity(f"no run {run} is in this log")
+    return Fields(view, vault)
+
+
+def _recording(look: Look, fields: Fields, run: str, vault: Keeper, children: tuple[str, ...]) -> Recording:
+    if is_imported(fields):
+        return imported(look, fields, run, vault)
+    plain, exact = fields.plain, fields.exact
+    parent = _parent(look, fields, run, vault, children)
+    before = () if parent is None else parent.steps[: plain("forked_at_step", 0)]
+    steps = (*before, *_steps(look, fields, run, vault, before))
+    is_ended = has_ended(fields)  # else what an end before a resume said is no longer so
+    return Recording(
+        run=run,
+        agent=plain("agent", "" if parent is None else parent.agent),
+        version=plain("agent_version", ""),
+        code_version=plain("code_version", ""),
+        kind=plain("kind", ""),
+        task=plain("task", ""),
+        title=fields.opened("title") or "",
+        user=plain("user", ""),
+        input=_or(exact("input"), None if parent is None else parent.input),
+        seed=_or(plain("seed"), None if parent is None else parent.seed),
+        state=_or(exact("state"), {} if parent is None else parent.state),
+        steps=steps,
+        status=plain("status", ""),
+        outcome=plain("outcome", "") if is_ended else "",
+        output=exact("output") if is_ended else None,
+        failure=fields.failure("error") if is_ended else None,
+        started_at=plain("started_at", 0),
+        ended_at=plain("ended_at", 0) if is_ended else 0,
+        parent="" if parent is None else parent.run,
+        forked_at=0 if parent is None else len(before),
+        patch=exact("fork_patch"),
+        forks=_forks(parent, len(before)),
+        redacted=plain("redacted", False),
+        hash=plain("hash", "") if is_ended else "",
+        flagged=plain("flagged", False),
+        pinned=plain("pinned", False),
+        retention_class=plain("retention_class", ""),
+        tags=tuple(plain("tags", ())),
+        metadata=fields.exact_map("metadata"),
+    )
+
+
+def _parent(look: Look, fields: Fields, run: str, vault: Keeper, children: tuple[str, ...]) -> Recording | None:
+    """The run that this one is a fork of, if it is one."""
+    parent, at = fields.plain("parent_run"), fields.plain("forked_at_step")
+    if parent is None or at is None:
+        return None
+    if parent in (run, *children):
+        raise CorruptionError(f"run {run} is recorded as a fork of itself, by way of {parent}")
+    found = _recording(look, _run(look, parent, vault), parent, vault, (*children, run))
+    if len(found.steps) < at:
+        raise PartMissing(
+            f"it parts from {parent} after step {at}, and of that run {len(found.steps)} steps stand at this point"
+        )
+    return found
+
+
+def _forks(parent: Recording | None, at: int) -> tuple[Fork, ...]:
+    """Where a parent, and those before it, part from theirs, up to the step after which its child parts from it."""
+    return () if parent is None else tuple(each for each in parent.parted if each.at <= at)
+
+
+def _steps(look: Look, fields: Fields, run: str, vault: Keeper, before: Sequence[Step]) -> Iterator[Step]:
+    """The run's own steps: those after `before`, its parent's."""
+    count = step_count(fields)
+    views = own_steps(look, [(run, len(before), count)])[run]
+    if count is not None and len(before) + len(views) < count:
+        raise PartMissing(f"its step {len(before) + len(views) + 1} of {count} is not there at this point")
+    last = before[-1] if before else None
+    for number, view in enumerate(views, len(before) + 1):
+        yield (last := step_of(number, Fields(view, vault), last))
+
+
+def own_steps(look: Look, runs: Iterable[tuple[str, int, int | None]]) -> dict[str, list[EntityView]]:
+    """The steps of some runs in order, up to the first that is not there; many are looked up together.
+
+    runs: id, the number after which its own steps begin, and how many steps it has, where that is known.
+    """
+    found: dict[str, list[EntityView]] = {}
+    waiting = {run: (before, count) for run, before, count in runs}
+    at_once = STEPS_AT_ONCE
+    while waiting:
+        names: dict[str, list[str]] = {}
+        for run, (before, count) in waiting.items():
+            begin = before + len(found.setdefault(run, [])) + 1
+            end = begin + at_once if count is None else count + 1
+            names[run] = [f"step/{run}#{number}" for number in range(begin, end)]
+        views = look([name for some in names.values() for name in some])
+        for run, some in names.items():
+            there = list(itertools.takewhile(lambda name: name in views, some))  # noqa: B023  # used at once
+            found[run] += [views[name] for name in there]
+            if waiting[run][1] is not None or len(there) < len(some):
+                del waiting[run]
+        at_once *= 2
+    return found
+
+
+def step_of(number: int, fields: Fields, before: Step | None) -> Step:
+    """One step behind its entity; before: the one before it, whose hashes it does not repeat."""
+    plain = fields.plain
+    known = ("", "") if before is None else (before.state_after, before.hash)
+    parts = {int(key): part for key, part in fields.exact_map("journal").items()}
+    last = parts[max(parts)] if parts else {}
+    is_committed = plain("status") == "committed"  # else it was begun again, and what its end said is no longer so
+    return Step(
+        number=number,
+        name=plain("name", ""),
+        attempts=tuple(_attempts(fields, parts)),
+        delta=tuple(last.get("delta", ())) if is_committed else (),
+        result=last.get("result") if is_committed else None,
+        outcome=plain("outcome", "") if is_committed else "",
+        state_before=plain("state_before", known[0]) if is_committed else "",
+        state_after=plain("state_after", "") if is_committed else "",
+        previous=plain("previous_turn_hash", known[1]) if is_committed else "",
+        hash=plain("turn_hash", "") if is_committed else "",
+    )
+
+
+def _attempts(fields: Fields, parts: Mapping[int, Plain]) -> Iterator[Attempt]:
+    """All that were begun: one that a crash cut short, or that goes on, is known by its number alone."""
+    for number in range(1, max(fields.plain("attempts", 0), *parts, 0) + 1):
+        try:
+            yield msgspec.convert(parts[number]["attempt"], Attempt) if number in parts else Attempt(number=number)
+        except (msgspec.ValidationError, KeyError, TypeError) as error:
+            raise CorruptionError(
+                f"{fields.entity}: its journal holds no attempt ({error}); it was not written by a run"
+            ) from None
+
+
+def _or(given: Any, default: Any) -> Any:
+    return default if given is None else given

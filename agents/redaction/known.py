@@ -1,0 +1,49 @@
+"""Secrets that are known as they are, and found where nothing names them.
+
+A password that stands under `password` in a run's input stands alone in the traceback that a tool leaves, and in the
+prompt that tells a model of it. A text of 8 characters or more is taken up, unless it is one short word: `production`
+under `secret` is no reason to take the word out of every text. The newest HELD_MAX are held.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+CHARACTERS_MIN = 8
+WORD_CHARACTERS_MIN = 16
+HELD_MAX = 256
+# JSON in a text writes these in another way; the rest of a secret says whether it may be there.
+_ESCAPED = re.compile(r'["\\\x00-\x1f\x7f]')
+
+
+class Known:
+    """What is known; never changed."""
+
+    def __init__(self, given: Iterable[str] = (), shown: Iterable[str] = ()) -> None:
+        """given: held for good. shown: came up under way."""
+        self._given = tuple(given)
+        self._shown = tuple(shown)[-HELD_MAX:]
+        held = sorted({*self._given, *self._shown}, key=lambda each: (-len(each), each))
+        self._held = frozenset(held)
+        # Of each, what stands in a text also if that is JSON.
+        self._plain = [max(_ESCAPED.split(each), key=len) for each in held]
+        # The longest first, so that a secret within another leaves no rest of it.
+        self._pattern = re.compile("|".join(map(re.escape, held))) if held else None
+
+    def extended(self, texts: Iterable[str]) -> Known:
+        """With those of the texts that are to be known; itself where none is new."""
+        new = [each for each in dict.fromkeys(texts) if each not in self._held and _is_telling(each)]
+        return Known(self._given, (*self._shown, *new)) if new else self
+
+    def may_be_in(self, text: str) -> bool:
+        """Whether the text may hold one of them."""
+        return any(each in text for each in self._plain)
+
+    def find(self, text: str) -> list[tuple[int, int]]:
+        """Start and end of each of them in the text."""
+        return [match.span() for match in self._pattern.finditer(text)] if self._pattern else []
+
+
+def _is_telling(text: str) -> bool:
+    return len(text) >= (WORD_CHARACTERS_MIN if text.isalpha() else CHARACTERS_MIN)

@@ -1,0 +1,75 @@
+"""Which names say that a secret stands under them: api_key, X-Api-Key, OPENAI_API_KEY and dbPassword alike.
+
+A name is compared by its letters and digits alone, in lower case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from refold.agents.journal.record import Plain
+from refold.agents.redaction.hints import Endings
+
+ENDINGS = (
+    "password", "passwd", "passphrase", "passcode", "passwordhash", "secret", "secrets", "apikey", "apikeys",
+    "accesskey", "secretkey", "privatekey", "signingkey", "encryptionkey", "credential", "credentials",
+    "accesstokens", "refreshtokens", "token", "cookie", "cookies", "securitycode",
+)  # fmt: skip
+WHOLE = frozenset({
+    "pass", "pwd", "auth", "authorization", "proxyauthorization", "authheader", "authorizationheader", "basicauth",
+    "httpauth", "cvv", "cvv2", "cvc", "cvc2", "pin", "pincode", "otp", "totp", "ssn", "socialsecuritynumber",
+})  # fmt: skip
+# Pages of a listing, and what language models call tokens.
+HARMLESS_ENDINGS = (
+    "pagetoken", "nexttoken", "continuationtoken", "continuetoken", "synctoken", "starttoken", "stoptoken", "endtoken",
+    "bostoken", "eostoken", "padtoken", "unktoken", "septoken", "clstoken", "masktoken", "firsttoken", "lasttoken",
+    "pertoken", "specialtoken",
+)  # fmt: skip
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
+_HELD_MAX = 4096
+
+
+class Names:
+    """The names of secrets. added: further ones; left: those that are none after all."""
+
+    def __init__(self, added: Collection[str] = (), left: Collection[str] = ()) -> None:
+        self._added = frozenset(map(normal, added))
+        self._left = frozenset(map(normal, left))
+        self._told: dict[str, bool] = {}
+        self._harmless: set[str] = set()
+        self.endings = Endings([*ENDINGS, *WHOLE, *self._added])
+
+    def is_secret(self, name: str) -> bool:
+        """Whether what stands under the name is a secret."""
+        told = self._told.get(name)
+        if told is None:
+            told = self._is_secret(normal(name))
+            if len(self._told) < _HELD_MAX and len(name) < 100:
+                self._told[name] = told
+                if not told:
+                    self._harmless.add(name)
+        return told
+
+    def are_harmless(self, names: Collection[object]) -> bool:
+        """Whether none of them is a secret's."""
+        return self._harmless.issuperset(names) or not any(
+            isinstance(each, str) and self.is_secret(each) for each in names
+        )
+
+    def _is_secret(self, name: str) -> bool:
+        if name in self._left:
+            return False
+        if name in self._added or name in WHOLE:
+            return True
+        return name.endswith(ENDINGS) and not name.endswith(HARMLESS_ENDINGS)
+
+
+def is_of_a_model(name: str, beside: dict[str, Plain]) -> bool:
+    """Whether a `token` is a piece of a model's text: its probability stands beside it."""
+    return "logprob" in beside and normal(name) == "token"
+
+
+def normal(name: str) -> str:
+    """The name's letters and digits, in lower case."""
+    return _SEPARATORS.sub("", name.lower())

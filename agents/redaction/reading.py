@@ -1,0 +1,134 @@
+"""What of one text is a secret: the rules, in their order, until they find nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from refold.agents.redaction.context import assigned_in, bearers_in, scheme_of, urls_in
+from refold.agents.redaction.hints import ALL, AT, BEARER, ESCAPE, KNOWN, OWN, SIGN, hints_in
+from refold.agents.redaction.known import Known
+from refold.agents.redaction.names import Names
+from refold.agents.redaction.shapes import AFTER_URLS, BEFORE_URLS, KINDS, Finder, Rule, Span, matching, spans
+from refold.agents.redaction.tokens import KIND, between_tokens, token, token_spans
+from refold.avro.errors import InputError, RedactionFailed
+
+SECRET = "secret"
+ROUNDS_MAX = 16
+_MASKS = frozenset("*•")
+
+
+class Rules:
+    """Everything that says what a secret is; arguments as Redactor."""
+
+    def __init__(self, names: Names, own: Mapping[str, str | re.Pattern[str] | Finder], without: Iterable[str]) -> None:
+        off = frozenset(without)
+        if unknown := off.difference(KINDS):
+            raise InputError(f"without={sorted(unknown)[0]!r}: what can be left out is {', '.join(KINDS)}")
+        self.names = names
+        users = [_own_rule(kind, rule) for kind, rule in own.items()]
+        self.before = [*users, *(each for each in BEFORE_URLS if each.kind not in off)]
+        self.after = [each for each in AFTER_URLS if each.kind not in off]
+        self.has_cards = "card" not in off
+        # A user's own rule may find something in any text.
+        self.always = OWN if users else 0
+
+
+class Reading:
+    """Reads the texts of one tree. named: the secrets that it met under a name, or beside what says so."""
+
+    def __init__(self, rules: Rules, key: bytes, known: Known) -> None:
+        self.names = rules.names
+        self.has_cards = rules.has_cards
+        self._rules = rules
+        self._key = key
+        self._known = known
+        self.named: list[str] = []
+
+    def hints(self, text: str, among: int) -> int:
+        """Those of the hints that the text gives; 0 where nothing can be in it."""
+        hints = hints_in(text, among, self.names.endings, self._known)
+        # JSON in a text may write any character as \u0000, which hides it from every hint.
+        return ALL if hints & ESCAPE else hints | self._rules.always
+
+    def settled(self, text: str, hints: int) -> str:
+        """A text without its secrets, and nothing left to find."""
+        for _ in range(ROUNDS_MAX):
+            found = self._once(text, hints)
+            if found == text:
+                return text
+            text = found
+        raise RedactionFailed("a rule finds something in what it left before, without end; nothing was written")
+
+    def hidden(self, text: str) -> str:
+        """A text that is a secret: nothing of it stays but tokens, white space around them and a scheme in front."""
+        if not text.strip() or _MASKS.issuperset(text):
+            return text
+        start = scheme_of(text)
+        scheme, value = text[:start], text[start:]
+        shaped = self._by(self._rules.after, self._by(self._rules.before, value, ALL), ALL)
+        if shaped == value:
+            self.named.append(value.strip())
+            shaped = between_tokens(value, self._without_known)
+        return scheme + between_tokens(shaped, self._as_token)
+
+    def token(self, kind: str, secret: str) -> str:
+        """The token of a secret."""
+        return token(self._key, kind, secret)
+
+    def _once(self, text: str, hints: int) -> str:
+        if hints & KNOWN:
+            text = between_tokens(text, self._without_known)
+        text = self._by(self._rules.before, text, hints)
+        if hints & AT:
+            text = self._values_hidden(text, urls_in(text))
+        text = self._by(self._rules.after, text, hints)
+        if hints & BEARER:
+            text = self._values_hidden(text, bearers_in(text))
+        if hints & SIGN:
+            text = self._values_hidden(text, assigned_in(text, self.names))
+        return text
+
+    def _by(self, rules: Iterable[Rule], text: str, hints: int) -> str:
+        for rule in rules:
+            if rule.needs & hints:
+                text = between_tokens(text, partial(self._by_rule, rule))
+        return text
+
+    def _by_rule(self, rule: Rule, text: str) -> str:
+        return _exchanged(text, spans(rule, text), partial(self.token, rule.kind))
+
+    def _without_known(self, text: str) -> str:
+        return _exchanged(text, self._known.find(text), partial(self.token, SECRET))
+
+    def _values_hidden(self, text: str, found: Iterable[Span]) -> str:
+        # A token has a colon after its kind, which may be a secret's name.
+        tokens = token_spans(text)
+        apart = [each for each in found if not any(start <= each[0] and each[1] <= end for start, end in tokens)]
+        return _exchanged(text, apart, self.hidden)
+
+    def _as_token(self, text: str) -> str:
+        secret = text.strip()
+        start = text.find(secret)
+        return text[:start] + self.token(SECRET, secret) + text[start + len(secret) :] if secret else text
+
+
+def _own_rule(kind: str, rule: str | re.Pattern[str] | Finder) -> Rule:
+    if KIND.fullmatch(kind) is None:
+        raise InputError(f"rules: {kind!r} is no kind; give a-z, 0-9 and -, at most 32, a letter first")
+    if isinstance(rule, str):
+        try:
+            rule = re.compile(rule)
+        except re.error as error:
+            raise InputError(f"rules: {kind}: {error}") from error
+    return Rule(kind, matching(rule) if isinstance(rule, re.Pattern) else rule, OWN)
+
+
+def _exchanged(text: str, found: Iterable[Span], change: Callable[[str], str]) -> str:
+    pieces: list[str] = []
+    done = 0
+    for start, end in found:
+        pieces += text[done:start], change(text[start:end])
+        done = end
+    return "".join([*pieces, text[done:]]) if pieces else text

@@ -1,0 +1,149 @@
+"""What a fork is answered with: its parent's steps, then as its policy says, with the patch in place.
+
+1. Steps up to `at` are the parent's. They are not run again, and have to be those that were committed.
+2. Behind it a result that the patch names is served.
+3. A tool that writes, and an observation, may be run if it is allowed by name. Otherwise it gets what the parent's
+   steps behind the fork recorded for an equal request; without that it is NotAllowed.
+4. Everything else goes by policy:
+
+    live       the world is asked
+    recorded   what the parent's steps behind the fork recorded for an equal request; without that it is Unrecorded
+    asked      the same, and without that the user is asked: for an answer, or whether the world may be
+
+   Clock, randomness and names of things harm nobody and cost nothing: the process's own, where none is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal, TypeAlias
+
+from refold.agents.journal.record import OF_THE_CODE, Asked, Attempt, Call, Kind, Plain, Recording, Step
+from refold.agents.recorder.answers import NO_ARGUMENTS, Departure, Place
+from refold.agents.replay.patch import Patch, Results
+from refold.agents.replay.player import Committed
+from refold.agents.replay.recorded import OF_THE_PROCESS, Recorded
+from refold.agents.replay.unrecorded import Unrecorded, request_line, unrecorded, where
+from refold.avro.errors import InputError
+
+Policy: TypeAlias = Literal["live", "recorded", "asked"]
+POLICIES: tuple[Policy, ...] = ("live", "recorded", "asked")
+
+Asker: TypeAlias = Callable[[Place, Asked, Unrecorded], Call | None]
+"""Asks the user: the place, what was asked there, and how it differs from what is recorded. Gives the answer, or None:
+ask the world."""
+
+
+class NotAllowed(Departure):
+    """A fork came to something that writes, was not allowed to by name, and has no recorded result. tool: its name."""
+
+    def __init__(self, place: Place, asked: Asked) -> None:
+        self.tool = allowed_as(asked)
+        super().__init__(
+            f"{where(place)} of this fork came to {request_line(asked)}, which writes and has no recorded result: "
+            f'allow it by name (--allow {self.tool}, or allow=["{self.tool}"]), or say what it is answered with '
+            f"(--result {place.step}/{asked.name}=JSON)"
+        )
+
+
+class Forked:
+    """Answers of a fork of `parent` behind its step `at`; 0: before the first."""
+
+    def __init__(
+        self,
+        parent: Recording,
+        at: int,
+        patch: Patch,
+        policy: Policy = "live",
+        *,
+        allow: Collection[str] = (),
+        ask: Asker | None = None,
+    ) -> None:
+        """allow: names of the tools that may write; "observe" for observations. ask: for the policy `asked`."""
+        committed = [step.number for step in parent.steps if step.is_committed]
+        if at not in (0, *committed):
+            last = max(committed, default=0)
+            raise InputError(f"run {parent.run} cannot be forked at step {at}: its committed steps end at {last}")
+        if policy not in POLICIES or (policy == "asked" and ask is None):
+            raise InputError(f"a fork's policy is one of {', '.join(POLICIES)} (asked: with somebody to ask)")
+        self._committed = Committed(parent, at)
+        self._recorded = Recorded(parent, "run", after=at)
+        self._results = Results(patch, at)
+        self._patch = patch
+        self._at = at
+        self._policy = policy
+        self._allow = frozenset(allow)
+        self._ask = ask
+        self._departure: Departure | None = None
+
+    @property
+    def departure(self) -> Departure | None:
+        """The first thing that could not be done."""
+        return self._departure or self._committed.departure
+
+    def step(self, number: int, name: str) -> Step | None:
+        """The parent's step, or None behind the fork."""
+        self._require()
+        return self._committed.step(number, name) if number <= self._at else None
+
+    def begun(self, number: int) -> tuple[Attempt, ...]:
+        """The parent's attempts; a fork's own steps begin anew."""
+        return self._committed.begun(number) if number <= self._at else ()
+
+    def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
+        """Behind the fork, those of the patch for calls of that name, over those for every model call."""
+        return self._patch.arguments_of(kind, name) if number > self._at else NO_ARGUMENTS
+
+    def call(self, place: Place, asked: Asked) -> Call | None:
+        """As the steps above say."""
+        self._require()
+        if place.step <= self._at:
+            return self._committed.call(place, asked)
+        result = self._results.take(place, asked)
+        if result is not None:
+            return Call(asked=asked, answer=result.answer, failure=result.failure, source="recorded")
+        if writes(asked):
+            return self._written(place, asked)
+        if self._policy == "live" or asked.kind in OF_THE_CODE:
+            return None
+        return self._recorded.take(place, asked) or self._without(place, asked)
+
+    def _written(self, place: Place, asked: Asked) -> Call | None:
+        is_allowed = allowed_as(asked) in self._allow
+        if is_allowed and self._policy == "live":
+            return None
+        found = self._recorded.take(place, asked)
+        if found is not None or is_allowed:
+            return found
+        if self._policy == "asked" and (answer := self._asked(place, asked)) is not None:
+            return answer
+        return self._depart(NotAllowed(place, asked))
+
+    def _without(self, place: Place, asked: Asked) -> Call | None:
+        if asked.kind in OF_THE_PROCESS:
+            return None
+        if self._policy == "asked":
+            return self._asked(place, asked)
+        return self._depart(unrecorded(self._recorded, place, asked))
+
+    def _asked(self, place: Place, asked: Asked) -> Call | None:
+        assert self._ask is not None
+        return self._ask(place, asked, unrecorded(self._recorded, place, asked))
+
+    def _require(self) -> None:
+        if self.departure is not None:
+            raise self.departure
+
+    def _depart(self, departure: Departure) -> Call | None:
+        self._departure = departure
+        raise departure
+
+
+def writes(asked: Asked) -> bool:
+    """Whether it changes something outside of the run: a tool that is not known to read alone, or an observation."""
+    return asked.kind == "observe" or (asked.kind == "tool" and asked.effect != "read")
+
+
+def allowed_as(asked: Asked) -> str:
+    """The name under which it is allowed."""
+    return "observe" if asked.kind == "observe" else asked.name

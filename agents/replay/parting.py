@@ -1,0 +1,88 @@
+"""Where what the code did now parts from what was recorded: the first step with another hash, and how it differs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from refold.agents.journal.difference import ABSENT, Difference, differences
+from refold.agents.journal.record import Call, Failure, Plain, Recording, Step
+
+
+class Parting(NamedTuple):
+    """The first point at which two runs differ.
+
+    step: its number; 0 where they were started differently, None where every step is the same and the end is not.
+    name: of the step. differences: left is what came now, right what was recorded; ABSENT where one run has no such
+    step.
+    """
+
+    step: int | None
+    name: str
+    differences: tuple[Difference, ...]
+
+    def __str__(self) -> str:
+        """For people: the place, and a line for each difference."""
+        name = f" ({self.name})" if self.name else ""
+        place = "the end" if self.step is None else f"step {self.step}{name}" if self.step else "the start"
+        return "\n".join([place, *(f"  {each.line('now', 'recorded')}" for each in self.differences)])
+
+
+def parting(now: Recording, recorded: Recording) -> Parting | None:
+    """None where they are the same, of which their hashes are the proof."""
+    for step in range(max(len(now.steps), len(recorded.steps))):
+        a = now.steps[step] if step < len(now.steps) else None
+        b = recorded.steps[step] if step < len(recorded.steps) else None
+        if a is None or b is None or a.hash != b.hash:
+            return _parting(a, b, now, recorded)
+    if now.hash == recorded.hash:
+        return None
+    return Parting(None, "", tuple(differences(_end(now), _end(recorded))))
+
+
+def step_differences(now: Step, recorded: Step) -> tuple[Difference, ...]:
+    """How two steps differ in what the chain's hash covers, in names that people use."""
+    return tuple(differences(_of_the_chain(now), _of_the_chain(recorded)))
+
+
+def _parting(a: Step | None, b: Step | None, now: Recording, recorded: Recording) -> Parting:
+    step = a or b
+    assert step is not None
+    if a is None or b is None:
+        names = [ABSENT if each is None else each.name for each in (a, b)]
+        return Parting(step.number, step.name, (Difference("step", *names),))
+    found = step_differences(a, b)
+    if not found:  # the steps are the same, and what came before them is not
+        return Parting(0, "", tuple(differences(_start(now), _start(recorded))))
+    return Parting(step.number, step.name, found)
+
+
+def _start(run: Recording) -> Plain:
+    return {"agent": run.agent, "input": run.input, "seed": run.seed, "state": run.state, "patch": run.patch}
+
+
+def _end(run: Recording) -> Plain:
+    return {"outcome": run.outcome, "output": run.output, "failure": _failure(run.failure)}
+
+
+def _of_the_chain(step: Step) -> Plain:
+    attempts = [_attempt(each.calls, each.failure) for each in step.attempts]
+    tree = {"name": step.name, "delta": list(step.delta), "result": step.result, "outcome": step.outcome}
+    return {**tree, **(attempts[0] if len(attempts) == 1 else {"attempts": attempts})}
+
+
+def _attempt(calls: tuple[Call, ...], failure: Failure | None) -> dict[str, Plain]:
+    return {"calls": [_call(each) for each in calls], "failure": _failure(failure)}
+
+
+def _call(call: Call) -> Plain:
+    asked = call.asked
+    tree = {asked.kind: asked.name, "request": asked.request, "failure": _failure(call.failure)}
+    # Of what was read the version and the observations count, not whether the values were kept beside them.
+    answer = call.answer
+    if asked.kind == "read" and isinstance(answer, dict):
+        answer = {key: value for key, value in answer.items() if key != "fields"}
+    return {**tree, "answer": answer}
+
+
+def _failure(failure: Failure | None) -> Plain:
+    return None if failure is None else {"exception": failure.exception, "message": failure.message}

@@ -1,0 +1,206 @@
+"""What a replay and a resume are answered with: the recording alone, or first the recording and then the world.
+
+Replayer. Every step's code runs, every call is answered from the recording, and nothing is ever asked of the world:
+
+1. Attempts of a step from before the run was resumed in it are not made again: nothing is known of the calls of one
+   that a crash cut short, and one that failed had its process end with it. They are taken as they were recorded; the
+   code runs from there.
+2. A call is answered by an equal request of the same attempt (scope `step`), or of the run (scope `run`). Without one
+   it is Unrecorded. From then on every call is: code that catches the error gets no further.
+3. Of a fork, the steps of its parent are taken as they were, functions not run: the fork did not run them either. What
+   its patch says of arguments holds again.
+4. A run that did not end is replayed as far as its committed steps go, and there it ends: EndOfRecording.
+5. What was recorded and never asked for is `unused`: a difference too, which the step's hash shows.
+
+Resumer. Committed steps are not run again: functions are skipped, and the calls in the body of a `with` step are
+answered from the recording. The step has to be the one that was committed, by its name; that its block leaves the state
+that it left is seen by the run (recorder/run.py).
+The step that was pending goes on with the attempts that are left to it, and asks the world. A fork is not resumed: what
+it was allowed to write is not recorded, and its parent can be forked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from refold.agents.journal.difference import Difference
+from refold.agents.journal.record import OF_THE_CODE, Asked, Attempt, Call, Kind, Plain, Recording, Step
+from refold.agents.recorder.answers import NO_ARGUMENTS, Departure, Place
+from refold.agents.replay.patch import read_patch
+from refold.agents.replay.recorded import OF_THE_PROCESS, At, Recorded, Scope
+from refold.agents.replay.unrecorded import unrecorded
+from refold.avro.errors import InputError
+
+
+class Differs(Departure):
+    """The code begins another step than was committed, so that what follows would not go on from what was recorded."""
+
+    def __init__(self, run: str, recorded: Step, name: str) -> None:
+        self.recorded = recorded
+        self.name = name
+        super().__init__(
+            f"step {recorded.number} of run {run} is committed, and today's code begins another one there: "
+            f"{Difference('name', name, recorded.name).line('now', 'recorded')}; go on with the code that recorded it, "
+            f"or fork the run before this step (--at {recorded.number - 1})"
+        )
+
+
+class EndOfRecording(Departure):
+    """A run that did not end was replayed as far as it stands recorded."""
+
+
+class Replayer:
+    """Answers from a recording alone. departure: the first call that it could not answer."""
+
+    def __init__(self, recording: Recording, scope: Scope = "step") -> None:
+        self._recorded = Recorded(recording, scope)
+        self._earlier = {step.number: _earlier(step) for step in recording.steps}
+        self._parents = Committed(recording, recording.forked_at)
+        self._patch = read_patch(recording.patch)
+        self._recording = recording
+        self._last = sum(1 for step in recording.steps if step.is_committed)
+        self._taken: set[tuple[int, int]] = set()
+        self._made_up = 0
+        self.departure: Departure | None = None
+
+    def step(self, number: int, name: str) -> Step | None:
+        """None: the code is run, whatever stands recorded; but for the steps of a fork's parent."""
+        if not self._parents.has(number):
+            return None
+        step = self._parents.step(number, name)
+        self._taken |= {(number, each.number) for each in step.attempts}
+        return step
+
+    def begun(self, number: int) -> tuple[Attempt, ...]:
+        """The attempts before the run was last taken up in this step. EndOfRecording behind a run that did not end."""
+        if not self._recording.hash and number > self._last:
+            run = self._recording.run
+            self.depart(EndOfRecording(f"run {run} did not end: its recording holds {self._last} steps that did"))
+        self._require()
+        attempts = self._earlier.get(number, ())
+        self._taken |= {(number, each.number) for each in attempts}
+        return attempts
+
+    def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
+        """The code's own; behind a fork, what its patch says."""
+        return NO_ARGUMENTS if self._parents.has(number) else self._patch.arguments_of(kind, name)
+
+    def call(self, place: Place, asked: Asked) -> Call | None:
+        """The recorded call. Unrecorded without one; None for what is the code's own."""
+        self._require()
+        found = self._recorded.take(place, asked) or self._in_place_of(asked)
+        if found is None and asked.kind not in OF_THE_CODE:
+            self.depart(unrecorded(self._recorded, place, asked))
+            self._require()
+        return found
+
+    def _in_place_of(self, asked: Asked) -> Call | None:
+        """What stands in for a call that is not recorded."""
+        if self._recorded.scope == "run" and asked.kind in OF_THE_PROCESS:
+            self._made_up += 1
+            return self._recorded.made_up(asked, self._made_up - 1)
+        return None
+
+    def depart(self, departure: Departure) -> None:
+        """Have the run end with this, unless it departed before."""
+        self.departure = self.departure or departure
+
+    def _require(self) -> None:
+        """Raise what was raised before: code that caught it gets no further."""
+        if self.departure is not None:
+            raise self.departure
+
+    def unused(self) -> tuple[At, ...]:
+        """The recorded calls that were not asked for, though their step was run."""
+        return tuple(at for at in self._recorded.unused() if (at.place.step, at.place.attempt) not in self._taken)
+
+
+class Committed:
+    """Answers of the steps that stand committed, up to one of them: the part that resumes and forks share."""
+
+    def __init__(self, recording: Recording, through: int) -> None:
+        """through: number of the last step that is answered for."""
+        self._recording = recording
+        self._recorded = Recorded(recording)
+        self._steps = {
+            step.number: step for step in recording.steps if step.is_committed and step.number <= through
+        }  # fmt: skip
+        self.departure: Departure | None = None
+
+    def has(self, number: int) -> bool:
+        """Whether the step is one of them."""
+        return number in self._steps
+
+    def step(self, number: int, name: str) -> Step:
+        """The step, not to be run again. Differs where the code calls it otherwise."""
+        self.require()
+        step = self._steps[number]
+        if step.name != name:
+            self._depart(Differs(self._recording.run, step, name))
+        return step
+
+    def begun(self, number: int) -> tuple[Attempt, ...]:
+        """The attempts before the run was last taken up in this step."""
+        return _earlier(self._steps[number])
+
+    def call(self, place: Place, asked: Asked) -> Call | None:
+        """The recorded call. Unrecorded without one; None for what is the code's own."""
+        self.require()
+        found = self._recorded.take(place, asked)
+        if found is None and asked.kind not in OF_THE_CODE:
+            self._depart(unrecorded(self._recorded, place, asked))
+        return found
+
+    def require(self) -> None:
+        """Raise what was raised before: code that caught it gets no further."""
+        if self.departure is not None:
+            raise self.departure
+
+    def _depart(self, departure: Departure) -> None:
+        self.departure = departure
+        raise departure
+
+
+class Resumer:
+    """Answers of a resume: committed steps from the recording, then the world."""
+
+    def __init__(self, recording: Recording) -> None:
+        if recording.parent:
+            raise InputError(
+                f"run {recording.run} is a fork, and a resume would not know what it may write: fork run "
+                f"{recording.parent} again at {recording.forked_at}"
+            )
+        self._committed = Committed(recording, len(recording.steps))
+        self._pending = {step.number: step.attempts for step in recording.steps if not step.is_committed}
+
+    @property
+    def departure(self) -> Departure | None:
+        """The first thing that was not as committed."""
+        return self._committed.departure
+
+    def step(self, number: int, name: str) -> Step | None:
+        """The committed step, or None."""
+        self._committed.require()
+        return self._committed.step(number, name) if self._committed.has(number) else None
+
+    def begun(self, number: int) -> tuple[Attempt, ...]:
+        """Of the step that was pending, every attempt: they count."""
+        return self._committed.begun(number) if self._committed.has(number) else self._pending.get(number, ())
+
+    def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
+        """The code's own."""
+        return NO_ARGUMENTS
+
+    def call(self, place: Place, asked: Asked) -> Call | None:
+        """The recorded call in a committed step, None behind it."""
+        self._committed.require()
+        return self._committed.call(place, asked) if self._committed.has(place.step) else None
+
+
+def _earlier(step: Step) -> tuple[Attempt, ...]:
+    """The attempts before the run was last taken up in this step; all up to one that a crash cut short are."""
+    earlier = 0
+    for index, each in enumerate(step.attempts[:-1], 1):
+        if each.failure is None or each.life < step.attempts[-1].life:
+            earlier = index
+    return step.attempts[:earlier]

@@ -1,0 +1,129 @@
+"""The calls of a recording, found by what was asked: a content-addressed cache, keyed by the whole request.
+
+Equal requests are answered in the order in which they were recorded, each recorded call once. Where a request may be
+answered from is the scope:
+
+    step    the attempt of the step that asks, and nothing else: how a replay is exact
+    run     first the step that asks, then every other, in order: for a changed agent that does the same things
+            elsewhere, and may look at the clock more often than was recorded
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias
+from uuid import UUID
+
+from refold.agents.journal.delta import is_same
+from refold.agents.journal.record import OF_THE_CODE, Asked, Call, Kind, Recording, Step
+from refold.agents.recorder.answers import Place
+
+Scope: TypeAlias = Literal["step", "run"]
+
+OF_THE_PROCESS: frozenset[Kind] = frozenset({"now", "random", "uuid"})
+"""What a process gives itself: to ask for more of it than was recorded harms nobody and costs nothing."""
+
+
+class At(NamedTuple):
+    """A recorded call and where it stands; position: in its attempt, counted from 1."""
+
+    place: Place
+    position: int
+    call: Call
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """The calls of one attempt. first: before it all are served."""
+
+    calls: tuple[At, ...]
+    served: list[bool]
+    first: int = 0
+
+    def serve(self, index: int) -> Call:
+        self.served[index] = True
+        while self.first < len(self.calls) and self.served[self.first]:
+            self.first += 1
+        return self.calls[index].call
+
+
+class Recorded:
+    """The calls of a recording, each to be served once."""
+
+    def __init__(self, recording: Recording, scope: Scope = "step", *, after: int = 0) -> None:
+        """after: only the calls of the steps behind this one."""
+        self.run = recording.run
+        self.scope = scope
+        self._lock = threading.Lock()  # calls of a step may come from several threads
+        self._attempts: dict[tuple[int, int], _Attempt] = {}
+        for step in recording.steps:
+            if step.number > after:
+                self._add(step)
+
+    def take(self, place: Place, asked: Asked) -> Call | None:
+        """The recorded call that answers, which is served with this; None where there is none."""
+        with self._lock:
+            return self._take(place, asked)
+
+    def _take(self, place: Place, asked: Asked) -> Call | None:
+        own = self._attempts.get((place.step, place.attempt))
+        # Code that did not change asks in the recorded order: no hash is needed to see it.
+        if own is not None and own.first < len(own.calls) and _is_same(own.calls[own.first].call.asked, asked):
+            return own.serve(own.first)
+        left = [(attempt, index) for attempt, index in self._by_hash.get(asked.hash, []) if not attempt.served[index]]
+        for attempt, index in left:
+            if attempt is own:
+                return attempt.serve(index)
+        if left and self.scope == "run":
+            attempt, index = left[0]
+            return attempt.serve(index)
+        return None
+
+    def all(self) -> Iterator[tuple[At, bool]]:
+        """Every call, in order, and whether it was served."""
+        for attempt in self._attempts.values():
+            yield from zip(attempt.calls, attempt.served, strict=True)
+
+    def same(self, asked: Asked) -> tuple[At, ...]:
+        """The calls that were asked so, served or not."""
+        return tuple(attempt.calls[index] for attempt, index in self._by_hash.get(asked.hash, []))
+
+    def made_up(self, asked: Asked, count: int) -> Call:
+        """A time, a number or a name that stands in for one that is not recorded, the same in every replay.
+
+        count: how many stood in before it. Times go on from the last that was recorded.
+        """
+        if asked.kind == "now":
+            times = [at.call.answer for at, _ in self.all() if at.call.asked.kind == "now"]
+            return Call(asked=asked, answer=max([0, *times]) + count + 1, source="recorded")
+        digest = hashlib.sha256(f"{self.run}/{asked.kind}/{count}".encode()).digest()
+        is_name = asked.kind == "uuid"
+        answer = str(UUID(bytes=digest[:16], version=4)) if is_name else int.from_bytes(digest[:6]) / 2**48
+        return Call(asked=asked, answer=answer, source="recorded")
+
+    def unused(self) -> tuple[At, ...]:
+        """The calls that were never asked for; what the code answers by itself does not count."""
+        return tuple(at for at, served in self.all() if not served and at.call.asked.kind not in OF_THE_CODE)
+
+    @cached_property
+    def _by_hash(self) -> dict[str, list[tuple[_Attempt, int]]]:
+        found: dict[str, list[tuple[_Attempt, int]]] = {}
+        for attempt in self._attempts.values():
+            for index, at in enumerate(attempt.calls):
+                found.setdefault(at.call.asked.hash, []).append((attempt, index))
+        return found
+
+    def _add(self, step: Step) -> None:
+        for attempt in step.attempts:
+            place = Place(step.number, step.name, attempt.number)
+            calls = tuple(At(place, position, call) for position, call in enumerate(attempt.calls, 1))
+            self._attempts[step.number, attempt.number] = _Attempt(calls, [False] * len(calls))
+
+
+def _is_same(a: Asked, b: Asked) -> bool:
+    """Whether two requests have one hash, most often without computing it."""
+    return a.kind == b.kind and a.name == b.name and a.request == b.request and is_same(a.request, b.request)

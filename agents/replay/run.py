@@ -1,0 +1,218 @@
+"""A replay: today's code against a recording, or the recording alone.
+
+With code:
+
+1. A run is made that records into memory, is answered by a Replayer, and reaches nothing: no log, no clock, no chance.
+   Waits between attempts take no time.
+2. The agent's function is run under guard: the network is closed to it.
+3. What it did is a recording of its own, with a chain of hashes of its own. It is the same run where the hashes are the
+   same; else `parting` names the first step that is not.
+4. A departure (something unrecorded, something denied) is raised at the end in any case, also where the code caught
+   it. What the agent's code raises itself is no departure: it is how that run ended, and the recorded one may have
+   ended so.
+
+Of a run that did not end, the replay ends where the recording does: the steps up to there are compared.
+
+Without code a recording is gone through by itself: `stepped`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from refold.agents.entry import Agent
+from refold.agents.journal.chain import start_hash
+from refold.agents.journal.record import Plain, Recording, Step
+from refold.agents.journal.stepping import begun_with, chained, states
+from refold.agents.recorder.answers import Departure
+from refold.agents.recorder.made import Folder
+from refold.agents.recorder.reach import Chance, NoReach
+from refold.agents.recorder.run import Run
+from refold.agents.recorder.sinks import MemorySink
+from refold.agents.redaction.redactor import Redact, unredacted
+from refold.agents.replay.edges import Edge, edges
+from refold.agents.replay.guard import Guard, outside
+from refold.agents.replay.parting import Parting, parting
+from refold.agents.replay.player import EndOfRecording, Replayer
+from refold.agents.replay.recorded import At
+from refold.avro.errors import InputError
+
+Fields = Callable[[str, Plain], Mapping[str, Any]]
+"""The values behind a recorded read: (entity, what is recorded of the read) -> its fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of a replay.
+
+    recorded, now: the run as it was, and what the code did now. unused: recorded calls that the code did not make now.
+    """
+
+    recorded: Recording
+    now: Recording
+    unused: tuple[At, ...]
+
+    @property
+    def hash(self) -> str:
+        """Of what the code did now; of a run that did not end, of its last step."""
+        return self.now.hash if self._is_whole else _hash(self.now, self._committed)
+
+    @property
+    def recorded_hash(self) -> str:
+        """Of what was recorded."""
+        return self.recorded.hash if self._is_whole else _hash(self.recorded, self._committed)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the code did what was recorded, to the last call."""
+        return self.hash == self.recorded_hash
+
+    @property
+    def parting(self) -> Parting | None:
+        """The first place where it did otherwise."""
+        return None if self.is_same else parting(self.now, self.recorded)
+
+    @property
+    def edges(self) -> Iterator[Edge]:
+        """How each edge of the recording can be had again."""
+        return edges(self.recorded)
+
+    @property
+    def _is_whole(self) -> bool:
+        return bool(self.recorded.hash)  # it ended
+
+    @property
+    def _committed(self) -> int:
+        return sum(1 for step in self.recorded.steps if step.is_committed)
+
+
+def replayed(
+    agent: Agent, recording: Recording, *, fields: Fields | None = None, redact: Redact | None = None,
+    answers: Replayer | None = None,
+) -> Replayed:  # fmt: skip
+    """Run an agent's code, sync or async, against a recording.
+
+    fields: looks up what was read, for recordings that do not hold it. redact: as the run was recorded with. answers:
+    more lenient ones, else those of a Replayer. Departure (Unrecorded, NetworkDenied) where the code left the
+    recording; InputError for a recording that has no code.
+    """
+    under = _UnderWay(recording, fields, redact, answers)
+    with under:
+        if inspect.iscoroutinefunction(agent):
+            asyncio.run(under.run.drive_async(agent))
+        else:
+            under.run.drive(agent)
+    return under.result
+
+
+async def replayed_async(
+    agent: Agent, recording: Recording, *, fields: Fields | None = None, redact: Redact | None = None
+) -> Replayed:
+    """As `replayed`, in an event loop that runs."""
+    under = _UnderWay(recording, fields, redact)
+    with under:
+        await under.run.drive_async(agent)
+    return under.result
+
+
+class Stepped(NamedTuple):
+    """One step of a recording, with the states before it and behind it. is_whole: its hash follows from what stands
+    there and from the step before."""
+
+    step: Step
+    before: Plain
+    after: Plain
+    is_whole: bool
+
+
+def stepped(recording: Recording) -> Iterator[Stepped]:
+    """Go through a recording by itself, step by step."""
+    proven = chained(recording).steps
+    before, *after = states(recording)
+    for step, proof, state in zip(recording.steps, proven, after, strict=True):
+        yield Stepped(step, begun_with(recording, step.number, before), state, is_whole=step == proof)
+        before = state
+
+
+class _UnderWay:
+    """One replay; a context manager around the agent's code."""
+
+    def __init__(
+        self, recording: Recording, fields: Fields | None, redact: Redact | None, answers: Replayer | None = None
+    ) -> None:
+        if not recording.has_code:
+            raise InputError(
+                f"run {recording.run} was imported, so there is no code to run against it: go through it with "
+                f"refold run steps {recording.run}"
+            )
+        known = recording.steps if redact is None else ()
+        redact = redact or unredacted
+        head = msgspec.structs.replace(
+            recording, steps=(), status="running", outcome="", output=None, failure=None, hash=""
+        )
+        self._recording = recording
+        self._answers = answers or Replayer(recording)
+        start = start_hash(head.agent, head.input, head.seed, head.state)
+        folder = Folder(redact, start, head.state, known)
+        self._folder = folder
+        self._sink = MemorySink(head, folder, redact)
+        chance = Chance(lambda: 0, lambda: "", lambda: 0.0, lambda _: None, _no_time)
+        self.run = Run(
+            head, answers=self._answers, sink=self._sink, reach=_Reading(fields), chance=chance, redact=redact
+        )
+        self._guard = Guard(self._answers.depart)
+
+    def __enter__(self) -> None:
+        self._guard.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._guard.__exit__(kind, error, trace)
+        if isinstance(error, Departure):
+            error.so_far, error.left_in = self._sink.recording, self._left_in()
+            return isinstance(error, EndOfRecording)
+        # What the agent raised is how its run ended, and stands in what it did now.
+        return isinstance(error, Exception | SystemExit) and self._sink.recording.failure is not None
+
+    @property
+    def result(self) -> Replayed:
+        """What came of it."""
+        return Replayed(self._recording, self._sink.recording, self._answers.unused())
+
+    def _left_in(self) -> Step | None:
+        left = self.run.left_step
+        if left is None:
+            return None
+        attempts = (*left.earlier, *map(self._folder.attempt, left.attempts))
+        return Step(number=left.number, name=left.name, attempts=attempts)
+
+
+class _Reading(NoReach):
+    """Reaches the values of what was read before, and nothing else."""
+
+    def __init__(self, fields: Fields | None) -> None:
+        self._fields = fields
+
+    def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
+        """What stands in the recording, or is looked up: refold's own look at its log, which is not the agent's."""
+        if self._fields is None or "fields" in answer:
+            return super().fields(entity, answer)
+        with outside():
+            return self._fields(entity, answer)
+
+
+async def _no_time(seconds: float) -> None:
+    """A wait in a replay."""
+
+
+def _hash(run: Recording, count: int) -> str:
+    """Of a run's first steps."""
+    return run.steps[count - 1].hash if 0 < count <= len(run.steps) else ""

@@ -1,0 +1,128 @@
+"""The loud error of a replay: something was asked for that the recording does not hold.
+
+It says what was asked, which recorded request comes nearest, how the two differ, place by place, and where the very
+request does stand if it stands anywhere. Nearest is the request of the same kind and name, in the same step, not served
+yet, with the most leaves in common; of several alike the one with the likest texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+
+from refold.agents.journal.difference import Difference, differences, shown
+from refold.agents.journal.record import Asked, Plain
+from refold.agents.recorder.answers import Departure, Place
+from refold.agents.replay.recorded import At, Recorded
+
+LINES_MAX = 8
+_LIKE_MAX = 16
+_TEXT_MAX = 2000
+
+
+class Unrecorded(Departure):
+    """Something was asked for that the recording does not hold.
+
+    place: where; asked: what. nearest: the recorded call that comes nearest, None where there is none of the kind.
+    differences: left is what was asked, right what was recorded. elsewhere: where this very request is recorded. what:
+    all that in lines for people.
+    """
+
+    def __init__(self, run: str, place: Place, asked: Asked, nearest: At | None, elsewhere: tuple[At, ...]) -> None:
+        self.run = run
+        self.place = place
+        self.asked = asked
+        self.nearest = nearest
+        self.elsewhere = elsewhere
+        self.differences: list[Difference] = []
+        if nearest is not None:
+            self.differences = differences(_tree(asked), _tree(nearest.call.asked))
+        self.what = "\n".join(self._lines())
+        super().__init__(
+            f"{self.what}\nA replay answers from the recording alone. Where the code is meant to do otherwise, fork "
+            f"the run before this step (--at {self.place.step - 1}) and let what follows be live"
+        )
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{where(self.place)} asked for what the recording of run {self.run} does not hold"
+        yield f"  asked     {request_line(self.asked)}"
+        for at in self.elsewhere[:LINES_MAX]:
+            yield f"  recorded  the same in {where(at.place)}{', served already' if at.place == self.place else ''}"
+        if self.nearest is not None and not self.elsewhere:
+            yield f"  nearest   {request_line(self.nearest.call.asked)}, in {where(self.nearest.place)}"
+            for each in self.differences[:LINES_MAX]:
+                yield f"  differs   {each.line('asked', 'recorded')}"
+            if len(self.differences) > LINES_MAX:
+                yield f"  differs   in {len(self.differences) - LINES_MAX} more places"
+
+
+def unrecorded(recorded: Recorded, place: Place, asked: Asked) -> Unrecorded:
+    """The error for a request that `recorded` did not answer."""
+    return Unrecorded(recorded.run, place, asked, _nearest(list(recorded.all()), place, asked), recorded.same(asked))
+
+
+def request_line(asked: Asked) -> str:
+    """A request on one line: `tool search(q="x")`."""
+    request = asked.request
+    if isinstance(request, dict) and request.keys() <= {"args", "kwargs"}:
+        given = [shown(each) for each in request.get("args", [])]
+        given += [f"{key}={shown(value)}" for key, value in request.get("kwargs", {}).items()]
+        return f"{asked.kind} {asked.name}({', '.join(given)})"
+    return " ".join(part for part in (asked.kind, asked.name, "" if request is None else shown(request)) if part)
+
+
+def where(place: Place) -> str:
+    """A place for people: `step 3 (plan)`, and the attempt where it is not the first."""
+    name = f" ({place.name})" if place.name else ""
+    attempt = f", attempt {place.attempt}" if place.attempt > 1 else ""
+    return f"step {place.step}{name}{attempt}"
+
+
+def _nearest(calls: list[tuple[At, bool]], place: Place, asked: Asked) -> At | None:
+    alike = [each for each in calls if each[0].call.asked.kind == asked.kind]
+    alike = [each for each in alike if each[0].call.asked.name == asked.name] or alike
+    if not alike:
+        return None
+    leaves = dict(_leaves(asked.request, ""))
+
+    def rank(each: tuple[At, bool]) -> tuple[float, ...]:
+        at, served = each
+        other = dict(_leaves(at.call.asked.request, ""))
+        common = sum(1 for path, value in leaves.items() if other.get(path, _NONE) == value)
+        name = SequenceMatcher(None, at.call.asked.name, asked.name).ratio()
+        share = common / max(1, len(leaves), len(other))
+        return name, at.place.step == place.step, not served, share, -abs(at.place.step - place.step)
+
+    best = sorted(alike, key=rank, reverse=True)[:_LIKE_MAX]
+    top = rank(best[0])
+    ties = [each for each in best if rank(each)[:4] == top[:4]]
+    return max(ties, key=lambda each: _likeness(leaves, each[0]))[0]
+
+
+def _likeness(leaves: dict[str, Plain], at: At) -> float:
+    """How like the texts at the same places are, in all."""
+    other = dict(_leaves(at.call.asked.request, ""))
+    texts = [(value, other.get(path)) for path, value in leaves.items()]
+    return sum(
+        SequenceMatcher(None, str(a)[:_TEXT_MAX], str(b)[:_TEXT_MAX]).quick_ratio() for a, b in texts[:_LIKE_MAX]
+    )
+
+
+_NONE = object()
+
+
+def _leaves(tree: Plain, path: str) -> Iterator[tuple[str, Plain]]:
+    if isinstance(tree, dict) and tree:
+        for key, value in tree.items():
+            yield from _leaves(value, f"{path}.{key}")
+    elif isinstance(tree, list) and tree:
+        for index, value in enumerate(tree):
+            yield from _leaves(value, f"{path}[{index}]")
+    else:
+        yield path, tree
+
+
+def _tree(asked: Asked) -> Plain:
+    """What differs between requests: names beside the request, without the wrapping of a call without arguments."""
+    request = asked.request if isinstance(asked.request, dict) else {"request": asked.request}
+    return {"kind": asked.kind, "name": asked.name, **request}

@@ -1,0 +1,46 @@
+"""Classes of runs, and for how many days the content of each is kept after the run has ended.
+
+A run's class is what was recorded as its `retention_class`; else what it was and how it came out. A run that somebody
+flagged is kept as long as the class `flagged`, or its own, says: the longer of the two.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from refold.avro.errors import InputError
+
+SUCCESS, FAILED, FLAGGED, TEST, UNSAMPLED = "success", "failed", "flagged", "test", "unsampled"
+DAYS: Mapping[str, float] = {SUCCESS: 7, FAILED: 30, FLAGGED: 90, TEST: 1, UNSAMPLED: 1}
+DAY_MICROS = 86_400_000_000
+_GIVEN = re.compile(r"([\w.-]{1,100})=(\d{1,6}(?:\.\d{1,6})?)\Z")
+
+
+def days_of(given: Iterable[str]) -> dict[str, float]:
+    """The days of each class: the defaults, and over them what is given as NAME=DAYS; InputError where it is not."""
+    days = dict(DAYS)
+    for each in given:
+        found = _GIVEN.match(each)
+        if found is None:
+            raise InputError(f"{each!r:.80}: give a class and for how many days its content is kept, such as failed=60")
+        days[found[1]] = float(found[2])
+    return days
+
+
+def class_of(fields: Mapping[str, Any]) -> str:
+    """The class of a run, by the fields that stand in clear."""
+    recorded: str = fields.get("retention_class") or ""
+    if recorded:
+        return recorded
+    if fields.get("outcome") != "succeeded":
+        return FAILED
+    return TEST if fields.get("kind") == "test" else SUCCESS
+
+
+def kept_days(fields: Mapping[str, Any], days: Mapping[str, float]) -> float:
+    """For how many days a run's content is kept after its end; infinite where its class has no days."""
+    own = days.get(class_of(fields), math.inf)
+    return max(own, days[FLAGGED]) if fields.get("flagged") else own

@@ -1,0 +1,53 @@
+"""What people say of a run that retention listens to, flags and pins: observations of the run, as all else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from refold.agents.vault import Keeper, run_key
+from refold.avro.errors import Expired, UnknownEntity
+from refold.streams.client import Log
+
+
+def flag(log: Log, vault: Keeper, run: str, reason: str) -> str:
+    """Flag a run, which is kept as long as its class `flagged` says; the observation's id. Expired where it is."""
+    entity = f"run/{run}"
+    _require_content(log, vault, entity)
+    patch: dict[str, Any] = {"flagged": True}
+    if reason:
+        patch["flag_reason"] = vault.seal(run_key(run), entity, "flag_reason", reason)
+    return log.observe(entity, patch)
+
+
+def unflag(log: Log, run: str) -> str:
+    """Take a flag back, and why it was set."""
+    _require_run(log, f"run/{run}")
+    return log.observe(f"run/{run}", {"flagged": False}, cleared=["flag_reason"])
+
+
+def pin(log: Log, vault: Keeper, run: str) -> str:
+    """Keep a run until it is unpinned. Expired where it is."""
+    _require_content(log, vault, f"run/{run}")
+    return log.observe(f"run/{run}", {"pinned": True})
+
+
+def unpin(log: Log, run: str) -> str:
+    """Let a run go as others do."""
+    _require_run(log, f"run/{run}")
+    return log.observe(f"run/{run}", {"pinned": False})
+
+
+def _require_run(log: Log, entity: str) -> dict[str, Any]:
+    found = log.states([entity]).get(entity)
+    if found is None:
+        raise UnknownEntity(f"{entity}: no such run is in this log; `refold runs` lists them")
+    return found.fields
+
+
+def _require_content(log: Log, vault: Keeper, entity: str) -> None:
+    """A run of which nothing is left cannot be kept: a key made for a reason now would open nothing of it."""
+    for name, stored in _require_run(log, entity).items():
+        try:
+            vault.open(entity, name, stored)
+        except Expired as error:
+            raise Expired(f"{error}; there is nothing left of {entity} to be kept") from None

@@ -1,0 +1,136 @@
+"""What retention would remove now, and why it keeps what it keeps. Nothing here writes.
+
+A run's content expires when the days of its class have passed since it ended, or since the log took its end if that is
+later (what is imported is as old as its import), and nothing holds it:
+
+    open                   it has not ended; a resumed one goes on
+    pinned, golden         somebody said so, or a golden trace was made of it
+    parent of RUN          a fork that is kept, and that begins with this run's steps
+    class NAME for N days  it is not that old yet; a flagged run is of the class `flagged`
+    class NAME             which has no days: for ever
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from refold.agents.keys.ring import KeyRing
+from refold.agents.recordings.load import rebuilt
+from refold.agents.retention.classes import DAY_MICROS, FLAGGED, class_of, kept_days
+from refold.agents.retention.survey import Survey, survey
+from refold.agents.vault import run_key
+from refold.avro.errors import InputError
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+
+
+@dataclass(slots=True)
+class Planned:
+    """One run. Times in microseconds; due_at None where it never is due. kept: why it is, empty where it expires.
+
+    has_key: whether its content is sealed and can be opened. contents, bytes: what it alone has in the store.
+    """
+
+    run: str
+    agent: str
+    retention_class: str
+    ended_at: int | None
+    due_at: int | None
+    kept: list[str] = field(default_factory=list)
+    has_key: bool = False
+    contents: int = 0
+    bytes: int = 0
+
+    @property
+    def expires(self) -> bool:
+        """Whether something of it is removed."""
+        return not self.kept and (self.has_key or self.contents > 0)
+
+
+@dataclass(slots=True)
+class Plan:
+    """All runs as of a cut, by id. free: the contents that go, with their bytes and whether they are sealed."""
+
+    cut: Cut
+    runs: dict[str, Planned]
+    free: dict[bytes, tuple[int, bool]]
+    seen: Survey
+
+    @property
+    def expiring(self) -> list[Planned]:
+        """The runs of which something is removed."""
+        return [each for each in self.runs.values() if each.expires]
+
+
+def plan(
+    log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros: int, before: Plan | None = None
+) -> Plan:
+    """What would be removed at a time. before: a plan whose pass is not made again, only its judgement.
+
+    InputError where content is sealed, and there is no ring to destroy its key in.
+    """
+    cut = log.point().cut
+    fields = run_fields(log, cut)
+    imported = {run: bool(each.get("imported_from")) for run, each in fields.items()}
+    seen = survey(log.port, cut, imported) if before is None else before.seen
+    runs = judged(fields, seen, days, now_micros)
+    keys = {*ring.ids()} if ring is not None else set()
+    free = seen.free(run for run, each in runs.items() if not each.kept)
+    for run, each in runs.items():
+        each.has_key = run_key(run) in keys
+        if not each.kept:
+            own = {digest: free[digest] for digest in seen.owned.get(run, ()) if digest in free}
+            each.contents, each.bytes = len(own), sum(size for size, _ in own.values())
+            if ring is None and any(is_sealed for _, is_sealed in own.values()):
+                raise InputError(
+                    f"run {run}: its content is sealed, and no key ring is open here, in which to destroy its key; "
+                    "name it with REFOLD_KEYS, or set REFOLD_MASTER_KEY"
+                )
+    return Plan(cut, runs, free, seen)
+
+
+def run_fields(log: Log, cut: Cut) -> dict[str, Mapping[str, Any]]:
+    """The fields of every run, by its id."""
+    view = rebuilt(log, ["run"], cut)
+    return {} if view is None else {name.partition("/")[2]: view[name].fields for name in view}
+
+
+def judged(
+    fields: Mapping[str, Mapping[str, Any]], seen: Survey, days: Mapping[str, float], now_micros: int
+) -> dict[str, Planned]:
+    """Each run, and why it is kept."""
+    found: dict[str, Planned] = {}
+    for run, each in fields.items():
+        ended_at = each.get("ended_at") if each.get("status") == "ended" else None
+        name, kept_for = class_of(each), kept_days(each, days)
+        since = None if ended_at is None else max(ended_at, seen.ended_ms.get(run, 0) * 1000)
+        due_at = None if since is None or math.isinf(kept_for) else since + round(kept_for * DAY_MICROS)
+        span = f"{kept_for:g} day{'s' if kept_for != 1 else ''}"
+        name = FLAGGED if each.get("flagged") and kept_for == days[FLAGGED] else name
+        kept = [reason for reason, holds in (
+            ("open", ended_at is None),
+            ("pinned", each.get("pinned")),
+            ("golden", each.get("golden")),
+            (f"class {name}", ended_at is not None and due_at is None),
+            (f"class {name} for {span}", due_at is not None and due_at > now_micros),
+        ) if holds]  # fmt: skip
+        found[run] = Planned(run, each.get("agent", ""), name, ended_at, due_at, kept)
+    _hold_parents({run: each.get("parent_run") or "" for run, each in fields.items()}, found)
+    return found
+
+
+def _hold_parents(parents: Mapping[str, str], runs: Mapping[str, Planned]) -> None:
+    """A kept fork holds its parent, and that its own: those before any of them."""
+    waiting: Sequence[str] = [run for run, each in runs.items() if each.kept]
+    while waiting:
+        held = []
+        for run in waiting:
+            parent = runs.get(parents[run])
+            if parent is not None and parents[run] != run:
+                if not parent.kept:
+                    held.append(parent.run)
+                parent.kept.append(f"parent of {run}")
+        waiting = held

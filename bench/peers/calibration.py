@@ -1,0 +1,61 @@
+"""Whether a peer is slowed by how it is written here: each on a plain fold, its ratio beside an earlier one.
+
+They were measured so before refold was written, by other programs: 400 k records, 20 k entities, 4 partitions, the
+last write wins, one thread, start-up included (not in the bare loop's). Machines differ, so ratios to the bare loop are
+compared. One that reaches TOLERATED of its earlier ratio, or more, is as fast as it should be; the table says which is
+not.
+
+The base is the bare loop that was measured then, not the sum of a loop's parts that were measured apart: the loop here
+takes less than that sum (15.3 us of CPU beside other work, against 19.3), so the sum is of no loop that anybody ran,
+and a ratio to it says how good the bare loop is, not the peer. The measured one went over records of another size, so
+the ratio by the parts stands beside it, as the stricter reading, and so does the rate to the earlier rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from peers.comparison import LIMIT, RUNS, Row, on_broker, ready, rows_of, shown
+from peers.contenders import ALL, EARLIER_BARE, EARLIER_PARTS
+from peers.workloads import Workload
+from rich.console import Console
+from rich.table import Table
+
+TOLERATED = 0.8
+COUNT, ENTITIES = 400_000, 20_000
+COLUMNS = (
+    "peer", "records", "a second", "to the limit", "earlier: a second", "earlier: to the limit", "now to earlier",
+    "by the parts", "by the rate", "CPU us each", "load",
+)  # fmt: skip
+
+
+def calibrate(console: Console, folder: Path, share: int, keys: Collection[str], runs: int = RUNS) -> None:
+    """Print the table, of the peers with these keys and of the limit."""
+    workload = Workload("plain", "plain fold", COUNT // share, ENTITIES // share, is_plain=True)
+    wanted = [each for each in ALL if each.earlier_rate is not None and each.key in {*keys, LIMIT}]
+    with on_broker(console, workload.name) as place:
+        if place is None:
+            return
+        rows = rows_of(console, ready(console, wanted), workload, place, folder, runs)
+    limit = next((row for row in rows if row.contender.key == LIMIT), None)
+    table = Table(title=f"{workload.name}: {COUNT // share:,} records, {ENTITIES // share:,} entities, "
+                        f"start-up included (medians of {runs})")  # fmt: skip
+    for number, column in enumerate(COLUMNS):
+        table.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*_cells(row, limit))
+    console.print(table)
+
+
+def _cells(row: Row, limit: Row | None) -> list[str]:
+    is_limit = row.contender.key == LIMIT
+    earlier = row.contender.earlier_rate or 0.0
+    cells = [row.contender.name, f"{row.records:,}", f"{row.per_second:,.0f}"]
+    told = [f"{row.per_second / earlier:.2f}", shown(row.cpu_us, ".1f"), f"{row.load:.1f}"]
+    if limit is None:
+        return [*cells, "-", f"{earlier:,.0f}", f"{earlier / EARLIER_BARE:.3f}", "-", "-", *told]
+    ours, theirs = row.per_second / limit.per_second, earlier / EARLIER_BARE
+    verdict = "" if ours >= TOLERATED * theirs else ", TOO SLOW"
+    by_parts = "-" if is_limit else f"{ours * EARLIER_PARTS / earlier:.2f}"
+    return [*cells, f"{ours:.3f}", f"{earlier:,.0f}", f"{theirs:.3f}", f"{ours / theirs:.2f}{verdict}", by_parts, *told]

@@ -1,0 +1,147 @@
+"""`make bench`'s table of the worker beside its peers: rates, ratios to the limit and to Kafka Streams, peak memory."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from peers.contenders import ALL, COMMIT_MS, Contender
+from peers.runs import Measured, measure
+from peers.topics import Place, broker
+from peers.workloads import PARTITIONS, Workload
+from rich.console import Console
+from rich.table import Table
+
+from refold.testing.kafka import missing
+from refold.testing.processes import ServerFailed, ServerMissing
+
+RUNS = 3
+COUNT = 1_000_000
+LIMIT, STREAMS = "bare", "kafka-streams"
+COLUMNS = (
+    "peer", "observations", "a second", "lowest", "highest", "to the limit", "to Kafka Streams", "CPU us each",
+    "peak MB", "load",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one peer on one workload."""
+
+    contender: Contender
+    runs: list[Measured]
+
+    @property
+    def per_second(self) -> float:
+        return median(each.per_second for each in self.runs)
+
+    @property
+    def records(self) -> int:
+        return min(each.records for each in self.runs)
+
+    @property
+    def load(self) -> float:
+        return max(each.load for each in self.runs)
+
+    @property
+    def cpu_us(self) -> float | None:
+        known = [each.cpu_us for each in self.runs if each.cpu_us is not None]
+        return median(known) if known else None
+
+    @property
+    def peak_mb(self) -> float | None:
+        known = [each.peak_mb for each in self.runs if each.peak_mb is not None]
+        return max(known, default=None)
+
+
+def workloads(share: int) -> list[Workload]:
+    """What is compared; a share of 10 is a tenth of the records and of the entities."""
+    few, many = 200_000 // share, 1_000_000 // share
+    return [
+        Workload("uniform", f"uniform, {few:,} entities", COUNT // share, few),
+        Workload("zipf", f"Zipf 1.1, {many:,} entities", COUNT // share, many, zipf=True),
+    ]
+
+
+@contextmanager
+def on_broker(console: Console, what: str) -> Iterator[Place | None]:
+    """The broker; None, and why it was skipped is said, where this machine cannot run one."""
+    if (reason := missing()) is not None and "KAFKA_BOOTSTRAP" not in os.environ:
+        console.print(f"{what} was skipped: {reason}", markup=False)
+        yield None
+        return
+    with broker() as bootstrap:
+        yield Place(bootstrap)
+
+
+def compare(console: Console, folder: Path, share: int, keys: Collection[str], runs: int = RUNS) -> None:
+    """Print the tables, of the peers with these keys."""
+    with on_broker(console, "The worker beside its peers") as place:
+        if place is None:
+            return
+        contenders = ready(console, [each for each in ALL if each.key in keys])
+        for workload in workloads(share):
+            rows = rows_of(console, contenders, workload, place, folder, runs)
+            console.print(_table(workload, rows, runs))
+
+
+def ready(console: Console, contenders: Sequence[Contender]) -> list[Contender]:
+    """Those that could be built; says which were not, and why."""
+    found = []
+    for each in contenders:
+        try:
+            with console.status(f"building {each.name}"):
+                each.prepare()
+            found.append(each)
+        except ServerMissing as error:
+            console.print(f"{each.name} was skipped: {error}", markup=False)
+    return found
+
+
+def rows_of(
+    console: Console, contenders: Sequence[Contender], workload: Workload, place: Place, folder: Path, runs: int
+) -> list[Row]:
+    """Each peer's runs on the workload; one that failed is said, and left out."""
+    with console.status(f"{workload.name}: writing {workload.count:,} observations"):
+        schema = place.make(workload)
+    found: dict[Contender, list[Measured]] = {each: [] for each in contenders}
+    # In turns, so that what else the machine does meanwhile falls on all of them.
+    for number, each in itertools.product(range(runs), contenders):
+        try:
+            with console.status(f"{workload.name}: {each.name}, run {number + 1} of {runs}"):
+                found[each].append(measure(each, workload, place, schema, folder))
+        except ServerFailed as error:
+            console.print(f"{workload.name}: {each.name} failed: {error}", markup=False)
+    return [Row(each, measured) for each, measured in found.items() if measured]
+
+
+def _table(workload: Workload, rows: Sequence[Row], runs: int) -> Table:
+    title = (f"{workload.name}: one Kafka, one topic of {workload.count:,} observations in {PARTITIONS} partitions, "
+             f"one thread each, commits every {COMMIT_MS} ms (medians of {runs}, start-up excluded)")  # fmt: skip
+    table = Table(title=title)
+    for number, column in enumerate(COLUMNS):
+        table.add_column(column, justify="right" if number else "left")
+    rates = {each.contender.key: each.per_second for each in rows}
+    for row in rows:
+        all_rates = [each.per_second for each in row.runs]
+        table.add_row(
+            row.contender.name, f"{row.records:,}", f"{row.per_second:,.0f}",
+            f"{min(all_rates):,.0f}", f"{max(all_rates):,.0f}", _ratio(row, rates.get(LIMIT)),
+            _ratio(row, rates.get(STREAMS)),
+            shown(row.cpu_us, ".1f"), shown(row.peak_mb, ",.0f"), f"{row.load:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def shown(value: float | None, form: str) -> str:
+    """A figure; a dash for one that is not known."""
+    return "-" if value is None else format(value, form)
+
+
+def _ratio(row: Row, other: float | None) -> str:
+    return "-" if other is None else f"{row.per_second / other:.3f}"

@@ -1,0 +1,153 @@
+"""Who folds: each peer's command, and what it takes to build it.
+
+Every peer takes the same words and folds until SIGTERM, committing its group's offsets:
+KIND (same or plain) BOOTSTRAP TOPIC CHANGES GROUP FOLDER SCHEMA COMMIT_MS
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.building import built_java, built_python
+
+from refold.reducers import fold
+from refold.testing.kafka.jars import find_java
+from refold.testing.processes import ServerMissing
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parent.parent / "src"
+COMMIT_MS = 100
+# A bare loop with decode as it was measured before refold was written, over 266-byte records: 12.2 us each.
+EARLIER_BARE = 81_803
+# What the parts of one, measured apart, added up to: 1.8 us to consume and 16 to 19 us to decode, taken in the middle.
+EARLIER_PARTS = 1e6 / (1.8 + 17.5)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a peer: its name on the broker, where it keeps what it keeps, and what it reads."""
+
+    name: str
+    folder: Path
+    bootstrap: str
+    prefix: str
+    topic: str
+    schema: Path
+    is_plain: bool
+    partitions: int
+
+    @property
+    def changes(self) -> str:
+        """The topic that a peer's changes go to."""
+        return f"{self.name}-changes"
+
+    def words(self) -> list[str]:
+        """What every peer is given."""
+        kind = "plain" if self.is_plain else "same"
+        return [kind, self.bootstrap, self.topic, self.changes, self.name, str(self.folder), str(self.schema),
+                str(COMMIT_MS)]  # fmt: skip
+
+
+class Contender(ABC):
+    """One row of the comparison. earlier_rate: records a second as measured earlier on the plain fold, and whether
+    start-up was in it."""
+
+    key: str
+    name: str
+    earlier_rate: float | None = None
+    earlier_has_start = True
+
+    def prepare(self) -> None:  # noqa: B027 - most need nothing
+        """Build it, once for its sources. ServerMissing says what this machine lacks for it."""
+
+    def group(self, run: Run) -> str:
+        """The consumer group whose commits are its progress."""
+        return run.name
+
+    @abstractmethod
+    def command(self, run: Run) -> list[str]:
+        """How it is started."""
+
+
+class Bare(Contender):
+    """The limit: a consumer that decodes and does nothing."""
+
+    key, name, earlier_rate = "bare", "bare confluent-kafka loop with decode", EARLIER_BARE
+    earlier_has_start = False
+
+    def command(self, run: Run) -> list[str]:
+        return [sys.executable, str(HERE / "bare.py"), *run.words()]
+
+
+class Refold(Contender):
+    """`refold worker`, as users start it."""
+
+    def __init__(self, *, is_compiled: bool) -> None:
+        self.is_compiled = is_compiled
+        self.key = "refold-compiled" if is_compiled else "refold"
+        self.name = f"refold worker, {'compiled' if is_compiled else 'plain Python'}"
+
+    def prepare(self) -> None:
+        if self.is_compiled and fold.__file__.endswith(".py"):
+            raise ServerMissing("the hot path is not compiled here; install a C compiler, then make bench again")
+
+    def group(self, run: Run) -> str:
+        return f"refold.{run.prefix}"
+
+    def command(self, run: Run) -> list[str]:
+        url = f"kafka://{run.bootstrap}/{run.prefix}"
+        # The checkout's own modules, which stand first, are never compiled.
+        path = "" if self.is_compiled else str(SOURCE)
+        return ["env", f"PYTHONPATH={path}", sys.executable, "-m", "refold.explorer.cli.main", "worker", "--log", url,
+                "--data", str(run.folder), "--port", "0", "--commit-interval-ms", str(COMMIT_MS)]  # fmt: skip
+
+
+class KafkaStreams(Contender):
+    """Kafka Streams, exactly_once_v2, Avro, RocksDB stores with their changelogs."""
+
+    key, name, earlier_rate = "kafka-streams", "Kafka Streams 4.1.1, exactly_once_v2", 31_800
+
+    def prepare(self) -> None:
+        find_java()
+        built_java(HERE / "kafka-streams")
+
+    def command(self, run: Run) -> list[str]:
+        built = built_java(HERE / "kafka-streams")
+        path = os.pathsep.join([str(built / "classes"), *map(str, sorted((built / "libs").glob("*.jar")))])
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        return [find_java().command, "-Xmx1g", quiet, "-cp", path, "refold.bench.Main", *run.words()]
+
+
+class PythonPeer(Contender):
+    """A peer in Python, with a virtual environment of its own."""
+
+    folder: str
+
+    def prepare(self) -> None:
+        built_python(HERE / self.folder)
+
+    def command(self, run: Run) -> list[str]:
+        # Of ours it sees bench/ alone, for peers.pyfold.
+        python = built_python(HERE / self.folder)
+        return ["env", f"PYTHONPATH={HERE.parent}", str(python), str(HERE / self.folder / "main.py"), *run.words()]
+
+
+class QuixStreams(PythonPeer):
+    """Quix Streams, exactly-once, RocksDB state with its changelog."""
+
+    key, name, folder, earlier_rate = "quix-streams", "Quix Streams 3.28, exactly-once", "quix-streams", 8_900
+
+
+class FaustTable(PythonPeer):
+    """Faust's tables on RocksDB, at least once."""
+
+    key, name, folder, earlier_rate = "faust", "Faust table 0.15, RocksDB", "faust-table", 800
+
+
+ALL: list[Contender] = [
+    Bare(), Refold(is_compiled=False), Refold(is_compiled=True), KafkaStreams(), QuixStreams(), FaustTable(),
+]  # fmt: skip

@@ -1,0 +1,143 @@
+"""One run of one peer, measured from outside by what its group has committed, so that all are measured alike.
+
+1. Its group, its topics and its folder are new; refold's log is reset.
+2. It starts. The clock starts with the first commit past WARM of the records: start-up, joining the group and the JVM's
+   first compiling are left out for everybody.
+3. It ends with the commit of the last record, or at the first one past LONGEST_S: the rate is that of what was folded.
+4. Its peak memory is read, it is ended by SIGTERM, and what it wrote is deleted.
+
+On plain records it is done as it was earlier (calibration.py): the peers' start-up included, from the start of the
+process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.contenders import Contender, Refold, Run
+from peers.topics import Place
+from peers.workloads import Workload
+
+from refold.testing.processes import ServerFailed, Supervised
+
+WARM = 0.1
+LONGEST_S = 300.0
+SILENT_S = 120.0
+POLL_S = 0.02
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """records: how many were folded while the clock ran. cpu_us: of the peer's process, a record; it says more than the
+    rate where other work is done beside. load: the machine's load average at the end."""
+
+    per_second: float
+    records: int
+    cpu_us: float | None
+    peak_mb: float | None
+    load: float
+
+
+def measure(
+    contender: Contender, workload: Workload, place: Place, schema: str, folder: Path, *, longest_s: float = LONGEST_S
+) -> Measured:
+    """One run, cut short after longest_s. ServerFailed shows the end of the log of a peer that ended or stood still."""
+    with started(contender, workload, place, schema, folder) as (process, run):
+        progress = place.progress(workload, contender.group(run))
+        try:
+            warm = 0.0 if workload.is_plain and contender.earlier_has_start else WARM
+            return _measured(process, progress.committed, sum(place.ends(workload).values()), warm,
+                             longest_s)  # fmt: skip
+        finally:
+            progress.close()
+
+
+def await_folded(process: Supervised, place: Place, workload: Workload, group: str, within_s: float) -> None:
+    """Return when all of the workload is committed."""
+    progress = place.progress(workload, group)
+    try:
+        deadline, total = time.monotonic() + within_s, sum(place.ends(workload).values())
+        while progress.committed() < total:
+            if not process.is_running or time.monotonic() > deadline:
+                raise ServerFailed(f"it did not fold {total:,} records\n{process.tail()}")
+            time.sleep(POLL_S)
+    finally:
+        progress.close()
+
+
+@contextmanager
+def started(
+    contender: Contender, workload: Workload, place: Place, schema: str, folder: Path
+) -> Iterator[tuple[Supervised, Run]]:
+    """The peer's process and its run; both are gone at the end of the block."""
+    path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
+    name = f"bench-{contender.key}-{os.getpid()}-{next(_numbers)}"
+    (path / "schema.avsc").write_text(schema, encoding="utf-8")
+    run = Run(name, path / "data", place.bootstrap, workload.prefix, workload.topic, path / "schema.avsc",
+              workload.is_plain, workload.partitions)  # fmt: skip
+    if isinstance(contender, Refold):
+        place.reset(workload)
+    else:
+        place.create(run.changes, workload.partitions)
+    process = Supervised(contender.name, path / "log", remove=path)
+    try:
+        process.launch(contender.command(run))
+        yield process, run
+    finally:
+        process.stop()
+        place.remove(name)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _measured(process: Supervised, committed: Callable[[], int], total: int, warm: float, longest_s: float) -> Measured:
+    begin, done = time.monotonic(), 0
+    first = None if warm else (begin, 0, 0.0)
+    moved = begin
+    while True:
+        now, count = time.monotonic(), committed()
+        if count != done:
+            done, moved = count, now
+        if first is None and done > warm * total:
+            first = now, done, _cpu_s(process.pid)
+            if done >= total:
+                raise ServerFailed(f"it committed all {total:,} at once, which is too few to measure")
+        if first is not None and (done >= total or (done > first[1] and now - first[0] > longest_s)):
+            records = done - first[1]
+            used = _cpu_s(process.pid) - first[2]
+            return Measured(records / (moved - first[0]), records, used / records * 1e6 if used > 0 else None,
+                            peak_mb(process.pid), os.getloadavg()[0])  # fmt: skip
+        if not process.is_running:
+            raise ServerFailed(f"it ended by itself\n{process.tail()}")
+        if now - moved > SILENT_S:
+            raise ServerFailed(
+                f"it committed nothing for {SILENT_S:.0f} s, after {done:,} of {total:,}\n{process.tail()}"
+            )
+        time.sleep(POLL_S)
+
+
+def peak_mb(pid: int | None) -> float | None:
+    """The most memory that was ever resident; None where the system does not tell."""
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():
+        return None
+    found = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(found[0].split()[1]) / 1024 if found else None
+
+
+def _cpu_s(pid: int | None) -> float:
+    """The CPU time that all threads of a process took; 0 where the system does not tell."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return 0.0
+    # Behind the name, which may hold anything, utime and stime are the 12th and 13th.
+    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,174 @@
+"""The broker of the comparison and the topics on it: each workload's is made once, and read by every peer.
+
+KAFKA_BOOTSTRAP names a broker that runs already: what is on it from another run is used again.
+
+A log can be folded anew by refold's worker once its group and what it wrote are gone: reset. Its observations and their
+topic stay, so every run of every peer reads the same records.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from peers.workloads import Workload, plain_schema
+
+import refold
+from refold.agents.log import open_log
+from refold.streams.log.kafka.topics import Topics
+from refold.testing.kafka import start_kafka
+
+PATIENCE_S = 60.0
+TYPE = "tool_config"
+LOGICAL = "logicalType"
+_FLUSHED_AT_ONCE = 50_000
+
+
+@contextmanager
+def broker() -> Iterator[str]:
+    """The address of a broker; one of our own ends with the block, its data too."""
+    if given := os.environ.get("KAFKA_BOOTSTRAP"):
+        yield given
+        return
+    with start_kafka() as kafka:
+        yield kafka.bootstrap
+
+
+class Place:
+    """What stands on the broker."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+    def url(self, workload: Workload) -> str:
+        """Of a workload's log."""
+        return f"kafka://{self.bootstrap}/{workload.prefix}?partitions={workload.partitions}"
+
+    def make(self, workload: Workload) -> str:
+        """Have the workload's topic there, whole; returns its Avro schema."""
+        if workload.topic in self._names() and sum(self.ends(workload).values()) < workload.count:
+            self.remove(workload.prefix)  # by a run that was ended while it wrote
+        return self._make_plain(workload) if workload.is_plain else self._make_log(workload)
+
+    def ends(self, workload: Workload) -> dict[int, int]:
+        """How many records there are, by partition."""
+        consumer = self._consumer("bench")
+        try:
+            places = [TopicPartition(workload.topic, each) for each in range(workload.partitions)]
+            return {each.partition: consumer.get_watermark_offsets(each, timeout=PATIENCE_S)[1] for each in places}
+        finally:
+            consumer.close()
+
+    def progress(self, workload: Workload, group: str) -> Progress:
+        """What the group has done of the workload."""
+        return Progress(self._consumer(group), workload)
+
+    def await_empty(self, group: str) -> None:
+        """Return when nobody is in the group: a process that went may stay in it for a session."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._admin.describe_consumer_groups([group])[group].result().members:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.bootstrap}: somebody is in the group {group} still")
+            time.sleep(0.1)
+
+    def create(self, topic: str, partitions: int) -> None:
+        """A new topic, for what a peer writes."""
+        self._create([NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1"})])
+
+    def remove(self, prefix: str) -> None:
+        """Delete all topics whose name holds this, and wait until they are gone."""
+        deadline = time.monotonic() + PATIENCE_S
+        while names := [name for name in self._names() if prefix in name]:
+            for done in self._admin.delete_topics(names).values():
+                _passed_over(done)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.bootstrap}: {names} are still there; delete them, then repeat")
+            time.sleep(0.2)
+
+    def reset(self, workload: Workload) -> None:
+        """Have the workload's log as if no worker had ever folded it."""
+        topics = Topics(workload.prefix)
+        written = [topics.changes, topics.deadletters, topics.snapshots, topics.manifests]
+        for done in self._admin.delete_consumer_groups([topics.group]).values():
+            _passed_over(done)
+        for name in written:
+            self.remove(name)
+        self._create([NewTopic(each, workload.partitions, config=dict(topics.needed[each])) for each in written])
+
+    def _make_log(self, workload: Workload) -> str:
+        is_there = workload.topic in self._names()
+        if is_there:
+            self.reset(workload)
+        with open_log(self.url(workload)) as log:
+            if not is_there:
+                _write(log, workload)
+            text = log.port.registry.newest(TYPE).codec.text
+        # Times as the integers they are: nobody is to spend time on making datetimes of them.
+        return json.dumps(json.loads(text, object_hook=lambda node: {k: v for k, v in node.items() if k != LOGICAL}))
+
+    def _make_plain(self, workload: Workload) -> str:
+        if workload.topic not in self._names():
+            self.create(workload.topic, workload.partitions)
+            producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "partitioner": "murmur2"})
+            for number, (key, value) in enumerate(workload.plain(), 1):
+                producer.produce(workload.topic, key=key, value=value)
+                if number % _FLUSHED_AT_ONCE == 0:
+                    producer.flush()
+            producer.flush()
+        return plain_schema()
+
+    def _create(self, topics: list[NewTopic]) -> None:
+        for done in self._admin.create_topics(topics).values():
+            done.result()
+        deadline = time.monotonic() + PATIENCE_S
+        while not {each.topic for each in topics} <= self._names():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.bootstrap}: {[each.topic for each in topics]} were made and are not there")
+            time.sleep(0.1)
+
+    def _names(self) -> set[str]:
+        return set(self._admin.list_topics(timeout=PATIENCE_S).topics)
+
+    def _consumer(self, group: str) -> Consumer:
+        return Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
+
+
+class Progress:
+    """How many records of a workload a group has committed."""
+
+    def __init__(self, consumer: Consumer, workload: Workload) -> None:
+        self._consumer = consumer
+        self._places = [TopicPartition(workload.topic, each) for each in range(workload.partitions)]
+
+    def committed(self) -> int:
+        """As the broker says now."""
+        try:
+            found = self._consumer.committed(self._places, timeout=PATIENCE_S)
+        except KafkaException:  # the group's coordinator is on its way
+            return 0
+        return sum(max(0, each.offset) for each in found)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._consumer.close()
+
+
+def _write(log: refold.Log, workload: Workload) -> None:
+    for number, each in enumerate(workload.observations(), 1):
+        log.observe(**each)
+        if number % _FLUSHED_AT_ONCE == 0:
+            log.flush()
+    log.flush()
+
+
+def _passed_over(done: Future[None]) -> None:
+    """What is not there need not be deleted."""
+    with suppress(KafkaException):
+        done.result()

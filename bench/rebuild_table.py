@@ -1,0 +1,29 @@
+"""The table of rebuilds, of whatever log."""
+
+from __future__ import annotations
+
+from rebuilding import RUNS, RebuildFigures
+from rich.table import Table
+
+
+def rebuild_table(title: str) -> Table:
+    """Without rows yet."""
+    table = Table(title=f"{title}, root included (medians of {RUNS})")
+    for number, column in enumerate((
+        "workload", "observations", "folded a second", "--full, s", "--full, a second", "from snapshot, s",
+        "times faster", "reading ranges, s", "times that", "ranges MB", "replayed", "reopened", "read for them",
+        "filtered pass, s", "snapshot bytes each", "same root",
+    )):  # fmt: skip
+        table.add_column(column, justify="right" if number else "left")
+    return table
+
+
+def add_rebuild(table: Table, name: str, found: RebuildFigures) -> None:
+    """One row."""
+    table.add_row(
+        name, f"{found.observations:,}", f"{found.folded_per_second:,.0f}", f"{found.full_s:.1f}",
+        f"{found.full_per_second:,.0f}", f"{found.rebuilt_s:.2f}", f"{found.full_s / found.rebuilt_s:.1f}",
+        f"{found.ranges_s:.2f}", f"{found.rebuilt_s / found.ranges_s:.1f}", f"{found.ranges_mb:,.0f}",
+        f"{found.replayed:,}", f"{found.reopened:,}", f"{found.scanned:,}", f"{found.pass_s:.2f}",
+        f"{found.snapshot_bytes_each:,.0f}", "yes" if found.same_root else "NO",
+    )  # fmt: skip

@@ -1,0 +1,195 @@
+"""Rebuilding: from the nearest snapshot against full replay, what snapshots cost, and closed entities.
+
+Each case runs in a process of its own, on a log it makes itself; a rebuild includes its root. Medians of RUNS.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from workload import disturbed, ended_runs, observations, uniform
+
+import refold
+from refold.streams.snapshots import snapshotter
+
+RUNS = 3
+SEED = 7
+AT_ONCE = 10_000
+POINTS, POINT_RUNS = 5, 60
+
+
+@dataclass(frozen=True)
+class RebuildFigures:
+    """Seconds, and what was read. ranges_s: reading the bytes of the snapshot ranges and nothing else."""
+
+    observations: int
+    folded_per_second: float
+    full_s: float
+    full_per_second: float
+    rebuilt_s: float
+    ranges_s: float
+    ranges_mb: float
+    pass_s: float
+    replayed: int
+    reopened: int
+    scanned: int
+    snapshot_bytes_each: float
+    same_root: bool
+
+
+@dataclass(frozen=True)
+class ClosedFigures:
+    """Seconds to rebuild when about so many runs have ended: the median of POINTS points, and the longest of them.
+
+    What was changed since the last base differs from point to point, and with it the time.
+    """
+
+    runs: int
+    entities: int
+    rebuilt_s: float
+    longest_s: float
+    replayed: int
+
+
+def rebuilding(count: int, entities: int, *, is_disturbed: bool, folder: Path) -> RebuildFigures:
+    """At 95 % of a log of so many observations."""
+    return _apart(_rebuilding, count, entities, is_disturbed, str(folder))
+
+
+def rebuilt(log: Any, folded_s: float) -> RebuildFigures:
+    """At 95 % of a log that took so long to fold."""
+    ends = log.port.ends()
+    where = ",".join(f"{partition}={end * 95 // 100}" for partition, end in ends.items())
+    cut = log.point(f"offset:{where}").cut
+    views = [_timed(lambda: _rooted(log.rebuild(cut))) for _ in range(RUNS)]
+    fulls = [_timed(lambda: _rooted(log.rebuild(cut, full=True))) for _ in range(RUNS)]
+    view, full = views[0][1], fulls[0][1]
+    epochs = [each for p in cut.offsets for each in log.port.snapshots.epochs(p)]
+    used = [each for each in epochs if view.source["snapshot_epochs"].get(str(each.partition)) == each.offset]
+    ranges = [_timed(lambda: _read(log, used)) for _ in range(RUNS)]
+    passes = [_timed(lambda: _pass(log, cut)) for _ in range(RUNS)]
+    written = sum(len(data) for p in cut.offsets for _, data in log.port.snapshots.records(p, 0, 1 << 40))
+    count = sum(ends.values())
+    return RebuildFigures(
+        observations=count,
+        folded_per_second=count / folded_s,
+        full_s=_median(fulls),
+        full_per_second=cut.records / _median(fulls),
+        rebuilt_s=_median(views),
+        ranges_s=_median(ranges),
+        ranges_mb=ranges[0][1] / 1e6,
+        pass_s=_median(passes),
+        replayed=view.source["replayed"],
+        reopened=view.source["reopened"],
+        scanned=view.source["scanned"],
+        snapshot_bytes_each=written / count,
+        same_root=view.root == full.root,
+    )
+
+
+def snapshot_cost(count: int, entities: int, folder: Path) -> float:
+    """The part of its throughput that snapshotting costs the fold: the median of RUNS pairs, with and without."""
+    ratios = []
+    for _ in range(RUNS):
+        without = _apart(_folding, count, entities, False, str(folder))
+        ratios.append(_apart(_folding, count, entities, True, str(folder)) / without)
+    return 1 - median(ratios)
+
+
+def closed(runs: Iterable[int], steps: int, folder: Path) -> list[ClosedFigures]:
+    """A log that grows by ended runs, rebuilt at each of the given numbers of them."""
+    return _apart(_closed, list(runs), steps, str(folder))
+
+
+def _apart(measure: Callable[..., Any], *arguments: object) -> Any:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(measure, arguments)
+
+
+def _folded(log: Any, source: Iterable[dict[str, Any]]) -> float:
+    """Observe all; the seconds that took, without making them."""
+    spent = 0.0
+    given = iter(source)
+    while some := list(islice(given, AT_ONCE)):
+        begin = time.perf_counter()
+        for each in some:
+            log.observe(**each)
+        log.flush()
+        spent += time.perf_counter() - begin
+    return spent
+
+
+def _folding(count: int, entities: int, snapshots: bool, folder: str) -> float:
+    path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
+    if not snapshots:
+        snapshotter.EPOCH_RECORDS = 1 << 60
+    with refold.open(f"file:{path}/log") as log:
+        spent = _folded(log, observations(count, uniform(entities, SEED)))
+    shutil.rmtree(path)
+    return count / spent
+
+
+def _rebuilding(count: int, entities: int, is_disturbed: bool, folder: str) -> RebuildFigures:
+    path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
+    source: Iterable[dict[str, Any]] = observations(count, uniform(entities, SEED))
+    with refold.open(f"file:{path}/log") as log:
+        figures = rebuilt(log, _folded(log, disturbed(source, SEED) if is_disturbed else source))
+    shutil.rmtree(path)
+    return figures
+
+
+def _closed(runs: list[int], steps: int, folder: str) -> list[ClosedFigures]:
+    path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
+    found = []
+    with refold.open(f"file:{path}/log") as log:
+        done = 0
+        for target in runs:
+            points = []
+            for _ in range(POINTS):
+                _folded(log, ended_runs(done, done + POINT_RUNS if points else target, steps))
+                done = done + POINT_RUNS if points else target
+                log.snapshot()
+                views = [_timed(lambda: _rooted(log.rebuild())) for _ in range(RUNS)]
+                points.append(_median(views))
+            view = views[0][1]
+            found.append(ClosedFigures(target, len(view), median(points), max(points), view.source["replayed"]))
+    shutil.rmtree(path)
+    return found
+
+
+def _rooted(view: Any) -> Any:
+    assert view.root
+    return view
+
+
+def _read(log: Any, epochs: list[Any]) -> int:
+    """Read the records of the epochs' ranges; how many bytes they have."""
+    total = 0
+    for epoch in epochs:
+        for span in log.port.snapshots.manifest(epoch).ranges:
+            total += sum(len(data) for _, data in log.port.snapshots.records(epoch.partition, span.start, span.end))
+    return total
+
+
+def _pass(log: Any, cut: Any) -> int:
+    """One pass over the observations that finds no entity."""
+    return sum(1 for p, end in cut.offsets.items() for record in log.port.read(p, 0, end) if record.entity == "")
+
+
+def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    begin = time.perf_counter()
+    result = call()
+    return time.perf_counter() - begin, result
+
+
+def _median(timed: list[tuple[float, Any]]) -> float:
+    return median(seconds for seconds, _ in timed)

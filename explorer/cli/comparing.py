@@ -1,0 +1,164 @@
+"""`refold run compare`: where two runs first part, or every run of a log against its own replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from refold.agents.compare.compare import compare as compared
+from refold.agents.compare.divergence import Divergence, divergence_json
+from refold.agents.compare.itself import Itself, against_itself
+from refold.agents.compare.provenance import DEPTH, Behind, Known, provenance
+from refold.agents.compare.telling import told
+from refold.agents.log import AgentLog
+from refold.agents.recordings.load import recordings
+from refold.avro.errors import InputError
+from refold.explorer.cli.humane import Humane
+from refold.explorer.cli.options import Place, as_json, on_log
+from refold.explorer.cli.provenance import chain_lines
+from refold.explorer.cli.recorded import known_run
+from refold.explorer.cli.screen import Screen, counted
+from refold.explorer.cli.shapes import why_json
+
+Pair = tuple[Known, Known]
+
+
+@click.command("compare")
+@click.argument("a", metavar="[A", required=False)
+@click.argument("b", metavar="B]", required=False)
+@click.option("--all", "is_all", is_flag=True, help="Every run of the log, each with its own replay.")
+@click.option("--other", "other_url", metavar="URL", help="The log in which B stands [the same].")
+@click.option("--exact", is_flag=True, help="Let clock, randomness, fresh ids and points of reading count too.")
+@click.option(
+    "--depth", type=click.IntRange(min=0), default=DEPTH, metavar="N", show_default=True,
+    help="How many causes back to follow what differs.",
+)  # fmt: skip
+@as_json
+@on_log
+def compare(
+    place: Place, a: str | None, b: str | None, is_all: bool, other_url: str | None, exact: bool, depth: int,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Find the first point where two runs part, and why.
+
+    It says at which step, what differs there place by place, and whose doing it is: the world's, which
+    answered otherwise though it was asked the same, or the agent's, which heard the same and did something
+    else. Then the observations behind it on both sides, with their agents, steps and causes. What every
+    live run hears anew (clock, randomness, fresh ids) is no difference by itself.
+
+    With --all each run is gone through again step by step, from what it was started with, and compared with
+    what is recorded.
+
+    Exits with 1 when something differs, and with 0 when nothing does.
+
+    \b
+    Examples
+      refold run compare 8f2c 91aa
+      refold run compare 8f2c 91aa --json
+      refold run compare 8f2c 8f2c --other file:copy
+      refold run compare --all
+    """
+    if is_all:
+        if a or b or other_url or exact:
+            raise InputError("--all compares each run with itself: leave out A, B, --other and --exact")
+        return _all(place, as_json)
+    if a is None or b is None:
+        raise click.UsageError("name two runs, or say --all")
+    with ExitStack() as stack:
+        log = stack.enter_context(place.read())
+        other = log if other_url is None else stack.enter_context(replace(place, url=other_url).read())
+        pair = _known(log, a), _known(other, b)
+        found = compared(pair[0].run, pair[1].run, exact=exact)
+        behind = [] if found is None else provenance(found, *pair, depth)
+        if as_json:
+            Screen().json(_json(pair, found, behind))
+        else:
+            _show(Screen(), pair, found, behind)
+    return 0 if found is None else 1
+
+
+def _known(log: AgentLog, run: str) -> Known:
+    cut = log.point().cut
+    return Known(log.recording(known_run(log, run, cut), cut), log)
+
+
+def _json(pair: Pair, found: Divergence | None, behind: list[Behind]) -> dict[str, Any]:
+    logs = {"a": pair[0].log, "b": pair[1].log}
+    return {
+        "equal": found is None,
+        "a": {"run": pair[0].run.run, "hash": pair[0].run.hash, "steps": len(pair[0].run.steps)},
+        "b": {"run": pair[1].run.run, "hash": pair[1].run.hash, "steps": len(pair[1].run.steps)},
+        "divergence": None if found is None else divergence_json(found),
+        "provenance": [
+            {
+                "side": each.side, "entity": each.entity, "field": each.field, "key": each.key,
+                "chain": [why_json(link, logs[each.side].port.registry) for link in each.chain],
+            }
+            for each in behind
+        ],
+    }  # fmt: skip
+
+
+def _show(screen: Screen, pair: Pair, found: Divergence | None, behind: list[Behind]) -> None:
+    for label, known in zip("AB", pair, strict=True):
+        steps = counted(len(known.run.steps), "step")
+        screen.say(f"{label} {known.run.run}  {known.run.agent} {known.run.version}".rstrip() + f"  {steps}", "dim")
+    screen.say()
+    for number, line in enumerate(told(found, is_short=screen.is_terminal)):
+        screen.say(line, "bold" if number == 0 else "")
+    for each in behind:
+        log = pair[0].log if each.side == "a" else pair[1].log
+        field = ".".join(part for part in (each.entity, each.field, each.key) if part)
+        screen.say()
+        screen.say(f"behind it in {each.side.upper()}: {field}", "bold")
+        humane = Humane(log.types)
+        for link in each.chain:
+            for line in chain_lines(screen, log, humane, link):
+                screen.say("  " * (min(link.depth, 12) + 1) + line)
+
+
+def _all(place: Place, as_json: bool) -> int:
+    screen = Screen()
+    with place.read() as log:
+        found = list(_each(log))
+    different = [each for each in found if not each.is_equal]
+    if as_json:
+        screen.json(
+            {
+                "runs": len(found), "steps": sum(each.steps for each in found),
+                "equal": len(found) - len(different), "different": [_itself_json(each) for each in different],
+            }
+        )  # fmt: skip
+        return 1 if different else 0
+    for each in different:
+        screen.say(f"run {each.run}", "bold")
+        for line in _wrong(each):
+            screen.say(f"  {line}")
+    steps = counted(sum(each.steps for each in found), "step")
+    runs = counted(len(found), "run")
+    equal = "each equal to itself" if not different else f"{len(different):,} not equal to their own replay"
+    screen.say(f"{runs}, {steps} replayed and compared: {equal}" if found else "no run is recorded in this log")
+    return 1 if different else 0
+
+
+def _each(log: AgentLog) -> Iterator[Itself]:
+    return map(against_itself, recordings(log, None, log.vault))
+
+
+def _itself_json(each: Itself) -> dict[str, Any]:
+    divergence = None if each.divergence is None else divergence_json(each.divergence)
+    return {"run": each.run, "altered_steps": list(each.altered), "altered": each.is_altered, "divergence": divergence}
+
+
+def _wrong(each: Itself) -> Iterator[str]:
+    if each.divergence is not None:
+        yield from told(each.divergence)
+    if each.altered:
+        numbers = ", ".join(map(str, each.altered))
+        yield f"the recorded hashes of step {numbers} are not those of what stands there: it was altered"
+    elif each.is_altered:
+        yield "the run's recorded hash is not that of what stands there: its end was altered"

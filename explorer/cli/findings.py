@@ -1,0 +1,125 @@
+"""What `refold doctor` says of any log: what stands in it, its times and types, and room on a disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from refold.avro.errors import Denied, RefoldError
+from refold.avro.times import millis_text
+from refold.explorer.cli.options import Place
+from refold.reducers.fold import Fold
+from refold.streams.client import Log
+from refold.streams.point import CLOCK_SLACK_MS
+
+FREE_BYTES_MIN = 512 * 1024 * 1024
+MIB = 1024 * 1024
+CLOCK_REMEDY = "set this machine's clock: until it is past the newest record, what is recorded gets that one's time"
+REDUCER_REMEDY = "put the module that defines the reducer on PYTHONPATH, as it was when the type was registered"
+
+
+class Finding(NamedTuple):
+    """One thing examined; `remedy` is for what is not ok."""
+
+    subject: str
+    ok: bool
+    finding: str
+    remedy: str = ""
+
+
+Part = Callable[[Log], Iterator[Finding]]
+"""Looks at something in a log that is open."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """What else is looked at on Kafka, and by which clock. roles: what this user should be allowed; keys: with the key
+    ring's topic. data: a worker's folder."""
+
+    roles: tuple[str, ...] = ()
+    keys: bool = False
+    data: Path | None = None
+    now_ms: Callable[[], int] = _now_ms
+
+
+def nearest(path: Path) -> Path:
+    """The folder that something would be made in."""
+    absolute = path.absolute()
+    return next(each for each in (absolute, *absolute.parents) if each.exists())
+
+
+def disk(path: Path, needed_bytes: int = 0) -> Iterator[Finding]:
+    """Whether a folder can be written to, and has room; needed_bytes: for what will come."""
+    is_writable = os.access(path, os.W_OK | os.X_OK)
+    yield Finding(
+        "folder",
+        is_writable,
+        f"{path}: {'' if is_writable else 'not '}writable by this user",
+        "give this user the right to write there, or run refold as the folder's owner",
+    )
+    free, needed = shutil.disk_usage(path).free, max(needed_bytes, FREE_BYTES_MIN)
+    remedy = f"free at least {needed // MIB:,} MiB: rewriting tables takes room for a while"
+    yield Finding("disk", free >= needed, f"{path}: {free // MIB:,} MiB free", remedy)
+
+
+def inside(
+    place: Place, looking: Looking, remedy: str, clock_remedy: str = CLOCK_REMEDY, more: Sequence[Part] = ()
+) -> list[Finding]:
+    """What stands in a log; remedy: where it cannot be opened. more: other things to look at in it."""
+    findings: list[Finding] = []
+    try:
+        with place.read() as log:
+            for part in (size, lambda log: clock(log, looking, clock_remedy), types, *more):
+                findings += _guarded(part, log)
+    except RefoldError as error:
+        findings.append(Finding("log", False, str(error), remedy))
+    return findings
+
+
+def _guarded(part: Part, log: Log) -> list[Finding]:
+    try:
+        return list(part(log))
+    except Denied:  # a producer, say: what it needs is a question of its rights
+        return [Finding("log", True, "not looked at further: this user may not read it")]
+    except RefoldError as error:
+        return [Finding("log", False, str(error), "run `refold verify`; restore the log from a copy if it finds more")]
+
+
+def size(log: Log) -> Iterator[Finding]:
+    """How much there is."""
+    records = sum(log.port.ends().values())
+    yield Finding("records", True, f"{records:,} in {log.port.partitions} partitions, log id {log.port.log_id.hex()}")
+
+
+def clock(log: Log, looking: Looking, remedy: str) -> Iterator[Finding]:
+    """This machine's clock beside the newest record's."""
+    last = max(log.port.recorded_below(partition, end) for partition, end in log.port.ends().items())
+    if not last:
+        return
+    now = looking.now_ms()
+    is_right = last <= now + CLOCK_SLACK_MS
+    found = f"this machine's clock says {millis_text(now)}, the newest record {millis_text(last)}"
+    yield Finding("clock", is_right, found, remedy)
+
+
+def types(log: Log) -> Iterator[Finding]:
+    """Whether each type can be folded here."""
+    for name in sorted({version.definition.name for version in log.port.registry}):
+        version = log.port.registry.newest(name)
+        custom = ", ".join(str(field.code["name"]) for field in version.definition.fields.values() if field.code)
+        try:
+            Fold(version.definition)
+        except RefoldError as error:
+            yield Finding(f"type {name}", False, str(error), REDUCER_REMEDY)
+        else:
+            if custom:
+                yield Finding(f"type {name}", True, f"its custom reducers can be imported: {custom}")

@@ -1,0 +1,146 @@
+"""The examinations of a log on Kafka behind `refold doctor`; each gives findings and none of them raises.
+
+Brokers are asked by Kafka's own protocol, and as whoever the settings name: nothing is written, and no right is needed
+but those to look. What would not be answered anyway is not asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from refold.avro.errors import RefoldError, RegistryUnavailable
+from refold.explorer.cli.findings import Finding, Looking, disk, inside, nearest
+from refold.explorer.cli.options import Place
+from refold.streams.open import given_url
+
+if TYPE_CHECKING:
+    from refold.streams.client import Log
+    from refold.streams.log.kafka.clients import Clients
+    from refold.streams.log.kafka.url import Address
+
+BROKER_REMEDY = "start the brokers, or name others with --log; behind TLS or passwords see docs/SECURITY.md"
+CLOCK_REMEDY = "set this machine's clock, or the brokers': what is observed here gets a time before what is recorded"
+REGISTRY_REMEDY = "start it, or correct REFOLD_SCHEMA_REGISTRY; until it answers no new type can be registered"
+# A table that is made again stands beside the old one for a while.
+_TABLES_TIMES = 2
+
+
+def on_kafka(place: Place, looking: Looking) -> Iterator[Finding]:
+    """Settings, brokers, topics, rights, registry, what stands in the log, and the worker's disk."""
+    from refold.streams.log.kafka.clients import Clients
+    from refold.streams.log.kafka.topics import TopicAdmin
+    from refold.streams.log.kafka.url import merged, parse_url
+
+    url = given_url(place.url)
+    if looking.data is not None:
+        tables = sum(each.stat().st_size for each in looking.data.rglob("*") if each.is_file())
+        yield from disk(nearest(looking.data), tables * _TABLES_TIMES)
+    try:
+        address = parse_url(url)
+        clients = Clients(merged(address, None), address.prefix)
+        admin = clients.admin()
+    except RefoldError as error:
+        yield Finding("settings", False, str(error), "see docs/SECURITY.md for what may stand there")
+        return
+    yield from _config_file()
+    yield from _registry()
+    topics = TopicAdmin(admin, place.owner_timeout_s, clients)
+    yield from _rights(clients, address, looking)
+    try:
+        exists = topics.exists(address)
+        unfit = topics.unfit(address) if exists else []
+    except RefoldError as error:
+        yield Finding("broker", False, str(error), BROKER_REMEDY)
+        return
+    yield Finding("broker", True, f"{address.servers}: a broker answers, and takes this user for {_who(clients)}")
+    if not exists:
+        yield Finding("log", True, f"{url}: none yet; the first observation makes it")
+        return
+    for each in unfit:
+        yield Finding(f"topic {each.topic}", False, each.problem, each.remedy)
+    if unfit:
+        return  # whoever opens it is told the first of these
+    yield Finding("topics", True, f"all of {address.prefix}.* are there, and set as a log needs them")
+    yield from inside(place, looking, "mend what it names on the brokers", CLOCK_REMEDY, [_registered])
+
+
+def _who(clients: Clients) -> str:
+    return "somebody" if clients.principal == "User:NAME" else clients.principal
+
+
+def _config_file() -> Iterator[Finding]:
+    """Whether others may read the passwords."""
+    from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, is_secret, read_settings
+
+    named = os.environ.get(CONFIG_ENVIRONMENT)
+    if not named or not any(map(is_secret, read_settings({CONFIG_ENVIRONMENT: named}))):
+        return
+    found = Path(named).stat()
+    is_open = found.st_uid == os.geteuid() and bool(found.st_mode & stat.S_IROTH)
+    who = "everybody on this machine may read its passwords" if is_open else "not for everybody to read"
+    yield Finding("settings", not is_open, f"{named}: {who}", f"chmod 600 {named}")
+
+
+def _rights(clients: Clients, address: Address, looking: Looking) -> Iterator[Finding]:
+    """What this user may not do that its roles need."""
+    if not looking.roles:
+        return
+    from refold.streams.log.kafka.access import Asked, commands, needed
+    from refold.streams.log.kafka.acls import allowed_here
+
+    roles = ", ".join(looking.roles)
+    try:
+        found = allowed_here(clients, needed(Asked(address.prefix, looking.roles, looking.keys)))
+    except RefoldError as error:
+        yield Finding(f"rights of a {roles}", False, str(error), BROKER_REMEDY)
+        return
+    lacking = [grant for grant, allowed in found.items() if allowed is False]
+    for grant in lacking:
+        (command,) = commands([grant], clients.principal, clients.servers)
+        yield Finding(f"rights of a {roles}", False, f"{_who(clients)} lacks {grant}", f"an administrator: {command}")
+    if not lacking:
+        unsaid = [str(grant) for grant, allowed in found.items() if allowed is None]
+        more = f"; `refold acl check` knows of {', '.join(unsaid)}" if unsaid else ""
+        yield Finding(f"rights of a {roles}", True, f"{_who(clients)} may do what brokers tell of{more}")
+
+
+def _registry() -> Iterator[Finding]:
+    """Whether the Schema Registry answers, where one is named."""
+    from refold.streams.registry.ids import SchemaIds
+    from refold.streams.registry.settings import registry_settings
+
+    try:
+        settings = registry_settings(os.environ)
+        if settings is None:
+            return
+        with SchemaIds(settings, retries=0) as registry:
+            yield Finding("registry", True, f"{settings}: answers; its level is {registry.level()}")
+    except RefoldError as error:
+        yield Finding("registry", False, str(error), REGISTRY_REMEDY)
+
+
+def _registered(log: Log) -> Iterator[Finding]:
+    """Whether the registry still holds what the log's types got from it."""
+    from refold.streams.registry.ids import SchemaIds, UnknownId
+    from refold.streams.registry.settings import registry_settings
+
+    settings = registry_settings(os.environ)
+    given = {each.definition.name: each.wire_ids.observation for each in log.port.registry if each.wire_ids}
+    if not given:
+        return
+    if settings is None:
+        yield Finding("registry", False, "the log's ids are a Schema Registry's, and none is named here",
+                      "name it in REFOLD_SCHEMA_REGISTRY: without it no new type can be registered")  # fmt: skip
+        return
+    try:
+        with SchemaIds(settings, retries=0) as registry:
+            gone = [f"{name} ({wire_id})" for name, wire_id in sorted(given.items())
+                    if registry.unknown(wire_id) is UnknownId.MISSING]  # fmt: skip
+    except RegistryUnavailable:
+        return  # said above
+    said = f"the registry lacks {', '.join(gone)}" if gone else "the registry holds the schema of every type"
+    yield Finding("registered", not gone, said, "restore the registry's data: it was emptied, or is another one")

@@ -1,0 +1,33 @@
+"""What the commands about runs have in common: the run as one gives it, opened."""
+
+from __future__ import annotations
+
+import click
+
+from refold.agents.journal.record import Recording
+from refold.agents.log import AgentLog
+from refold.agents.recordings.load import near, rebuilt
+from refold.avro.errors import InputError, UnknownEntity
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+
+run_argument = click.argument("run_id", metavar="RUN")
+
+
+def known_run(log: Log, given: str, cut: Cut) -> str:
+    """The id of a run, given whole or by its beginning. UnknownEntity where it is none's, InputError if many's."""
+    text = given.removeprefix("run/")
+    if text and log.states([f"run/{text}"], cut):
+        return text
+    every = (name.removeprefix("run/") for name in rebuilt(log, ["run"], cut) or ())
+    found = sorted(each for each in every if text and each.startswith(text))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(f"{text}: {len(found)} runs begin so; give more of the id: {', '.join(found[:3])}")
+    raise UnknownEntity(f"no run {text} is in this log; {near(log, text)}")
+
+
+def recorded_run(log: AgentLog, given: str, cut: Cut) -> Recording:
+    """The run, opened."""
+    return log.recording(known_run(log, given, cut), cut)

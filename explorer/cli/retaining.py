@@ -1,0 +1,135 @@
+"""`refold retain`: what of agents' runs is kept, and removing what has expired."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from refold.agents.retention.classes import DAYS, days_of
+from refold.agents.retention.plan import Plan, Planned, plan
+from refold.agents.retention.sweep import GRACE_S, Swept, sweep
+from refold.avro.errors import InputError
+from refold.avro.times import time_text
+from refold.explorer.cli.options import Place, as_json, on_log
+from refold.explorer.cli.screen import Column, Screen, counted, moment
+
+COLUMNS = (
+    Column("run", "cyan"),
+    Column("agent"),
+    Column("class", is_fixed=True),
+    Column("ended", "dim", is_fixed=True),
+    Column("due", "dim", is_fixed=True),
+    Column("contents"),
+    Column("bytes"),
+    Column("kept because"),
+)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Remove nothing, only say what would be [the default].")
+@click.option("--apply", "applies", is_flag=True, help="Remove what has expired. It cannot be brought back.")
+@click.option(
+    "--class", "classes", multiple=True, metavar="NAME=DAYS",
+    help="For how many days a class of runs is kept; may be repeated "
+         f"[{', '.join(f'{name}={count:g}' for name, count in DAYS.items())}].",
+)  # fmt: skip
+@click.option("--all", "is_all", is_flag=True, help="List the runs that are kept too, and why.")
+@as_json
+@on_log
+def retain(
+    place: Place, dry_run: bool, applies: bool, classes: tuple[str, ...], is_all: bool, as_json: bool
+) -> int:  # fmt: skip
+    """Let the content of old runs expire.
+
+    What a run was given, said, called and got is removed once the days of its class have passed since it
+    ended: its key is destroyed and its contents are deleted. That it ran stays, with ids, order, hashes and
+    provenance, and verifies. Kept whatever their age: open, pinned and golden runs, and the parents of forks
+    that are kept; flagged runs as long as the class `flagged` says.
+
+    \b
+    Examples
+      refold retain
+      refold retain --class success=3 --class failed=60 --all
+      refold retain --apply
+    """
+    if dry_run and applies:
+        raise InputError("--dry-run and --apply: give one of them")
+    days, now_micros = days_of(classes), time.time_ns() // 1000
+    if applies:
+        with place.write(make=False) as log:
+            return _swept(sweep(log, log.vault.ring, days, now_micros), is_all=is_all, as_json=as_json)
+    with place.read() as log:
+        found = plan(log, log.vault.ring, days, now_micros)
+    screen = Screen()
+    if as_json:
+        screen.json({"dry_run": True, **_plan_json(found)})
+        return 0
+    _table(screen, found, is_all=is_all)
+    size = sum(each for each, _ in found.free.values())
+    screen.say(
+        f"{counted(len(found.expiring), 'run')} would expire: {_keys(found.expiring)}, "
+        f"{counted(len(found.free), 'content')}, {counted(size, 'byte')}; {_kept(found)}"
+    )
+    if found.expiring:
+        screen.say("nothing was removed; do it with --apply")
+    return 0
+
+
+def _swept(swept: Swept, *, is_all: bool, as_json: bool) -> int:
+    screen = Screen()
+    if as_json:
+        done = {"keys": swept.keys, "contents": swept.contents, "bytes": swept.bytes, "left": swept.left}
+        screen.json({"dry_run": False, **_plan_json(swept.plan), "removed": done})
+        return 0
+    _table(screen, swept.plan, is_all=is_all)
+    screen.say(
+        f"{counted(len(swept.runs), 'run')} expired: {counted(swept.keys, 'key')}, "
+        f"{counted(swept.contents, 'content')} and {counted(swept.bytes, 'byte')} removed; {_kept(swept.plan)}"
+    )
+    if swept.left:
+        screen.say(f"{counted(swept.left, 'content')} put in the last {GRACE_S // 60} minutes: the next time")
+    return 0
+
+
+def _table(screen: Screen, found: Plan, *, is_all: bool) -> None:
+    rows = [_row(each) for each in found.runs.values() if each.expires or (is_all and each.kept)]
+    screen.table(COLUMNS, rows)
+
+
+def _row(each: Planned) -> Sequence[str]:
+    kept = ", ".join(each.kept) or "-"
+    return [each.run, each.agent or "-", each.retention_class, moment(each.ended_at), moment(each.due_at),
+            f"{each.contents:,}", f"{each.bytes:,}", kept]  # fmt: skip
+
+
+def _keys(runs: Sequence[Planned]) -> str:
+    return counted(sum(each.has_key for each in runs), "key")
+
+
+def _kept(found: Plan) -> str:
+    kept = sum(bool(each.kept) for each in found.runs.values())
+    gone = len(found.runs) - kept - len(found.expiring)
+    return f"{kept:,} kept" + (f", {gone:,} with nothing left to remove" if gone else "")
+
+
+def _plan_json(found: Plan) -> dict[str, Any]:
+    return {
+        "cut": str(found.cut),
+        "runs": [
+            {
+                "run": each.run, "agent": each.agent, "class": each.retention_class, "ended": _time(each.ended_at),
+                "due": _time(each.due_at), "expires": each.expires, "kept": each.kept, "key": each.has_key,
+                "contents": each.contents, "bytes": each.bytes,
+            }
+            for each in found.runs.values()
+        ],
+        "contents": len(found.free),
+        "bytes": sum(size for size, _ in found.free.values()),
+    }  # fmt: skip
+
+
+def _time(micros: int | None) -> str | None:
+    return None if micros is None else time_text(micros)

@@ -1,0 +1,120 @@
+"""What `refold run replay`, `resume` and `fork` have in common: the agent's code, found by its name, and run."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+
+from refold.agents.entry import Agent, agent_of
+from refold.agents.journal.record import Plain, Recording
+from refold.agents.log import AgentLog
+from refold.agents.recorder.answers import Departure
+from refold.agents.recorder.run import Run
+from refold.agents.redaction.redactor import Redact, Redactor
+from refold.avro.errors import InputError, RefoldError
+from refold.explorer.cli.run_lines import Lines
+from refold.explorer.cli.run_shapes import run_json
+from refold.explorer.cli.screen import Screen, counted
+
+agent_option = click.option(
+    "--agent", "entry", metavar="NAME",
+    help="The agent's function: module:function or folder/file.py:function [what the run names].",
+)  # fmt: skip
+
+redact_option = click.option(
+    "--redact", is_flag=False, flag_value="", default=None, metavar="[NAME]",
+    help="What the run was recorded through: the standard rules, or a function of yours, module:function.",
+)  # fmt: skip
+
+
+def redactor_for(given: str | None) -> Redact | None:
+    """What is behind --redact: nothing without it, the standard rules, or the function of that name."""
+    if given is None:
+        return None
+    return agent_of(given, Path.cwd(), "redactor") if given else Redactor()
+
+
+def agent_for(log: AgentLog, run: str, entry: str | None) -> tuple[str, Agent]:
+    """The function, and its name; looked up from this folder. InputError where the run names none."""
+    fields = log.state(f"run/{run}").fields
+    if fields.get("imported_from"):
+        raise InputError(
+            f"run {run} was imported: there is no code that did it; go through it with `refold run steps {run}`"
+        )
+    name = entry or fields.get("entry", "")
+    if not name:
+        raise InputError(
+            f"run {run} names no agent: give its function with --agent module:function, or go through the recording "
+            f"alone with `refold run steps {run}`"
+        )
+    return name, agent_of(name, Path.cwd())
+
+
+def driven(run: Run, agent: Agent) -> Exception | None:
+    """Run the agent's code to its end. What it raised itself, if it did; refold's own errors come through.
+
+    What the code prints goes to standard error: standard output is for the answer.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            if inspect.iscoroutinefunction(agent):
+                asyncio.run(run.drive_async(agent))
+            else:
+                run.drive(agent)
+    except Departure as error:
+        return error
+    except RefoldError:
+        raise
+    except Exception as error:
+        return error
+    return None
+
+
+def tell_end(screen: Screen, run: Recording, begun_at: int, error: Exception | None, *, as_json: bool) -> int:
+    """How a run that was driven ended; the exit status. begun_at: the number of the last step that stood before."""
+    if as_json:
+        departure = str(error) if isinstance(error, Departure) else None
+        screen.json({**run_json(run), "departure": departure})
+        return 0 if run.outcome == "succeeded" else 1
+    lines = Lines()
+    own = len(run.steps) - begun_at
+    screen.say(f"run {run.run} {run.outcome or 'did not end'}, after {counted(own, 'step')} of its own", "bold")
+    if isinstance(error, Departure):
+        for line in str(error).splitlines():
+            screen.say(f"  {line}", "red")
+    elif run.failure is not None:
+        screen.say(f"  failed    {lines.failure(run.failure)}", "red")
+    if run.output is not None:
+        screen.say(f"  output    {lines.value(run.output)}")
+    if run.hash:
+        screen.say(f"  hash      {run.hash}")
+    return 0 if run.outcome == "succeeded" else 1
+
+
+def pairs(given: tuple[str, ...], option: str, read: Callable[[str], Any]) -> dict[str, Any]:
+    """NAME=VALUE, many times over. InputError where there is no =, or a name is given twice."""
+    found: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise InputError(f"{option} {each}: write it NAME=VALUE")
+        if name in found:
+            raise InputError(f"{option} {name}: given twice")
+        found[name] = read(value)
+    return found
+
+
+def plain_value(text: str) -> Plain:
+    """JSON where it is any, so 50 is a number and "50" a text; else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

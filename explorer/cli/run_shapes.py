@@ -1,0 +1,150 @@
+"""The JSON of runs, steps and calls. Times in RFC 3339 UTC; null where there is none. Add keys, rename none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from refold.agents.journal.record import Attempt, Call, Failure, Recording, Step
+from refold.agents.recordings.find import RunRow
+from refold.agents.replay.edges import of_call
+from refold.avro.times import time_text
+
+
+def row_json(row: RunRow) -> dict[str, Any]:
+    """A run in the list of `refold runs`."""
+    return {
+        "run": row.run,
+        "agent": row.agent,
+        "version": row.version or None,
+        "started": _time(row.started_at),
+        "ended": _time(row.ended_at),
+        "outcome": None if row.ended_at is None else row.outcome,
+        "steps": row.steps,
+        "parent": row.parent or None,
+    }
+
+
+def run_json(run: Recording) -> dict[str, Any]:
+    """A run without its steps."""
+    return {
+        "run": run.run,
+        "agent": run.agent,
+        "version": run.version or None,
+        "started": _time(run.started_at),
+        "ended": _time(run.ended_at),
+        "outcome": run.outcome or None,
+        "steps": len(run.steps),
+        "parent": run.parent or None,
+        "forked_at": run.forked_at if run.parent else None,
+        "patch": run.patch,
+        "status": run.status,
+        "position": position_json(run),
+        "title": run.title or None,
+        "user": run.user or None,
+        "task": run.task or None,
+        "kind": run.kind or None,
+        "code_version": run.code_version or None,
+        "seed": run.seed,
+        "tags": list(run.tags),
+        "flagged": run.flagged,
+        "retention_class": run.retention_class or None,
+        "has_code": run.has_code,
+        "hash": run.hash or None,
+        "input": run.input,
+        "output": run.output,
+        "failure": failure_json(run.failure),
+        "metadata": run.metadata,
+    }
+
+
+def position_json(run: Recording) -> dict[str, Any] | None:
+    """Where the run stands: its last step."""
+    if not run.steps:
+        return None
+    last = run.steps[-1]
+    return {"step": last.number, "name": last.name, "status": status_of(last), "attempt": len(last.attempts)}
+
+
+def step_json(step: Step, *, has_code: bool = True) -> dict[str, Any]:
+    """One step: the five layers of it, and its place in the chain. has_code: whether code can be run against it."""
+    decided = decision_of(step)
+    return {
+        "step": step.number,
+        "name": step.name,
+        "status": status_of(step),
+        "outcome": step.outcome or None,
+        "decision": None if decided is None else decided["choice"],
+        "rationale": None if decided is None else decided["why"],
+        "calls": [call_json(call, has_code=has_code) for call in step.calls],
+        "attempts": [_attempt_json(each) for each in step.attempts],
+        "failure": failure_json(step.failure),
+        "result": step.result,
+        "delta": list(step.delta),
+        "state_before": step.state_before or None,
+        "state_after": step.state_after or None,
+        "previous": step.previous or None,
+        "hash": step.hash or None,
+    }
+
+
+def call_json(call: Call, *, has_code: bool = True) -> dict[str, Any]:
+    """One call, verbatim."""
+    return {
+        "kind": call.asked.kind,
+        "name": call.asked.name,
+        "effect": call.asked.effect or None,
+        "edge": of_call(call, has_code=has_code)[0],
+        "request": call.asked.request,
+        "answer": call.answer,
+        "failure": failure_json(call.failure),
+        "retries": [
+            {"attempt": each.attempt, "failure": failure_json(each.failure), "backoff_ms": each.backoff_ms}
+            for each in call.retries
+        ],
+        "key": call.key or None,
+        "source": call.source,
+        "started": _time(call.started_at),
+        "duration_ms": call.duration_ms,
+    }
+
+
+def failure_json(failure: Failure | None) -> dict[str, Any] | None:
+    """How something failed."""
+    if failure is None:
+        return None
+    return {
+        "exception": failure.exception,
+        "message": failure.message,
+        "tool": failure.tool or None,
+        "at": _time(failure.at),
+        "input": failure.input,
+        "output": failure.output,
+        "retryable": failure.retryable,
+        "traceback": failure.traceback or None,
+    }
+
+
+def status_of(step: Step) -> str:
+    """committed or pending."""
+    return "committed" if step.is_committed else "pending"
+
+
+def decision_of(step: Step) -> dict[str, Any] | None:
+    """The last decision of a step: {choice, why, options}."""
+    decided = [call.asked.request for call in step.calls if call.asked.kind == "decide"]
+    return decided[-1] if decided else None
+
+
+def _attempt_json(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": attempt.number,
+        "started": _time(attempt.started_at),
+        "ended": _time(attempt.ended_at),
+        "calls": len(attempt.calls),
+        "failure": failure_json(attempt.failure),
+        "backoff_ms": attempt.backoff_ms,
+    }
+
+
+def _time(micros: int | None) -> str | None:
+    return time_text(micros) if micros else None

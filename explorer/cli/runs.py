@@ -1,0 +1,117 @@
+"""`refold runs`: which runs are recorded, and finding one among them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from refold.agents.recordings.find import RUNNING, Found, RunRow, Wanted, find
+from refold.avro.times import parse_time
+from refold.explorer.cli.options import Place, as_json, on_log
+from refold.explorer.cli.run_shapes import row_json
+from refold.explorer.cli.screen import Column, Screen, counted, moment, printable
+
+LISTED = 50
+OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "unknown", RUNNING)
+COLUMNS = (
+    Column("run", "cyan"),
+    Column("agent"),
+    Column("version", "dim"),
+    Column("started", "dim", is_fixed=True),
+    Column("took", "dim", is_fixed=True),
+    Column("outcome"),
+    Column("steps", is_fixed=True),
+    Column("parent", "dim"),
+    Column("title"),
+)
+
+
+def _time(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    return None if value is None else parse_time(value, option.opts[0])
+
+
+@click.command()
+@click.option(
+    "--since", callback=_time, metavar="TIME", help="Begun at this time or later, such as 2026-11-21T03:12:00Z."
+)
+@click.option("--until", callback=_time, metavar="TIME", help="Begun then or before.")
+@click.option("--text", default="", help="In whose input, output, messages, calls or results this text stands.")
+@click.option("--tool", default="", help="That called this tool.")
+@click.option("--error", default="", help="That failed, or had to try again, with this in an error's class or message.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="That ended so, or did not end yet.")
+@click.option("--agent", default="", help="Of this agent.")
+@click.option("--user", default="", help="For this user, by the pseudonym that was recorded.")
+@click.option("--tag", default="", help="With this tag.")
+@click.option("--parent", default="", metavar="RUN", help="That are forks of this run.")
+@click.option("--flagged", is_flag=True, help="That somebody flagged.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=LISTED, show_default=True, metavar="N", help="The newest so many."
+)
+@as_json
+@on_log
+def runs(
+    place: Place, since: int | None, until: int | None, text: str, tool: str, error: str, outcome: str | None,
+    agent: str, user: str, tag: str, parent: str, flagged: bool, limit: int, as_json: bool,
+) -> int:  # fmt: skip
+    """List the runs of agents, the newest first.
+
+    All that is asked for has to hold. Text and errors are searched in any case of letters, and only where content
+    has not expired.
+
+    \b
+    Examples
+      refold runs
+      refold runs --outcome failed --since 2026-11-21T00:00:00Z
+      refold runs --tool payments.refund --error timeout
+      refold runs --text "order 7" --json
+    """
+    screen = Screen()
+    wanted = Wanted(since, until, agent, outcome or "", user, tag, parent, flagged, tool, error, text)
+    with place.read() as log:
+        found = find(log, log.vault, wanted, limit)
+    if as_json:
+        screen.json([row_json(row) for row in found.rows])
+    else:
+        screen.table(COLUMNS, [_cells(row) for row in found.rows])
+        if not found.rows:
+            asked = wanted != Wanted()
+            screen.say("no run is like that" if asked else "no run is recorded in this log yet; see `refold demo`")
+        if len(found.rows) == limit:
+            screen.say(f"these are the newest {limit}; --limit gives more")
+    _say_unread(found)
+    return 0
+
+
+def _cells(row: RunRow) -> list[str]:
+    return [
+        row.run,
+        row.agent or "-",
+        row.version or "-",
+        moment(row.started_at)[:19].replace("T", " "),
+        took(row.started_at, row.ended_at),
+        row.outcome + (", flagged" if row.flagged else ""),
+        str(row.steps),
+        row.parent or "-",
+        "[unreadable]" if row.title is None else row.title or "-",
+    ]
+
+
+def took(started_at: int | None, ended_at: int | None) -> str:
+    """How long, in the unit that reads best; "-" for what did not end."""
+    if not started_at or not ended_at:
+        return "-"
+    seconds = (ended_at - started_at) / 1_000_000
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _say_unread(found: Found) -> None:
+    if found.unread:
+        some = ", ".join(found.unread[:3]) + (", ..." if len(found.unread) > 3 else "")
+        many = counted(len(found.unread), "run")
+        text = f"{many} could not be searched, for the content has expired, or is sealed: {some}"
+        print(f"refold: {printable(text)}", file=sys.stderr)

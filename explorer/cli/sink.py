@@ -1,0 +1,155 @@
+"""`refold sink`: keep a store up with a log."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from threading import Event
+from typing import TYPE_CHECKING
+
+import click
+
+from refold.avro.errors import InputError, StorageError
+from refold.explorer.cli.options import Place, on_log
+from refold.explorer.cli.sink_screen import SinkScreen
+from refold.sinks.feed import Lag
+from refold.sinks.port import Batch, Load, Sink
+from refold.sinks.registry import open_sink
+from refold.sinks.run import Report, Watch, keep_snapshots, keep_up
+from refold.streams.cut import Cut
+from refold.streams.open import given_url
+
+if TYPE_CHECKING:
+    from refold.sinks.metrics import SinkMetrics
+
+HOST = "127.0.0.1"
+TERMINATED = 143
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.option("--to", required=True, metavar="URL", envvar="REFOLD_SINK_TO", show_envvar=False,
+              help="The store, with its options [$REFOLD_SINK_TO, which no list of processes shows].")  # fmt: skip
+@click.option("--once/--follow", "once", default=True,
+              help="Stop at the log's end [this], or keep up with it until SIGTERM or Ctrl-C.")  # fmt: skip
+@click.option("--every", "every_s", type=click.FloatRange(0.1), default=60.0, show_default=True, metavar="SECONDS",
+              help="With --follow, how often a store that takes whole cuts is given one.")  # fmt: skip
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
+              help="Serve Prometheus' /metrics there; 0: a free one.")  # fmt: skip
+@click.option("--host", default=HOST, show_default=True, help="Where /metrics is; it asks for no password.")
+@on_log
+def sink(place: Place, name: str, to: str, once: bool, every_s: float, metrics_port: int | None, host: str) -> int:
+    """Keep a store up with a log: its state at an exact cut, and history.
+
+    \b
+      postgres   postgresql://USER@HOST/DATABASE[?schema=refold]   a table for each type, a row for each entity
+      parquet    file:///FOLDER or s3://BUCKET/PREFIX[?grace_s=N]  files for each type, whole cuts: every --every
+      otlp       http://HOST:4318 or grpc://HOST:4317              each run of an agent that ended, as a trace
+      MODULE:FUNCTION                                              a sink of your own: docs/SINKS.md
+
+    What the store holds and the cut it is the state of are written in one transaction, so it can be stopped and killed
+    at any moment: it goes on from what stands there. A store that refuses for now is waited for. Of two sinks on one
+    store one waits for the other. SIGTERM has it finish the batch at hand and leave; a second one ends it at once.
+
+    \b
+    Examples
+      refold sink postgres --to postgresql://localhost/agents
+      refold sink postgres --to 'postgresql://db/agents?schema=acme' --follow --metrics-port 9464
+      refold sink parquet --to s3://lake/agents --follow --every 300
+      refold sink otlp --to http://localhost:4318 --follow
+      refold sink my_sinks:open_sink --to anything --once
+    """
+    stop = Event()
+    with ExitStack() as ending:
+        store = ending.enter_context(closing(open_sink(name, to)))
+        log = ending.enter_context(place.read()).port
+        metrics = None if metrics_port is None else _metrics(place, name, host, metrics_port, ending)
+        screen = ending.enter_context(SinkScreen(name, is_long=not once))
+        ending.enter_context(_ended_by_signals(stop))
+        watch = _watch(screen, metrics)
+        if isinstance(store, Sink):
+            report = keep_up(log, store, follow=not once, stop=stop, watch=watch)
+        else:
+            report = keep_snapshots(log, store, follow=not once, every_s=every_s, stop=stop, watch=watch)
+    click.echo(_said(report))
+    return 0
+
+
+def _watch(screen: SinkScreen, metrics: SinkMetrics | None) -> Watch:
+    """What the screen shows and Prometheus asks for."""
+
+    def wrote(taken: Load | Batch | Cut) -> None:
+        changes = taken.changes if isinstance(taken, Batch) else 0
+        entities = len(taken.states) if isinstance(taken, Batch) else taken.total if isinstance(taken, Load) else 0
+        screen.wrote(changes)
+        if metrics is not None:
+            metrics.committed(changes, entities)
+
+    def asked() -> None:
+        screen.answered()
+        if metrics is not None:
+            metrics.asked()
+
+    def refused(error: StorageError, retry_after_s: float) -> None:
+        screen.refused(str(error), retry_after_s)
+        if metrics is not None:
+            metrics.refused()
+
+    def lags(lag: Lag) -> None:
+        oldest_s = None if lag.oldest_ms is None else lag.oldest_ms / 1000
+        screen.lags(lag.changes, 0.0 if oldest_s is None else max(0.0, time.time() - oldest_s))
+        if metrics is not None:
+            metrics.lags(lag.changes, oldest_s)
+
+    return Watch(screen.loading, screen.storing, wrote, asked, refused, lags)
+
+
+def _metrics(place: Place, name: str, host: str, port: int, ending: ExitStack) -> SinkMetrics:
+    """Metrics of this sink, served until the end."""
+    try:
+        from prometheus_client import start_http_server
+
+        from refold.sinks.metrics import SinkMetrics, registry_of
+    except ModuleNotFoundError as error:
+        if error.name != "prometheus_client":
+            raise
+        raise InputError("--metrics-port needs more than is installed here; pip install 'refold[kafka]'") from error
+    url = given_url(place.url)
+    found = SinkMetrics(url.partition("?")[0].rstrip("/").rpartition("/")[2].removeprefix("file:"), name, time.time)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry_of(found))
+    except (OSError, OverflowError) as error:
+        raise InputError(f"{host}:{port} cannot be used for metrics: {error}; give another --metrics-port") from error
+    ending.callback(thread.join)
+    ending.callback(server.server_close)
+    ending.callback(server.shutdown)
+    click.echo(f"metrics on http://{host}:{server.server_port}/metrics", err=True)
+    return found
+
+
+@contextmanager
+def _ended_by_signals(stop: Event) -> Iterator[None]:
+    """The first SIGTERM or Ctrl-C sets `stop`; the next one ends the process as it does elsewhere."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def asked(number: int, _: object) -> None:
+        stop.set()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for number in before:
+        signal.signal(number, asked)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _said(report: Report) -> str:
+    if report.position is None:
+        return "it was ended before anything was written"
+    written = f"{report.changes:,} changes in {report.batches:,} batches, {report.loads:,} loads"
+    return f"holds {report.position.short}; wrote {report.entities:,} states of entities: {written}\n{report.position}"

@@ -1,0 +1,212 @@
+"""`refold worker`: fold a log on Kafka."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import refold
+from refold.agents.log import open_log
+from refold.avro.errors import CorruptionError, InputError
+from refold.explorer.cli.options import Place, on_log
+from refold.explorer.cli.shapes import row_json, state_json
+from refold.streams.open import given_url, is_kafka, log_on, process_surroundings
+
+if TYPE_CHECKING:
+    import faust
+
+    from refold.streams.worker.agents import ChangesAgent
+    from refold.streams.worker.config import FoldConfig
+    from refold.streams.worker.host.web import Pages
+    from refold.streams.worker.service import FoldService
+
+PORT = 6066
+DATA = ".refold-worker"
+
+
+@click.command()
+@click.option("--data", default=DATA, show_default=True, metavar="DIR", type=click.Path(path_type=Path),
+              help="Where it keeps entity tables. They can be lost: they are made again from the log.")  # fmt: skip
+@click.option("--instance", metavar="NAME",
+              help="Its name among the log's workers, kept over restarts: its partitions wait for it.")  # fmt: skip
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N",
+              help="Run N workers here, with DIR/1, DIR/2, ..., NAME-1, ... and ports from --port on.")  # fmt: skip
+@click.option("--standby", is_flag=True,
+              help="Keep warm tables of the partitions that other workers have, to take them over soon.")  # fmt: skip
+@click.option("--agents", metavar="MODULE", help="Your own agents over the log's changes, as a dotted name.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where its pages are; they ask for no password.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
+@click.option("--commit-interval-ms", "commit_ms", type=click.IntRange(1, 60_000), default=100, show_default=True,
+              help="How long records may wait to be folded together.")  # fmt: skip
+@on_log
+def worker(
+    place: Place, data: Path, instance: str | None, processes: int, standby: bool, agents: str | None, host: str,
+    port: int, commit_ms: int,
+) -> int:  # fmt: skip
+    """Fold a log on Kafka: keep its entity tables, and emit each change once.
+
+    Workers of one log share its partitions between them, on one machine or several; start as many as you like. Ctrl-C
+    and SIGTERM have it finish what is at hand and leave. What it cannot go on from ends it with one line: have
+    something start it again, and it goes on where it was.
+
+    \b
+    Its pages, on http://127.0.0.1:6066
+      /health  /ready  /status  /metrics       how it stands, for load balancers and Prometheus
+      /state/TYPE/ID?at=WHEN&clock=observed    as `refold state --json`; any worker answers for all
+      /history/TYPE/ID?since=WHEN&until=WHEN   as `refold history --json`
+      POST /snapshot /recover /verify ...      what commands have workers do: docs/OPERATIONS.md
+
+    \b
+    Examples
+      refold worker --log kafka://127.0.0.1:9092/agents
+      refold worker --log kafka://127.0.0.1:9092/agents --processes 4 --instance "$(hostname)"
+      refold worker --agents refold.agents.examples.loops
+    """
+    url = given_url(place.url)
+    if not is_kafka(url):
+        raise InputError(
+            f"{url}: a worker folds a log on Kafka, such as kafka://127.0.0.1:9092/agents; "
+            "an embedded log is folded by whoever writes it, and needs none"
+        )
+    if processes > 1:
+        return _several(place, url, processes, data, instance, standby, agents, host, port, commit_ms)
+    try:
+        import refold.streams.worker.host.process  # noqa: F401
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("faust", "mode", "confluent_kafka", "prometheus_client"):
+            raise InputError("a worker needs more than is installed here; pip install 'refold[kafka]'") from error
+        raise
+    _run(place, url, data, instance, standby, agents, host, port, commit_ms)
+    return 0
+
+
+def _several(
+    place: Place, url: str, processes: int, data: Path, instance: str | None, standby: bool, agents: str | None,
+    host: str, port: int, commit_ms: int,
+) -> int:  # fmt: skip
+    from refold.streams.worker.host.several import run_several
+
+    if port + processes > 1 << 16:
+        raise InputError(
+            f"--port {port}: no room for the ports of {processes} processes from there on; give a lower one"
+        )
+    shared = ["--log", url, "--host", host, "--commit-interval-ms", str(commit_ms)]
+    shared += [word for path in place.type_paths() for word in ("--types", str(path))]
+    shared += ["--agents", agents] if agents else []
+    shared += ["--standby"] if standby else []
+    commands = []
+    for number in range(1, processes + 1):
+        own = ["--data", str(data / str(number)), "--port", str(port and port + number - 1)]
+        own += ["--instance", f"{instance}-{number}"] if instance else []
+        commands.append([sys.executable, "-m", "refold.explorer.cli.main", "worker", *shared, *own])
+    return run_several(commands)
+
+
+def _run(place: Place, url: str, data: Path, instance: str | None, standby: bool, agents: str | None, host: str,
+         port: int, commit_ms: int) -> None:  # fmt: skip
+    from refold.streams.log.kafka.owners import client_id
+    from refold.streams.registry.settings import registry_settings
+    from refold.streams.worker.agents import load_agents
+    from refold.streams.worker.config import FoldConfig
+    from refold.streams.worker.host.process import run_process
+    from refold.streams.worker.host.web import WebServer
+    from refold.streams.worker.service import FoldService
+
+    found = load_agents(agents) if agents else []
+    with ExitStack() as ending:
+        server = WebServer(host, port)
+        ending.callback(server.close)
+        config = FoldConfig(
+            url=url, folder=data, instance=instance or process_surroundings().new_id(), is_static=instance is not None,
+            is_standby=standby, commit_ms=commit_ms, client_id=client_id(server.url),
+            registry=registry_settings(os.environ),
+        )  # fmt: skip
+        service = FoldService(config)
+        # Behind the service, which makes the log where there is none.
+        server.serve(pages_of(service, config, place, server.url, ending))
+        click.echo(f"{url}: folding; pages on {server.url}", err=True)
+        if not found:
+            run_process(service)
+            return
+        _run_with_agents(service, found, place, url, data, instance, str(agents), ending)
+
+
+def _run_with_agents(
+    service: FoldService, agents: Sequence[ChangesAgent], place: Place, url: str, data: Path, instance: str | None,
+    module: str, ending: ExitStack,
+) -> None:  # fmt: skip
+    from refold.streams.feed import ChangeReader
+    from refold.streams.log.kafka.log import KafkaLog
+    from refold.streams.log.kafka.url import merged, parse_url
+    from refold.streams.worker.host.following import AgentThread, Following, following_app
+    from refold.streams.worker.host.process import run_process
+
+    address = parse_url(url)
+    read = ending.enter_context(open_log(url, types=place.type_paths(), read_only=True)).port
+    assert isinstance(read, KafkaLog)
+    reader = ChangeReader(read)
+    thread = AgentThread(agents, lambda: open_log(url, types=place.type_paths()))
+    ending.callback(thread.close)
+    following = Following(read.topics.changes, f"{read.topics.group}.agents.{module}", instance, data / "faust")
+
+    def decode(content: bytes) -> Any:
+        try:
+            return reader.decode(content)
+        except CorruptionError:  # of a type that was defined since
+            read.refresh()
+            return reader.decode(content)
+
+    def app() -> faust.App:
+        return following_app(merged(address, None), following, decode, thread)
+
+    run_process(service, app)
+
+
+def pages_of(service: FoldService, config: FoldConfig, place: Place, own_url: str, ending: ExitStack) -> Pages:
+    """The pages of a worker; what they hold open is closed with `ending`."""
+    from refold.streams.log.kafka.log import KafkaLog
+    from refold.streams.log.kafka.owners import workers_of
+    from refold.streams.log.kafka.url import parse_url
+    from refold.streams.worker.answering import answer_lookup
+    from refold.streams.worker.host.metrics import About, metrics_of
+    from refold.streams.worker.host.web import Pages
+    from refold.streams.worker.operations import Operations
+    from refold.streams.worker.tables import OwnTables
+
+    tables = OwnTables(service.table, service.log.partitions)
+    port = KafkaLog(parse_url(config.url), config=config.kafka, read_only=True, tables=tables)
+    log = ending.enter_context(log_on(port, place.own_types(), process_surroundings()))
+    admin = port.clients.admin()
+    about = About(parse_url(config.url).prefix, port.partitions, config.folder, refold.__version__)
+    one_at_a_time = Lock()
+
+    def state(entity: str, given: Mapping[str, str]) -> object:
+        with one_at_a_time:
+            point = log.point(given.get("at"), entity, given.get("clock", "recorded"))
+            return state_json(point, log.state(entity, point.cut))
+
+    def history(entity: str, given: Mapping[str, str]) -> object:
+        with one_at_a_time:
+            rows = log.history(entity, since=given.get("since"), until=given.get("until"),
+                               clock=given.get("clock", "recorded"), python=False)  # fmt: skip
+            return [row_json(row) for row in rows]
+
+    return Pages(
+        status=service.status,
+        metrics=metrics_of(service.status, about),
+        partition_of=port.partition_of,
+        owns=lambda partition: service.table(partition) is not None,
+        workers=lambda: workers_of(admin, port.topics.group, port.topics.observations),
+        questions={"state": state, "history": history},
+        operations=Operations(service, config),
+        lookup=lambda content: answer_lookup(tables, content),
+        log_id=port.log_id,
+        own_url=own_url,
+    )

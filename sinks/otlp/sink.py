@@ -1,0 +1,188 @@
+"""Traces of recorded runs, sent to an OTLP receiver: one trace a run, once it has ended.
+
+1. The position is a cut of the log, in a file (position.py); without one it begins at the log's beginning.
+2. A batch names runs: by their own entities, and by those of their steps, or of an imported conversation. Each of
+   them that has ended is read as it stands at the log's end, whole, and mapped (agents/otel.py). Ids are made of the
+   run's id and of places in it: what is sent twice is the same span, and a run that went on after a resume, or got a
+   late step, is sent anew under the same ids.
+3. Its spans are sent, children first, in bounded requests; each is acknowledged before the next (sending.py).
+4. Only when all of a batch is acknowledged, the position moves to the batch's cut. Who is killed before that sends the
+   batch again. Nothing waits in a queue.
+
+So behind a position every run that had ended, with its steps, in its cut has its whole trace at the receiver, equal to
+what `otel.spans` makes of it. A run whose steps are not all there yet is named again by the step that comes. One whose
+content has expired cannot be told any more: it is passed over, and said.
+
+OTLP has no transaction, and no question for what is there. A receiver that keeps spans by their ids has each once; one
+that appends has those of an interrupted batch twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from refold.agents import otel
+from refold.agents.keys.choose import vault_of
+from refold.agents.recorder.observations import run_entity
+from refold.agents.recordings.fields import Fields, PartMissing
+from refold.agents.recordings.load import has_ended, load
+from refold.agents.vault import Keeper
+from refold.avro.errors import Expired, NotAnswerable
+from refold.avro.observation import type_of
+from refold.sinks.otlp.encoding import halves, readable, requests_of, resource_of
+from refold.sinks.otlp.position import PositionFile
+from refold.sinks.otlp.sending import Rejected, Sender, TooLarge, sender_of, too_large
+from refold.sinks.otlp.settings import Target, Wire, target_of, wire_of
+from refold.sinks.port import Batch, Load, Sink, SinkRefused
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+from refold.streams.log.port import LogPort
+from refold.streams.open import log_on, process_surroundings
+
+FOLDER = ".refold-otlp"
+SENT_HELD_MAX = 4_096
+RUNS_AT_ONCE = 256
+
+_log = logging.getLogger(__name__)
+
+
+class OtlpSink(Sink):
+    """Sends to one receiver. It has to be attached to the log first, as the engine does."""
+
+    wants_history = False
+
+    def __init__(self, target: Target, wire: Wire) -> None:
+        self.name = target.url
+        self._target = target
+        self._sender: Sender = sender_of(target, wire)
+        self._log: Log | None = None
+        self._vault: Keeper | None = None
+        self._file: PositionFile | None = None
+        self._sent: OrderedDict[str, bytes] = OrderedDict()
+
+    def attach(self, log: LogPort) -> None:
+        if self._log is not None and self._log.port is log:
+            return
+        self._log = log_on(log, {}, process_surroundings())
+        self._vault = vault_of(self._log, os.environ)
+        usual = Path(FOLDER, f"{log.log_id.hex()[:16]}-{sha256(self._target.url.encode()).hexdigest()[:8]}.json")
+        self._file = PositionFile(Path(self._target.position).expanduser() if self._target.position else usual)
+
+    def position(self) -> Cut:
+        """The stored cut, or the log's beginning."""
+        log = self._attached().port
+        return self._position_file().read() or Cut(
+            log.log_id, dict.fromkeys(range(log.partitions), 0), 0, log.registry.digest(0)
+        )
+
+    def load(self, load: Load) -> None:
+        """Types that were defined anew: runs are told by today's definitions."""
+        self._send(run for each in load.entities() for run in _run_of(each.entity))
+        self._position_file().write(load.cut)
+
+    def write(self, batch: Batch) -> None:
+        self._send(dict.fromkeys(run for each in batch.states for run in _run_of(each.entity)))
+        self._position_file().write(batch.cut)
+
+    def close(self) -> None:
+        self._sender.close()
+        if self._vault is not None:
+            self._vault.close()
+            self._vault = None
+        if self._file is not None:
+            self._file.close()
+
+    def _attached(self) -> Log:
+        assert self._log is not None, "attach it to a log first"
+        return self._log
+
+    def _keeper(self) -> Keeper:
+        assert self._vault is not None, "attach it to a log first"
+        return self._vault
+
+    def _position_file(self) -> PositionFile:
+        assert self._file is not None, "attach it to a log first"
+        return self._file
+
+    def _send(self, named: Iterable[str]) -> None:
+        for run in self._ended(named):
+            spans = self._spans(run)
+            digest = sha256(repr(spans).encode()).digest()
+            if not spans or self._sent.get(run) == digest:
+                continue
+            resource = resource_of(str(spans[0].attributes.get("gen_ai.agent.name", "")))
+            for request in requests_of(readable(each, resource) for each in reversed(spans)):
+                self._send_one(run, request)
+            self._sent[run] = digest
+            while len(self._sent) > SENT_HELD_MAX:
+                self._sent.popitem(last=False)
+
+    def _send_one(self, run: str, request: ExportTraceServiceRequest) -> None:
+        """One request, in parts where the receiver takes no more at once."""
+        waiting = [request]
+        while waiting:
+            one = waiting.pop()
+            try:
+                self._note(run, self._sender.send(one))
+            except TooLarge as error:
+                parts = halves(one)
+                if not parts:
+                    raise too_large(self._target, f"{error} (a span of run {run})") from None
+                waiting += reversed(parts)
+
+    def _note(self, run: str, rejected: Rejected) -> None:
+        if not rejected.spans:
+            if rejected.why:
+                _log.warning("%s: of run %s: %s", self.name, run, rejected.why)
+            return
+        said = f"{self.name} took run {run}, and rejected {rejected.spans} of its spans: {rejected.why}"
+        if not self._target.skips_rejected:
+            raise SinkRefused(f"{said}; mend that at the receiver and start again, or go on without these spans by "
+                              "rejected=skip in its URL")  # fmt: skip
+        _log.warning("%s", said)
+
+    def _ended(self, named: Iterable[str]) -> Iterator[str]:
+        """Those that have ended by now."""
+        log, vault = self._attached(), self._keeper()
+        waiting = iter(named)
+        while some := {run_entity(run): run for run in islice(waiting, RUNS_AT_ONCE)}:
+            views = log.states(some, log.point().cut)
+            for name, run in some.items():
+                if name in views and has_ended(Fields(views[name], vault)):
+                    yield run
+
+    def _spans(self, run: str) -> list[otel.Span]:
+        """The spans of a run as it stands now; [] where it cannot be told."""
+        system = self._target.system or otel.UNKNOWN_SYSTEM
+        try:
+            recording = load(self._attached(), run, self._keeper())
+        except PartMissing:
+            return []  # what is on its way names the run again
+        except Expired as error:
+            _log.warning("%s: run %s is passed over: %s", self.name, run, error)
+            return []
+        except NotAnswerable as error:
+            raise SinkRefused(f"run {run} cannot be read: {error}") from error
+        return otel.spans(recording, system=system, content=self._target.content)
+
+
+def _run_of(entity: str) -> Iterator[str]:
+    """The run that an entity speaks of, if it does."""
+    kind, rest = type_of(entity), entity.partition("/")[2]
+    if kind in ("run", "agent_session"):  # an imported run and its conversation have one id
+        yield rest
+    elif kind in ("step", "action") and "#" in rest:
+        yield rest.rpartition("#")[0]
+
+
+def open_sink(url: str) -> Sink:
+    """The receiver at a URL; InputError where it is none, or a variable of OpenTelemetry's says what cannot be."""
+    return OtlpSink(target_of(url), wire_of(os.environ))

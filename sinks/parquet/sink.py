@@ -1,0 +1,231 @@
+"""`refold sink parquet --to URL`: every entity at an exact cut, as Parquet files in a folder or in S3.
+
+    commits/<number>-<token>/type=<type>/partition=<partition>/part.parquet   one commit's files, the whole state
+    manifests/<number>.json   makes a commit one: its cut, root, folder and files (manifest.py)
+    CURRENT                   the folder of the newest commit, as text
+    current                   in a folder: a link to it
+
+To commit a view:
+1. Read the newest manifest, by number n. The view has to follow it: same log, and the cut that `position` gave.
+2. Write all files into commits/<n + 1>-<token>, with a token nobody else has. A partition of which nothing was recorded
+   since, and no definition, has the files it had: they are linked, or copied by the store itself.
+3. Create manifests/<n + 1>.json, which only one can: this is the commit. Who comes second is refused; its folder is
+   named by no manifest, and goes with step 5.
+4. Write CURRENT and move the link; then look whether a newer manifest stands there, and if so let both name that one:
+   so they name the newest commit once the last writer is through, and always a whole one.
+5. Remove what is of no use any more: the files, then the manifest, of commits that a newer one has replaced for longer
+   than the grace, never those of CURRENT's; and folders of numbers that are taken, but named by no manifest.
+A process killed before 3 has committed nothing, one killed after it has. `position` is the newest manifest, never
+CURRENT; whoever opens the sink next does step 4 again.
+
+What readers may rely on. A commit's folder is whole before CURRENT names it, and is never changed: whoever reads
+CURRENT (or resolves the link) once, and then reads below that folder by a plain glob, sees one commit, whole. Whoever
+gives the link's own name to a glob has its names looked up one by one, and where a commit comes between may meet two
+of them: resolve it first. `commits/*` is for nobody: it holds several states at a time. The files of a folder stay for
+the grace after it was replaced.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote
+
+from refold.avro.errors import CorruptionError, InputError, NotAnswerable, StorageError, StoreUnavailable
+from refold.sinks.parquet.files import write_partition
+from refold.sinks.parquet.manifest import FORMAT, Kept, Manifest, decoded, encoded
+from refold.sinks.port import SinkBusy, SinkRefused, SnapshotSink
+from refold.streams.blobs.url import store_url
+from refold.streams.cut import Cut
+from refold.streams.objects.folder import FolderObjects
+from refold.streams.objects.port import Objects
+from refold.streams.objects.remote import RemoteObjects
+from refold.streams.view import StateView
+
+COMMITS, MANIFESTS, CURRENT, LINK = "commits", "manifests", "CURRENT", "current"
+GRACE_S = 3600.0
+_DIGITS = 12
+
+Progress = Callable[[int, int], None]
+
+
+def open_sink(url: str) -> SnapshotSink:
+    """file:///FOLDER or s3://BUCKET/PREFIX, with ?grace_s=3600."""
+    place, _, query = url.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    grace = options.pop("grace_s", str(GRACE_S))
+    if options or not grace.replace(".", "", 1).isdecimal():
+        raise InputError(f"{place}: a Parquet sink takes ?grace_s=SECONDS and no more")
+    kept = store_url(place)
+    objects: Objects = (
+        FolderObjects(Path(unquote(kept.removeprefix("file://")))) if kept.startswith("file:") else RemoteObjects(kept)
+    )
+    return ParquetSink(objects, float(grace))
+
+
+class ParquetSink(SnapshotSink):
+    """Commits in an object store. For one thread."""
+
+    def __init__(self, objects: Objects, grace_s: float = GRACE_S) -> None:
+        self.name = f"parquet {objects.url}"
+        self._objects = objects
+        self._grace_s = grace_s
+        self._followed: int | None = None
+
+    def position(self) -> Cut | None:
+        with self._asking():
+            self._objects.prepare()
+            if isinstance(self._objects, FolderObjects):
+                self._objects.tidy()
+            newest = self._newest()
+            self._followed = 0 if newest is None else newest.number
+            if newest is None:
+                return None
+            if self._objects.get(CURRENT) != newest.folder.encode():
+                self._point(newest)
+            return newest.at()
+
+    def commit(self, view: StateView, progress: Progress = lambda more, total: None) -> None:
+        with self._asking():
+            before = self._newest()  # step 1
+            number = (0 if before is None else before.number) + 1
+            if self._followed is not None and number != self._followed + 1:
+                raise self._overtaken()
+            if before is not None and before.at().log_id != view.cut.log_id:
+                raise SinkRefused(
+                    f"{self.name}: it holds the log {before.at().log_id.hex()}, not this one; give another URL"
+                )
+            folder = f"{COMMITS}/{_text(number)}-{secrets.token_hex(8)}"
+            files = self._written(view, folder, before, progress)  # step 2
+            manifest = Manifest(
+                FORMAT, number, folder, str(view.cut), sum(each.rows for each in files), _root(view), tuple(files)
+            )
+            if not self._objects.create(_manifest(number), encoded(manifest)):  # step 3
+                raise self._overtaken()
+            self._followed = number
+            self._point(manifest)  # step 4
+            self._collect(manifest)  # step 5
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def current(self) -> Manifest | None:
+        """The newest commit."""
+        with self._asking():
+            return self._newest()
+
+    def _overtaken(self) -> SinkRefused:
+        return SinkRefused(
+            f"{self.name}: another process commits to it; end one of the two, or give it a URL of its own"
+        )
+
+    def _newest(self) -> Manifest | None:
+        names = max((each.name for each in self._objects.names(MANIFESTS) if each.name.endswith(".json")), default=None)
+        if names is None:
+            return None
+        data = self._objects.get(names)
+        if data is None:
+            raise StoreUnavailable(f"{self._objects.url}: {names} was just listed, and is not there; repeat")
+        return decoded(data, f"{self._objects.url}/{names}")
+
+    def _written(self, view: StateView, folder: str, before: Manifest | None, progress: Progress) -> list[Kept]:
+        found: list[Kept] = []
+        total = len(view)
+        for partition in view.cut.offsets:
+            if before is not None and _is_unchanged(before.at(), view.cut, partition):
+                for each in before.files:
+                    if each.partition == partition:
+                        self._objects.copy(f"{before.folder}/{each.path}", f"{folder}/{each.path}")
+                        found.append(each)
+                        progress(each.rows, total)
+            else:
+                found += self._partition(view, folder, partition, lambda more: progress(more, total))
+        return found
+
+    def _partition(self, view: StateView, folder: str, partition: int, wrote: Callable[[int], None]) -> Iterator[Kept]:
+        metadata = {
+            "refold.cut": str(view.cut), "refold.log": view.cut.log_id.hex(), "refold.partition": str(partition),
+        }  # fmt: skip
+        with self._objects.scratch() as scratch:
+            for each in write_partition(view.stored(partition), view.folds, scratch, metadata, wrote):
+                path, size = f"type={each.type}/partition={partition}/part.parquet", each.path.stat().st_size
+                self._objects.put_file(f"{folder}/{path}", each.path)
+                yield Kept(path, each.type, partition, each.rows, size, each.definition)
+
+    def _point(self, manifest: Manifest) -> None:
+        """Step 4."""
+        while True:
+            self._objects.put(CURRENT, manifest.folder.encode())
+            if isinstance(self._objects, FolderObjects):
+                self._objects.point(LINK, manifest.folder)
+            newest = self._newest()
+            if newest is None or newest.number <= manifest.number:
+                return
+            manifest = newest
+
+    def _collect(self, newest: Manifest) -> None:
+        """Step 5."""
+        manifests = sorted(self._objects.names(MANIFESTS), key=lambda each: each.name)
+        now_ms = next((each.put_ms for each in manifests if each.name == _manifest(newest.number)), 0)
+        pointed = (self._objects.get(CURRENT) or b"").decode()
+        kept: set[str] = {pointed, newest.folder}
+        for each, after in pairwise(manifests):
+            data = self._objects.get(each.name)
+            if data is None:
+                continue
+            old = decoded(data, f"{self._objects.url}/{each.name}")
+            if old.folder in kept or after.put_ms + self._grace_s * 1000 > now_ms:
+                kept.add(old.folder)
+                continue
+            self._remove(old.folder)
+            self._objects.delete(each.name)
+        for name in [*self._objects.folders(COMMITS)]:
+            if f"{COMMITS}/{name}" not in kept and int(name.partition("-")[0]) <= newest.number:
+                self._remove(f"{COMMITS}/{name}")
+
+    def _remove(self, folder: str) -> None:
+        for name in [*self._objects.folders(folder)]:
+            self._remove(f"{folder}/{name}")
+        for each in [*self._objects.names(folder)]:
+            self._objects.delete(each.name)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Say of a store that fails whether waiting mends it."""
+        try:
+            yield
+        except StoreUnavailable as error:
+            raise SinkBusy(f"{self.name}: {error}", error.retry_after_s) from None
+        except (CorruptionError, InputError):
+            raise
+        except StorageError as error:
+            raise SinkRefused(f"{self.name}: {error}") from None
+        except OSError as error:  # a file that is made on a disk that is full
+            raise SinkBusy(f"{self.name}: {error.strerror or type(error).__name__}; free disk") from None
+
+
+def _is_unchanged(before: Cut, cut: Cut, partition: int) -> bool:
+    """Whether a partition's state is the same at both, by what it is a function of."""
+    return (
+        before.offsets.get(partition) == cut.offsets[partition]
+        and (before.schemas, before.types_digest, before.observed_until, before.fold_version)
+        == (cut.schemas, cut.types_digest, cut.observed_until, cut.fold_version)
+    )  # fmt: skip
+
+
+def _root(view: StateView) -> str:
+    try:
+        return view.root
+    except NotAnswerable:
+        return ""
+
+
+def _text(number: int) -> str:
+    return f"{number:0{_DIGITS}d}"
+
+
+def _manifest(number: int) -> str:
+    return f"{MANIFESTS}/{_text(number)}.json"

@@ -1,0 +1,200 @@
+"""What a type looks like as a table: names of tables and columns, their SQL types, and values as COPY reads them. Pure.
+
+A name is the type's or field's own where PostgreSQL can have it and it is none of refold's (which begin with `_`, of
+tables with `refold_`); else its beginning and eight digits of its SHA-256.
+
+    int         integer           string          text             date                  date
+    long        bigint            enum            text             time-millis, -micros  time
+    boolean     boolean           bytes, fixed    bytea            timestamp-...         timestamptz
+    float       double precision  decimal         numeric          local-timestamp-...   timestamp
+    double      double precision  string uuid     uuid             count                 bigint
+    sum         numeric           array, map, record, refold-json, and whatever may be a Blob or Sealed: jsonb
+
+PostgreSQL's text and jsonb cannot hold U+0000, which is shown as U+2400; `_held` has it as it was.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from refold.avro.definition import FieldDefinition, TypeDefinition
+from refold.avro.jsonform import shower
+from refold.avro.nodes import JSON, allows, value_of
+
+NAME_BYTES_MAX = 63
+SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+OWN = "_"
+OWN_TABLES = "refold_"
+NULL = r"\N"
+
+Text = Callable[[Any], str]
+
+# What one column can hold, another can: a column is widened to it, and one that is wide enough is left.
+_WIDER = {
+    "integer": ("bigint", "numeric", "jsonb"),
+    "bigint": ("numeric", "jsonb"),
+    "double precision": ("numeric", "jsonb"),
+}
+_PLAIN = {
+    "boolean": "boolean", "int": "integer", "long": "bigint", "float": "double precision",
+    "double": "double precision", "string": "text", "enum": "text", "bytes": "bytea", "fixed": "bytea",
+}  # fmt: skip
+_LOGICAL = {
+    "decimal": "numeric", "uuid": "uuid", "date": "date", "time-millis": "time without time zone",
+    "time-micros": "time without time zone", "timestamp-millis": "timestamp with time zone",
+    "timestamp-micros": "timestamp with time zone", "local-timestamp-millis": "timestamp without time zone",
+    "local-timestamp-micros": "timestamp without time zone",
+}  # fmt: skip
+_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\0": "\u2400"})
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MIDNIGHT = dt.datetime(1970, 1, 1)  # noqa: DTZ001  # a time of day has no zone
+_encode_json = msgspec.json.Encoder().encode
+
+
+class Column(NamedTuple):
+    """One field's column: `sql` as PostgreSQL names the type, `text` makes COPY's text of a canonical value."""
+
+    field: str
+    name: str
+    sql: str
+    text: Text
+
+
+def table_name(type_name: str) -> str:
+    """The table of a type."""
+    return _name(type_name, taken=type_name.startswith(OWN_TABLES))
+
+
+def column_name(field: str) -> str:
+    """The column of a field, by its first name."""
+    return _name(field, taken=field.startswith(OWN) or field in SYSTEM)
+
+
+def _name(name: str, *, taken: bool) -> str:
+    if not taken and len(name.encode()) <= NAME_BYTES_MAX:
+        return name
+    digits = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name.lstrip(OWN)[: NAME_BYTES_MAX - 10] or 'field'}_x{digits}" if taken else f"{name[:54]}_{digits}"
+
+
+def columns_of(definition: TypeDefinition, held: dict[str, str] | None = None) -> list[Column]:
+    """A type's columns in the order of its fields; held: SQL types by column, of a table that is there."""
+    return [_column(each, held or {}) for each in definition.fields.values()]
+
+
+def widens(held: str, wanted: str) -> bool:
+    """Whether a column of one type can become one of another, keeping all it holds."""
+    return wanted in _WIDER.get(held, ("jsonb",))
+
+
+def _column(field: FieldDefinition, held: dict[str, str]) -> Column:
+    name, sql = column_name(field.first_name), _sql_type(field)
+    there = held.get(name)
+    if there is not None and widens(sql, there):
+        sql = there
+    return Column(field.first_name, name, sql, _text_of(field, sql))
+
+
+def _sql_type(field: FieldDefinition) -> str:
+    if field.reducer in ("sum", "count"):
+        return "numeric" if field.reducer == "sum" else "bigint"
+    node = field.node
+    if allows(node, "refold.Blob") or allows(node, "refold.Sealed"):
+        return "jsonb"
+    value = value_of(node)
+    logical = value.get("logicalType")
+    if logical == JSON:
+        return "jsonb"
+    return _LOGICAL.get(str(logical)) or _PLAIN.get(value["type"], "jsonb")
+
+
+def _text_of(field: FieldDefinition, sql: str) -> Text:
+    """How a field's canonical values stand in COPY's text."""
+    if field.reducer in ("sum", "count"):
+        return json_text  # a number is the same text in every column that can hold it
+    if sql == "jsonb":
+        show = shower(field.node)
+        return lambda value: json_text(show(value))
+    node = value_of(field.node)
+    logical = node.get("logicalType")
+    if logical == "decimal":
+        return _decimal_text
+    if logical in _TIMES:
+        return _TIMES[logical]
+    return _TEXTS.get(node["type"], json_text)
+
+
+def escaped(text: str) -> str:
+    """A text in COPY's text."""
+    return text.translate(_ESCAPED) if not text.isprintable() or "\\" in text else text
+
+
+def json_text(value: Any) -> str:
+    """A JSON value in COPY's text, for jsonb."""
+    if type(value) is str and value.isprintable() and '"' not in value and "\\" not in value:
+        return f'"{value}"'
+    if type(value) is int:
+        return str(value)
+    text = _encode_json(value).decode()
+    if "\\" in text:
+        if "\\u0000" in text:
+            text = _encode_json(_without_nul(value)).decode()
+        return text.replace("\\", "\\\\")
+    return text
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "\u2400")
+    if isinstance(value, dict):
+        return {key.replace("\0", "\u2400"): _without_nul(each) for key, each in value.items()}
+    return [_without_nul(each) for each in value] if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=8192)  # what is recorded together has one time
+def time_text(micros: int) -> str:
+    """Microseconds since 1970 as timestamptz."""
+    return f"{_EPOCH + dt.timedelta(microseconds=micros)}"
+
+
+def _decimal_text(value: Any) -> str:
+    unscaled, scale = value["unscaled"], value["scale"]
+    digits = f"{abs(unscaled):0{scale + 1}d}"
+    whole = f"{digits[:-scale]}.{digits[-scale:]}" if scale > 0 else digits + "0" * -scale
+    return f"-{whole}" if unscaled < 0 else whole
+
+
+def _boolean_text(value: bool) -> str:
+    return "t" if value else "f"
+
+
+def _bytes_text(value: bytes) -> str:
+    return rf"\\x{value.hex()}"
+
+
+def _local_text(unit: int) -> Text:
+    return lambda value: f"{_MIDNIGHT + dt.timedelta(microseconds=value * unit)}"
+
+
+def _clock_text(unit: int) -> Text:
+    return lambda value: f"{(_MIDNIGHT + dt.timedelta(microseconds=value * unit)).time()}"
+
+
+_TEXTS: dict[str, Text] = {
+    "boolean": _boolean_text, "bytes": _bytes_text, "fixed": _bytes_text, "string": escaped, "enum": escaped,
+}  # fmt: skip
+_TIMES: dict[str, Text] = {
+    "date": lambda value: f"{dt.date(1970, 1, 1) + dt.timedelta(days=value)}",
+    "time-millis": _clock_text(1000),
+    "time-micros": _clock_text(1),
+    "timestamp-millis": lambda value: time_text(value * 1000),
+    "timestamp-micros": time_text,
+    "local-timestamp-millis": _local_text(1000),
+    "local-timestamp-micros": _local_text(1),
+}

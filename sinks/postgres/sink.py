@@ -1,0 +1,174 @@
+"""State and history of a log in PostgreSQL: a table for each type, one for history, and the cut, in one transaction.
+
+A write, and a load likewise:
+1. Begin. Take the schema's advisory lock, which ends with the transaction; who does not get it at once is SinkBusy.
+2. Compare the cut that stands in refold_position with the one this follows; where it is another, SinkBusy: whoever
+   wrote meanwhile is believed.
+3. Make or widen tables, where a definition is new to this connection.
+4. COPY states into a temporary table for each type and upsert from it; COPY history. A load deletes what it replaces
+   first and copies straight.
+5. Write the cut. Commit: everything of it stands, or nothing.
+
+Whatever fails, the connection is given up, and the next call makes another. A commit whose answer was lost is told by
+the position, which the engine asks for then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+
+import psycopg
+from psycopg import sql
+
+from refold.avro.observation import type_of
+from refold.sinks.port import Batch, EntityState, HistoryStep, Load, Sink, SinkBusy, SinkRefused
+from refold.sinks.postgres.address import parse_address
+from refold.sinks.postgres.faults import fault
+from refold.sinks.postgres.rows import history_lines, state_line
+from refold.sinks.postgres.tables import FORMAT, Connection, Tables, TypeTable
+from refold.streams.cut import Cut, parse_cut
+
+LINES_AT_ONCE = 2_000
+STATES_AT_ONCE = 10_000
+
+
+class PostgresSink(Sink):
+    """A sink in one schema of a database. It connects when it is first asked something."""
+
+    def __init__(self, url: str) -> None:
+        self._address = parse_address(url, os.environ.get("PGPASSWORD", ""))
+        self.name = self._address.place
+        self.wants_history = self._address.history
+        self._tables = Tables(self._address.schema, self.name)
+        self._connection: Connection | None = None
+        digest = hashlib.sha256(b"refold sink\0" + self._address.schema.encode()).digest()
+        self._lock = int.from_bytes(digest[:8], "big", signed=True)
+
+    def position(self) -> Cut | None:
+        with self._transaction() as connection:
+            return self._position(connection)
+
+    def held(self, names: Collection[str]) -> Mapping[str, bytes]:
+        by_type: dict[str, list[str]] = {}
+        for name in names:
+            by_type.setdefault(type_of(name), []).append(name)
+        found: dict[str, bytes] = {}
+        with self._transaction() as connection:
+            for type_name, some in by_type.items():
+                if type_name in self._tables.known():
+                    found.update(connection.execute(self._tables.of(type_name).held, (some,)).fetchall())
+        return found
+
+    def load(self, load: Load) -> None:
+        with self._fenced(load.before, load.cut) as connection:
+            self._tables.forget()
+            self._tables.ensure(connection, load.definitions)
+            types = load.definitions.keys() if load.types is None else load.types
+            for name in types:
+                connection.execute(sql.SQL("DELETE FROM {}").format(self._tables.of(name).at))
+            delete = sql.SQL("DELETE FROM {} WHERE type = ANY(%s)").format(self._tables.history)
+            connection.execute(delete, (sorted(types),))
+            entities = load.entities()
+            while some := list(islice(entities, STATES_AT_ONCE)):
+                for table, states in self._by_table(some):
+                    _copy(connection, table.copy, (state_line(table.columns, each) for each in states))
+            if self.wants_history:
+                self._add_history(connection, load.history())
+
+    def write(self, batch: Batch) -> None:
+        with self._fenced(batch.before, batch.cut) as connection:
+            self._tables.ensure(connection, batch.definitions)
+            for table, states in self._by_table(batch.states):
+                connection.execute(table.make_new)
+                _copy(connection, table.copy_new, (state_line(table.columns, each) for each in states))
+                connection.execute(table.take_new)
+            if self.wants_history and batch.history:
+                self._add_history(connection, batch.history)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _add_history(self, connection: Connection, history: Iterable[HistoryStep]) -> None:
+        _copy(connection, self._tables.copy_history, map(history_lines, history))
+
+    def _by_table(self, states: Iterable[EntityState]) -> Iterator[tuple[TypeTable, list[EntityState]]]:
+        by_type: dict[str, list[EntityState]] = {}
+        for each in states:
+            by_type.setdefault(each.type, []).append(each)
+        for name, some in by_type.items():
+            yield self._tables.of(name), some
+
+    def _position(self, connection: Connection) -> Cut | None:
+        if not self._tables.is_made(connection):
+            return None
+        found = connection.execute(sql.SQL("SELECT format, cut FROM {}").format(self._tables.position)).fetchone()
+        if found is None:
+            return None
+        if found[0] != FORMAT:
+            raise SinkRefused(
+                f"{self.name} was written in format {found[0]} by another release of refold; use that release, or "
+                "name another schema with ?schema="
+            )
+        return parse_cut(found[1])
+
+    @contextmanager
+    def _fenced(self, before: Cut | None, after: Cut) -> Iterator[Connection]:
+        """A transaction that takes the store from one cut to the next, or does nothing."""
+        with self._transaction() as connection:
+            locked = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (self._lock,)).fetchone()
+            if locked is None or not locked[0]:
+                raise SinkBusy(f"{self.name}: another sink is writing there now")
+            if self._position(connection) != before:
+                raise SinkBusy(f"{self.name}: another sink wrote there meanwhile", retry_after_s=0.0)
+            self._tables.make(connection)
+            yield connection
+            connection.execute(
+                sql.SQL(
+                    "INSERT INTO {0} (format, cut, log_id, written_at) VALUES (%s, %s, %s, clock_timestamp()) "
+                    "ON CONFLICT (only_one) DO UPDATE SET format = EXCLUDED.format, cut = EXCLUDED.cut, "
+                    "log_id = EXCLUDED.log_id, written_at = EXCLUDED.written_at"
+                ).format(self._tables.position),
+                (FORMAT, str(after), after.log_id.hex()),
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """One transaction on a connection that is given up if anything fails."""
+        try:
+            if self._connection is None:
+                self._connection = psycopg.connect(self._address.conninfo)
+                self._tables.forget()
+            with self._connection.transaction():
+                yield self._connection
+        except psycopg.Error as error:
+            self._give_up()
+            raise fault(self._address, error) from None  # psycopg's own text may name what must not be shown
+        except SinkBusy:
+            raise
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        """What was made or widened may have been undone with the transaction."""
+        self._tables.forget()
+        self.close()
+
+
+def _copy(connection: Connection, statement: sql.Composed, lines: Iterable[str]) -> None:
+    """COPY lines, so many at a time that the client's buffers stay small."""
+    rest = iter(lines)
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        while some := "".join(islice(rest, LINES_AT_ONCE)):
+            copy.write(some.encode())
+
+
+def open_sink(url: str) -> Sink:
+    """For `refold sink postgres --to URL`."""
+    return PostgresSink(url)

@@ -1,0 +1,157 @@
+"""The tables of a sink's schema, made and widened as types evolve; nothing is ever dropped.
+
+    refold_position   one row: the cut that everything here is the state of
+    refold_history    one row for each mutation
+    TYPE              one row for each entity of the type: refold's own columns, then one for each field
+
+A field that is new gets a column. One whose type grew has its column widened. One whose column could not hold it is
+refused. One that is gone keeps its column, empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from refold.avro.definition import TypeDefinition
+from refold.sinks.port import SinkRefused
+from refold.sinks.postgres.columns import Column, columns_of, table_name, widens
+from refold.sinks.postgres.rows import HISTORY_COLUMNS, OWN_COLUMNS
+
+POSITION, HISTORY = "refold_position", "refold_history"
+FORMAT = 1
+# In every table, for whoever looks at it in psql.
+_COMMENT = (
+    "State of the refold log's {type} entities; see refold_position for the cut. Written by refold sink postgres."
+)
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class TypeTable:
+    """One type's table as it stands, and the statements that write it."""
+
+    def __init__(self, schema: str, definition: TypeDefinition, columns: list[Column]) -> None:
+        self.definition = definition
+        self.columns = columns
+        self.name = table_name(definition.name)
+        self.at = sql.Identifier(schema, self.name)
+        names = [name for name, _ in OWN_COLUMNS] + [each.name for each in columns]
+        listed = sql.SQL(", ").join(map(sql.Identifier, names))
+        self._new = sql.Identifier(f"new_{definition.fingerprint.hex()[:16]}")
+        self.copy = sql.SQL("COPY {} ({}) FROM STDIN").format(self.at, listed)
+        self.copy_new = sql.SQL("COPY pg_temp.{} ({}) FROM STDIN").format(self._new, listed)
+        self.make_new = sql.SQL("CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS "
+                                "SELECT {} FROM {} WITH NO DATA").format(self._new, listed, self.at)  # fmt: skip
+        self.take_new = sql.SQL("INSERT INTO {at} ({names}) SELECT {names} FROM pg_temp.{new} "
+                                "ON CONFLICT (_entity) DO UPDATE SET {sets}").format(
+            at=self.at, names=listed, new=self._new,
+            sets=sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in names[1:]),
+        )  # fmt: skip
+        self.held = sql.SQL("SELECT _entity, _held FROM {} WHERE _entity = ANY(%s)").format(self.at)
+
+
+class Tables:
+    """What stands in the schema, as far as this connection looked."""
+
+    def __init__(self, schema: str, place: str) -> None:
+        self._schema = schema
+        self._place = place
+        self._known: dict[str, TypeTable] = {}
+        self.position = sql.Identifier(schema, POSITION)
+        self.history = sql.Identifier(schema, HISTORY)
+        names = sql.SQL(", ").join(sql.Identifier(name) for name, _ in HISTORY_COLUMNS)
+        self.copy_history = sql.SQL("COPY {} ({}) FROM STDIN").format(self.history, names)
+
+    def forget(self) -> None:
+        """Look again: another connection may have a new definition's columns."""
+        self._known.clear()
+
+    def of(self, type_name: str) -> TypeTable:
+        """A type's table, that `ensure` looked at."""
+        return self._known[type_name]
+
+    def known(self) -> Iterable[str]:
+        """The types whose tables were looked at."""
+        return self._known.keys()
+
+    def is_made(self, connection: Connection) -> bool:
+        """Whether a sink's tables are in the schema."""
+        query = "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = %s"
+        return connection.execute(query, (self._schema, POSITION)).fetchone() is not None
+
+    def make(self, connection: Connection) -> None:
+        """Make the schema and refold's own tables, where they are not there."""
+        if connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).fetchone() is None:
+            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self._schema)))
+        connection.execute(
+            sql.SQL(
+                "CREATE TABLE IF NOT EXISTS {} (only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one), "
+                "format integer NOT NULL, cut text NOT NULL, log_id text NOT NULL, written_at timestamptz NOT NULL)"
+            ).format(self.position)
+        )
+        connection.execute(
+            sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(self.history, _column_list(HISTORY_COLUMNS))
+        )
+        connection.execute(
+            sql.SQL("CREATE INDEX IF NOT EXISTS refold_history_entity ON {} (entity, version)").format(self.history)
+        )
+
+    def ensure(self, connection: Connection, definitions: Mapping[str, TypeDefinition]) -> None:
+        """Make or widen the tables of types, where that is not known to be done."""
+        for name, definition in definitions.items():
+            known = self._known.get(name)
+            if known is None or known.definition.fingerprint != definition.fingerprint:
+                self._known[name] = self._ensured(connection, definition)
+
+    def _ensured(self, connection: Connection, definition: TypeDefinition) -> TypeTable:
+        held = self._columns(connection, table_name(definition.name))
+        columns = columns_of(definition, held)
+        found = TypeTable(self._schema, definition, columns)
+        if not held:
+            wanted = [*OWN_COLUMNS, *((each.name, each.sql) for each in columns)]
+            connection.execute(sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY (_entity))").format(
+                found.at, _column_list(wanted)))  # fmt: skip
+            comment = sql.Literal(_COMMENT.format(type=definition.name))
+            connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(found.at, comment))
+            return found
+        if any(held.get(name) != kind for name, kind in OWN_COLUMNS):
+            raise SinkRefused(f"{self._place}: there is a table {found.name} that refold did not make; name another "
+                              "schema with ?schema=")  # fmt: skip
+        for column in columns:
+            self._widen(connection, found, column, held.get(column.name))
+        return found
+
+    def _widen(self, connection: Connection, table: TypeTable, column: Column, held: str | None) -> None:
+        name, kind = sql.Identifier(column.name), sql.SQL(column.sql)
+        if held is None:
+            connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table.at, name, kind))
+        elif held != column.sql and widens(held, column.sql):
+            # Every row of the type is written anew in this transaction.
+            using = sql.SQL("NULL" if column.sql == "jsonb" else "{}").format(name)
+            connection.execute(
+                sql.SQL("ALTER TABLE {} ALTER COLUMN {} TYPE {} USING {}::{}").format(table.at, name, kind, using, kind)
+            )
+        elif held != column.sql:
+            raise SinkRefused(
+                f"{self._place}: {table.definition.name}.{column.field} is {column.sql} now, and the column "
+                f"{column.name} of {table.name} is {held}: rename or drop that column, and a new one is made, or name "
+                "another schema with ?schema="
+            )
+
+    def _columns(self, connection: Connection, table: str) -> dict[str, str]:
+        """SQL types by name of a table's columns; nothing where it is not there."""
+        query = """
+            SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+            JOIN pg_class ON pg_class.oid = attrelid JOIN pg_namespace ON pg_namespace.oid = relnamespace
+            WHERE nspname = %s AND relname = %s AND attnum > 0 AND NOT attisdropped
+        """
+        return dict(connection.execute(query, (self._schema, table)).fetchall())
+
+
+def _column_list(columns: Iterable[tuple[str, str]]) -> sql.Composed:
+    # Types are this program's own words, never anybody's names.
+    return sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in columns)

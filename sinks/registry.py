@@ -1,0 +1,64 @@
+"""Sinks by name, as `refold sink NAME --to URL` opens them; what a sink needs is imported when it is asked for.
+
+A user's own is named as MODULE:FUNCTION, and the function is called as those here are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TypeAlias
+
+from refold.avro.errors import InputError
+from refold.sinks.port import Sink, SnapshotSink
+
+Opener: TypeAlias = Callable[[str], Sink | SnapshotSink]
+"""From the URL that --to names, its options in its query, to an open sink; InputError where it is none of this kind."""
+
+
+def _otlp() -> Opener:
+    return _installed("otlp", "opentelemetry", "refold.sinks.otlp.sink")
+
+
+def _postgres() -> Opener:
+    return _installed("postgres", "psycopg", "refold.sinks.postgres.sink")
+
+
+def _parquet() -> Opener:
+    return _installed("parquet", "pyarrow", "refold.sinks.parquet.sink")
+
+
+def _installed(name: str, library: str, module: str) -> Opener:
+    """The opener in a module that needs an extra; InputError names the extra where it is not installed."""
+    try:
+        opener: Opener = import_module(module).open_sink
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != library:
+            raise
+        raise InputError(f"the sink {name} needs more than is installed here; pip install 'refold[{name}]'") from error
+    return opener
+
+
+SINKS: dict[str, Callable[[], Opener]] = {"otlp": _otlp, "parquet": _parquet, "postgres": _postgres}
+
+
+def open_sink(name: str, url: str) -> Sink | SnapshotSink:
+    """The sink of that name, at a URL; InputError names those there are, or what is not installed."""
+    if ":" in name:
+        return _own(name)(url)
+    if name not in SINKS:
+        known = ", ".join(sorted(SINKS)) or "none"
+        raise InputError(f"no sink is called {name!r}; there are {known}, and your own as MODULE:FUNCTION")
+    return SINKS[name]()(url)
+
+
+def _own(name: str) -> Opener:
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"{name}: cannot be imported: {error}; its folder has to be on PYTHONPATH") from error
+    if not callable(found):
+        raise InputError(f"{name}: give a function that takes the URL and returns a sink")
+    opener: Opener = found
+    return opener

@@ -1,0 +1,190 @@
+"""Keeping a sink up with a log.
+
+1. Ask the store for its position. A cut of another log, or one this log cannot have, is refused by name.
+2. Nothing held: load everything at the present cut, in one transaction.
+3. Take what follows the position, a batch or types that were defined anew, and write it.
+4. Nothing follows: done, or wait and look again.
+5. SinkBusy anywhere: what was being written may stand there or not. Forget what was given out, wait as long as the
+   store says, and begin again from 1. So does a log that fails for a moment (StorageError), for whoever follows it.
+6. A stop that is asked for is looked at between batches and while waiting: what is begun is finished.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Event
+
+from refold.avro.errors import CorruptionError, InputError, StorageError
+from refold.sinks.feed import CHANGES_MAX, Feed, Lag
+from refold.sinks.port import Batch, EntityState, Load, Sink, SinkBusy, SinkRefused, SnapshotSink
+from refold.streams.cut import Cut
+from refold.streams.log.port import LogPort
+from refold.streams.point import Points
+from refold.streams.rebuild.part import Progress
+from refold.streams.rebuild.run import rebuild
+from refold.streams.view import StateView
+
+POLL_S = 0.2
+LOG_RETRY_S = 1.0
+LAG_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What this process did so far, for who watches: counts, the last position, the last refusal."""
+
+    position: Cut | None = None
+    changes: int = 0
+    entities: int = 0
+    batches: int = 0
+    loads: int = 0
+    busy: int = 0
+    last_busy: str = ""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Who is told of it. loading: more records read for a load, of how many; storing: more entities handed to the sink;
+    wrote: behind each transaction, with what it took; asked: the store answered; lags: about every second."""
+
+    loading: Progress = lambda more, total: None
+    storing: Progress = lambda more, total: None
+    wrote: Callable[[Load | Batch | Cut], None] = lambda taken: None
+    asked: Callable[[], None] = lambda: None
+    refused: Callable[[StorageError, float], None] = lambda error, retry_after_s: None
+    lags: Callable[[Lag], None] = lambda lag: None
+    report: Report = field(default_factory=Report)
+
+
+def keep_up(
+    log: LogPort, sink: Sink, *, follow: bool, stop: Event, watch: Watch | None = None, poll_s: float = POLL_S,
+    changes_max: int = CHANGES_MAX,
+) -> Report:  # fmt: skip
+    """Bring a sink up to the log's end, and with `follow` keep it there until `stop` is set.
+
+    SinkRefused, and whatever else waiting does not mend, ends it; what was written stands.
+    """
+    sink.attach(log)
+    return _Keeper(log, sink, watch or Watch(), stop, changes_max).run(follow, poll_s)
+
+
+class _Keeper:
+    """One sink that is kept up."""
+
+    def __init__(self, log: LogPort, sink: Sink, watch: Watch, stop: Event, changes_max: int) -> None:
+        self._log = log
+        self._sink = sink
+        self._watch = watch
+        self._report = watch.report
+        self._stop = stop
+        self._feed = Feed(log, sink.held, history=sink.wants_history, changes_max=changes_max)
+        self._lag_due_s = 0.0
+
+    def run(self, follow: bool, poll_s: float) -> Report:
+        while not self._stop.is_set():
+            try:
+                position = _position(self._log, self._sink)
+                self._watch.asked()
+                self._write_on(position)
+                if not follow:
+                    break
+                self._stop.wait(poll_s)
+            except StorageError as error:
+                if isinstance(error, CorruptionError) or not (follow or isinstance(error, SinkBusy)):
+                    raise
+                self._feed.forget()
+                self._refused(error)
+        return self._report
+
+    def _write_on(self, position: Cut | None) -> None:
+        """Write what there is behind a position, to the present end."""
+        self._report.position = position
+        while not self._stop.is_set():
+            found = self._feed.first(self._watch.loading) if position is None else self._feed.next(position)
+            if found is None:
+                self._say_lag(position)
+                return
+            if isinstance(found, Load):
+                self._sink.load(replace(found, entities=partial(self._counted, found)))
+                self._report.loads += 1
+                self._report.entities += found.total
+            else:
+                self._sink.write(found)
+                self._report.batches += 1
+                self._report.changes += found.changes
+                self._report.entities += len(found.states)
+            self._report.position = position = found.cut
+            self._watch.wrote(found)
+            self._say_lag(position)
+
+    def _counted(self, load: Load) -> Iterator[EntityState]:
+        for each in load.entities():
+            yield each
+            self._watch.storing(1, load.total)
+
+    def _refused(self, error: StorageError) -> None:
+        wait_s = error.retry_after_s if isinstance(error, SinkBusy) else LOG_RETRY_S
+        self._report.busy += 1
+        self._report.last_busy = str(error)
+        self._watch.refused(error, wait_s)
+        with suppress(StorageError):  # where the log fails, too, the lag is not known
+            self._log.refresh()
+            self._say_lag(self._report.position)
+        self._stop.wait(wait_s)
+
+    def _say_lag(self, position: Cut | None) -> None:
+        if position is not None and time.monotonic() >= self._lag_due_s:
+            self._watch.lags(self._feed.lag(position))
+            self._lag_due_s = time.monotonic() + LAG_EVERY_S
+
+
+def keep_snapshots(
+    log: LogPort, sink: SnapshotSink, *, follow: bool, every_s: float, stop: Event, watch: Watch | None = None
+) -> Report:
+    """Commit the log's present cut to a sink of whole cuts; with `follow` again every `every_s` where it moved."""
+    watch = watch or Watch()
+    report = watch.report
+    while not stop.is_set():
+        began = time.monotonic()
+        try:
+            report.position = sink.position()
+            log.refresh()
+            if report.position is not None:
+                checked(log, sink.name, report.position)
+            cut = Points(log, 0).end()
+            if cut != report.position:
+                view = StateView(log, cut, rebuild(log, cut, watch.loading))
+                sink.commit(view, watch.storing)
+                report.position = cut
+                report.loads += 1
+                report.entities += len(view)
+                watch.wrote(cut)
+            watch.asked()
+            if not follow:
+                break
+            stop.wait(max(0.0, every_s - (time.monotonic() - began)))
+        except SinkBusy as error:
+            report.busy += 1
+            report.last_busy = str(error)
+            watch.refused(error, error.retry_after_s)
+            stop.wait(error.retry_after_s)
+    return report
+
+
+def _position(log: LogPort, sink: Sink) -> Cut | None:
+    found = sink.position()
+    log.refresh()  # another process may have written what this one has not read yet
+    return None if found is None else checked(log, sink.name, found)
+
+
+def checked(log: LogPort, name: str, position: Cut) -> Cut:
+    """A store's position, if this log can go on from it; SinkRefused names both."""
+    try:
+        return Points(log, 0).resolve(position).cut
+    except InputError as error:
+        raise SinkRefused(f"{name} holds another state than this log can follow: {error}. Name another place for it, "
+                          "or empty this one") from error  # fmt: skip

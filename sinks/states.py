@@ -1,0 +1,195 @@
+"""States as mutations change them, and as a store may keep them to go on from. Pure.
+
+"Replaying mutations gives `fields` at every version": a change whose `hash_before` is what is held, made by the
+definition in force, takes a held state to the next without asking the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from refold.avro.canonical import encode
+from refold.avro.definition import TypeDefinition
+from refold.reducers.cells import Mutation
+from refold.reducers.entity import Entity
+from refold.reducers.fold import Fold
+from refold.reducers.links import FIELD as LINKS
+from refold.reducers.state import state_tree
+from refold.sinks.port import EntityState
+from refold.streams.changes import Change
+
+FORMAT = 1
+EXACT_MAX = 2**53
+"""Above it a change's sum, a double, may be no longer the state's, an integer."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class _Folding(NamedTuple):
+    """How a type's fields fold, by first name, and those that are sums."""
+
+    reducers: Mapping[str, str]
+    sums: frozenset[str]
+
+
+# By fingerprint: it is asked for every change.
+_FOLDING: dict[bytes, _Folding] = {}
+
+
+def _folding(definition: TypeDefinition) -> _Folding:
+    found = _FOLDING.get(definition.fingerprint)
+    if found is None:
+        reducers = {each.first_name: each.reducer for each in definition.fields.values()}
+        found = _Folding(reducers, frozenset(name for name, each in reducers.items() if each == "sum"))
+        _FOLDING[definition.fingerprint] = found
+    return found
+
+
+def is_exact(change: Change, definition: TypeDefinition) -> bool:
+    """Whether a change says all that history and state have: it was made by the definition, and no sum is rounded."""
+    if change.definition != definition.fingerprint:
+        return False
+    sums = _folding(definition).sums
+    return not sums or all(
+        abs(value) < EXACT_MAX
+        for step in change.steps
+        for each in step.mutations
+        if each.field in sums
+        for value in (each.old, each.new)
+        if isinstance(value, int | float)
+    )
+
+
+def begun(entity: str, definition: TypeDefinition, partition: int) -> EntityState:
+    """An entity of which nothing is known yet: version 0."""
+    return EntityState(entity, definition, partition, -1, 0, 0, b"", {}, [], {})
+
+
+def follows(state: EntityState, change: Change) -> bool:
+    """Whether a change begins where the state is."""
+    return state.version == change.from_version and state.state_hash == (change.hash_before or b"")
+
+
+def advance(state: EntityState, change: Change) -> None:
+    """Take a state through a change that follows it, in place."""
+    reducers = _folding(state.definition).reducers
+    for step in change.steps:
+        apply(state, step.mutations, reducers)
+    if change.steps:
+        state.offset, state.recorded_at = change.steps[-1].offset, change.steps[-1].recorded_at
+    state.version, state.state_hash = change.to_version, change.hash_after
+
+
+def apply(state: EntityState, mutations: Iterable[Mutation], reducers: Mapping[str, str]) -> None:
+    """Take the fields and links through mutations, in place; reducers: by first name."""
+    fields = state.fields
+    for mutation in mutations:
+        field, key, new = mutation.field, mutation.key, cast(Any, mutation.new)
+        if field == LINKS:
+            _link(state.links, key, new)
+            continue
+        reducer = reducers[field]
+        if reducer == "map":
+            _map(fields, field, key, new)
+        elif reducer == "union":
+            _union(fields, mutation)
+        elif reducer == "append":
+            _append(state, mutation)
+        elif new is None:
+            fields.pop(field, None)
+        else:
+            fields[field] = new
+
+
+def _map(fields: dict[str, Any], field: str, key: str, new: Any) -> None:
+    held = fields.setdefault(field, {})
+    if new is None:
+        held.pop(key, None)
+    else:
+        held[key] = new
+    if not held:
+        del fields[field]
+
+
+def _union(fields: dict[str, Any], mutation: Mutation) -> None:
+    """The elements stand in the order of their CBOR."""
+    held = fields.setdefault(mutation.field, [])
+    element = mutation.old if mutation.new is None else mutation.new
+    at = bisect_left(held, encode(element), key=encode)
+    if mutation.new is not None:
+        held.insert(at, element)
+    else:
+        del held[at]
+    if not held:
+        del fields[mutation.field]
+
+
+def _append(state: EntityState, mutation: Mutation) -> None:
+    field = mutation.field
+    held, places = state.fields.setdefault(field, []), state.places.setdefault(field, [])
+    place = tuple(mutation.key)
+    at = bisect_left(places, place)
+    if mutation.op == "remove":
+        del held[at], places[at]
+    elif mutation.op == "add":
+        held.insert(at, mutation.new)
+        places.insert(at, place)
+    else:
+        held[at] = mutation.new
+    if not held:
+        del state.fields[field], state.places[field]
+
+
+def _link(links: list[dict[str, Any]], key: tuple[str, str], validity: Mapping[str, Any] | None) -> None:
+    """The links stand in the order of the CBOR of [relation, target]."""
+    at = bisect_left(links, encode(key), key=_link_key)
+    if at < len(links) and (links[at]["relation"], links[at]["target"]) == tuple(key):
+        del links[at]
+    if validity is not None:
+        links.insert(at, {"relation": key[0], "target": key[1], **validity})
+
+
+def _link_key(link: Mapping[str, Any]) -> bytes:
+    return encode((link["relation"], link["target"]))
+
+
+def state_of(entity: Entity, fold: Fold, definition: TypeDefinition, partition: int, recorded_at: int) -> EntityState:
+    """A folded entity as sinks take it."""
+    tree: dict[str, Any] = dict(state_tree(fold, entity))
+    links = [{name: value for name, value in each.items() if name != "by"} for each in tree["links"]]
+    places = {
+        name: [(q, index) for _, q, index in entity.cells[name]]
+        for name in tree["fields"]
+        if definition.by_first_name[name].reducer == "append"
+    }
+    return EntityState(
+        entity.name, definition, partition, entity.residue.highest_offset, recorded_at, entity.version,
+        entity.state_hash, tree["fields"], links, places,
+    )  # fmt: skip
+
+
+def packed(state: EntityState) -> bytes:
+    """What a store keeps beside a row, for `unpacked` to go on from."""
+    return _encode([
+        FORMAT, state.partition, state.offset, state.recorded_at, state.version, state.state_hash, state.fields,
+        state.links, state.places,
+    ])  # fmt: skip
+
+
+def unpacked(entity: str, definition: TypeDefinition, data: bytes) -> EntityState | None:
+    """The state behind what `packed` made; None where this release cannot read it: then the log is asked."""
+    try:
+        form, partition, offset, recorded_at, version, state_hash, fields, links, places = _decode(data)
+        if form != FORMAT:
+            return None
+        found = {name: [(q, index) for q, index in each] for name, each in places.items()}
+        return EntityState(
+            entity, definition, partition, offset, recorded_at, version, state_hash, fields, links, found
+        )
+    except (msgspec.DecodeError, TypeError, ValueError, AttributeError):
+        return None

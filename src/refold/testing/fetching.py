@@ -1,0 +1,63 @@
+"""What servers for tests are made of, fetched once into the user's cache by Maven or pip.
+
+1. Under a lock of the thing's own, so that several processes fetch once: what is there is whole, and is used.
+2. Otherwise it is made in a new folder beside it.
+3. One rename gives it its name: a process killed before leaves a folder that nobody reads.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from refold.testing.processes import ServerMissing, locked
+
+_FETCH_S = 600
+_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+
+
+def fetched(folder: Path, fetch: Callable[[Path], None]) -> Path:
+    """The folder; where it is not there, what `fetch` makes at the path it is given becomes it."""
+    if not folder.is_dir():
+        with locked(folder.parent / f".{folder.name}.lock"):
+            if not folder.is_dir():
+                with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
+                    whole = Path(work) / "whole"
+                    fetch(whole)
+                    whole.rename(folder)
+    return folder
+
+
+def find_maven(what: str) -> str:
+    """The command mvn. Raises ServerMissing, which says what it would fetch and how to install it."""
+    command = shutil.which("mvn")
+    if command is None:
+        raise ServerMissing(
+            f"{what} is fetched by Maven, and there is no mvn on PATH; "
+            "on Debian and Ubuntu: apt install maven; on macOS: brew install maven"
+        )
+    return command
+
+
+def run_maven(what: str, goal: str, *options: str, folder: Path) -> None:
+    """Run a goal of Maven's dependency plugin in the folder. Raises ServerMissing with what Maven said."""
+    command = [find_maven(what), "-q", "-B", f"{_PLUGIN}:{goal}", *options]
+    # Two Mavens must not fill the user's one repository at a time.
+    with locked(Path.home() / ".m2" / ".refold.lock"):
+        run_fetch(what, command, folder)
+
+
+def run_fetch(what: str, command: Sequence[str], folder: Path) -> None:
+    """Run the command in the folder. Raises ServerMissing with what it said."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_FETCH_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ServerMissing(f"{what} was not fetched within {_FETCH_S} s; is the network there?") from None
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).strip()[-2000:]
+        raise ServerMissing(f"{what} could not be fetched; is the network there? {command[0]} said:\n{said}")

@@ -1,0 +1,230 @@
+"""A running Kafka for tests and trials: one node or three, on loopback, gone with whoever started it.
+
+    with start_kafka(nodes=3) as kafka:
+        producer = Producer(kafka.client_config())
+        kafka.kill(kafka.leader_of("topic", 0))
+
+Every node is broker and controller. A process of its own stands between each node and us (supervisor.py), so none
+outlives this process. Without `data` everything is in a temporary folder and goes with it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from refold.avro.errors import InputError
+from refold.testing.kafka.archive import classes_option
+from refold.testing.kafka.folder import CONTROLLER, opened, write
+from refold.testing.kafka.node import HEAP_MB, Node
+from refold.testing.kafka.ports import free_ports, ports_from
+from refold.testing.kafka.security import (
+    ADMIN,
+    PROTOCOL,
+    certificates,
+    client_settings,
+    first_users,
+    new_password,
+    secured_settings,
+)
+from refold.testing.kafka.settings import Ports, node_settings
+from refold.testing.processes import HOST, ServerFailed, is_free
+
+_HEAP_THREE_MB = 192
+_ATTEMPTS = 5
+_LEADER_S = 30.0
+_ASK_S = 5.0
+_POLL_S = 0.1
+
+
+def start_kafka(
+    nodes: int = 1, *, secure: bool = False, port: int | None = None, data: str | Path | None = None
+) -> Kafka:
+    """Start Kafka and return when all of its nodes serve. Fetches Kafka first where it was never fetched.
+
+    nodes: 1 or 3. secure: TLS, SCRAM-SHA-512 and access lists (see Kafka.create_user). port: the first of the clients'
+    ports; without it free ones. data: a folder to keep, and to start from again.
+    Raises ServerMissing (says what to install), ServerFailed (shows the log's end), InputError.
+    """
+    if nodes not in (1, 3):
+        raise InputError(f"nodes: 1 or 3, given {nodes}")
+    asked = None if port is None else _asked_for(port, nodes)
+    options = classes_option()
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return Kafka(asked or free_ports(nodes), secure, data, options)
+        except ServerFailed as error:
+            # Between our look at a port and the broker's, another process may have taken it.
+            was_taken = "Address already in use" in str(error)
+            if asked or not was_taken or attempt == _ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _asked_for(port: int, nodes: int) -> list[Ports]:
+    ports = ports_from(port, nodes)
+    for each in (number for pair in ports for number in pair):
+        if not is_free(each):
+            raise InputError(f"port {each} of {HOST} is taken; name another first one, {2 * nodes} are needed in a row")
+    return ports
+
+
+class Kafka:
+    """A started Kafka. `nodes` are counted from 1; `bootstrap` is what clients are given."""
+
+    def __init__(self, ports: Sequence[Ports], secure: bool, data: str | Path | None, options: Sequence[str]) -> None:
+        """Starts it; see start_kafka."""
+        self.is_kept = data is not None
+        self.folder = Path(data or tempfile.mkdtemp(prefix="refold-kafka-")).absolute()
+        self.bootstrap = ",".join(f"{HOST}:{each.client}" for each in ports)
+        heap_mb = HEAP_MB if len(ports) == 1 else _HEAP_THREE_MB
+        remove = None if self.is_kept else self.folder
+        self._nodes = {
+            number: Node(number, self.folder / f"node{number}", each, heap_mb=heap_mb, options=options, remove=remove)
+            for number, each in enumerate(ports, 1)
+        }
+        try:
+            self._kept = opened(self.folder, len(ports), secure)
+            self._certificates = certificates(self.folder / "certificates") if secure else None
+            self._start(ports)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def nodes(self) -> list[int]:
+        """The numbers of all nodes, running or not."""
+        return list(self._nodes)
+
+    def client_config(self, user: str = ADMIN, password: str | None = None) -> dict[str, Any]:
+        """What confluent-kafka's clients need to connect; a copy of one's own.
+
+        user: who connects to a secured Kafka: `admin`, or one made by create_user. password: another than that user's.
+        """
+        config: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
+        if self._certificates is None:
+            return config
+        if password is None and user not in self._kept.passwords:
+            raise InputError(f"user: one of {sorted(self._kept.passwords)}, or with a password; given {user}")
+        known = self._kept.passwords.get(user, "") if password is None else password
+        return {**config, **client_settings(self._certificates, user, known)}
+
+    def create_user(self, name: str) -> None:
+        """A new user of a secured Kafka, with a new password that client_config knows. It may do nothing yet:
+
+        admin = AdminClient(kafka.client_config())
+        admin.create_acls([AclBinding(ResourceType.TOPIC, "agents.", ResourcePatternType.PREFIXED,
+                                      f"User:{name}", "*", AclOperation.WRITE, AclPermissionType.ALLOW)])
+        """
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+        if self._certificates is None:
+            raise InputError(f"create_user: {name} would be let in anyway; start Kafka with secure=True")
+        password = new_password()
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        change = UserScramCredentialUpsertion(name, info, password.encode())
+        # Held by a name: a client that is let go of drops what it was asked.
+        admin = AdminClient(self.client_config())
+        for done in admin.alter_user_scram_credentials([change]).values():
+            done.result()
+        self._kept.passwords[name] = password
+        write(self.folder, self._kept)
+
+    def kill(self, node: int) -> None:
+        """SIGKILL; returns when the process is gone."""
+        self._node(node).kill()
+
+    def stop(self, node: int) -> None:
+        """SIGTERM, an orderly shutdown; returns when the process is gone."""
+        self._node(node).stop()
+
+    def restart(self, node: int) -> None:
+        """Start it again, after an orderly stop if it runs; returns when it serves."""
+        each = self._node(node)
+        each.stop()
+        each.launch()
+        each.await_ready()
+
+    def pause(self, node: int) -> None:
+        """SIGSTOP; returns when the process stands still."""
+        self._node(node).send("SIGSTOP")
+
+    def resume(self, node: int) -> None:
+        """SIGCONT, after `pause`."""
+        self._node(node).send("SIGCONT")
+
+    def is_running(self, node: int) -> bool:
+        """Whether it has a process; a paused one has."""
+        return self._node(node).is_running
+
+    def pid(self, node: int) -> int | None:
+        """The process id it was last started with; None before the first start."""
+        return self._node(node).pid
+
+    def leader_of(self, topic: str, partition: int = 0, *, other_than: int | None = None) -> int:
+        """The node that leads the partition; waits until there is one, and until it is another than `other_than`.
+
+        Right after a kill that is still the killed one: name it in `other_than`.
+        """
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient(self.client_config())
+        deadline = time.monotonic() + _LEADER_S
+        while time.monotonic() < deadline:
+            # A broker that was just killed, or is paused, answers nothing.
+            with suppress(KafkaException):
+                found = admin.list_topics(topic, timeout=_ASK_S).topics[topic].partitions.get(partition)
+                if found is not None and found.leader in self._nodes and found.leader != other_than:
+                    return int(found.leader)
+            time.sleep(_POLL_S)
+        raise ServerFailed(f"{topic}/{partition} has no leader after {_LEADER_S:.0f} s")
+
+    def tail(self, node: int) -> str:
+        """The end of the node's log, since it was last started."""
+        return self._node(node).tail()
+
+    def close(self) -> None:
+        """End all nodes; remove the folder, if it is a temporary one."""
+        for each in self._nodes.values():
+            if self.is_kept:
+                each.send("SIGTERM")
+            else:
+                each.kill()
+        for each in self._nodes.values():
+            each.stop()
+        if not self.is_kept:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _node(self, number: int) -> Node:
+        if number not in self._nodes:
+            raise InputError(f"node: one of {self.nodes}, given {number}")
+        return self._nodes[number]
+
+    def _start(self, ports: Sequence[Ports]) -> None:
+        protocol, security, users = "PLAINTEXT", dict[str, str](), list[str]()
+        if self._certificates is not None:
+            passwords = self._kept.passwords
+            protocol, users = PROTOCOL, first_users(passwords[ADMIN])
+            security = secured_settings(self._certificates, passwords[ADMIN], passwords[CONTROLLER])
+        for number, each in self._nodes.items():
+            each.write_settings(node_settings(number, ports, each.data, protocol) | security)
+        with ThreadPoolExecutor(len(self._nodes)) as pool:
+            list(pool.map(lambda each: each.format(self._kept.cluster_id, users), self._nodes.values()))
+        for each in self._nodes.values():
+            each.launch()
+        for each in self._nodes.values():
+            each.await_ready()

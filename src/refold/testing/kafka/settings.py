@@ -1,0 +1,77 @@
+"""The settings of a broker that is small, starts fast, notices a lost one soon, and keeps Kafka's meaning.
+
+Left as Kafka has them: log cleaning and retention (topics bring their own) and transaction timeouts (up to 15 minutes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from refold.testing.processes import HOST
+
+CONTROLLER = "CONTROLLER"
+
+
+class Ports(NamedTuple):
+    """Where one node listens."""
+
+    client: int
+    controller: int
+
+
+def node_settings(number: int, ports: Sequence[Ports], data: Path, protocol: str = "PLAINTEXT") -> dict[str, str]:
+    """The server.properties of node `number` (from 1) of as many nodes as there are ports."""
+    own = ports[number - 1]
+    voters = ",".join(f"{index}@{HOST}:{each.controller}" for index, each in enumerate(ports, 1))
+    copies, in_sync_min = str(len(ports)), str(len(ports) // 2 + 1)
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(number),
+        "log.dirs": str(data),
+        "listeners": f"{protocol}://{HOST}:{own.client},{CONTROLLER}://{HOST}:{own.controller}",
+        "listener.security.protocol.map": f"{CONTROLLER}:{protocol},{protocol}:{protocol}",
+        "inter.broker.listener.name": protocol,
+        "controller.listener.names": CONTROLLER,
+        "controller.quorum.voters": voters,
+        # Nothing comes to be by a wrong name.
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": copies,
+        "min.insync.replicas": in_sync_min,
+        "offsets.topic.num.partitions": "4",
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.num.partitions": "4",
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": in_sync_min,
+        "share.coordinator.state.topic.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": in_sync_min,
+        # A transaction that ran out of time ends within a second of it, not of ten.
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "1000",
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        # A killed broker's partitions have other leaders after some seconds.
+        "broker.session.timeout.ms": "4000",
+        "broker.heartbeat.interval.ms": "500",
+        "controller.quorum.fetch.timeout.ms": "2000",
+        "replica.lag.time.max.ms": "5000",
+        # Small: the cleaner's table alone would be 128 MB of heap.
+        "log.cleaner.dedupe.buffer.size": str(8 << 20),
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        "background.threads": "2",
+        # Files of deleted topics: a run of tests makes thousands.
+        "log.segment.delete.delay.ms": "5000",
+    }
+
+
+def as_properties(settings: Mapping[str, str]) -> str:
+    """A Java properties file."""
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

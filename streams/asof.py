@@ -1,0 +1,168 @@
+"""One entity as of a cut, from a checkpoint near it where the log keeps one.
+
+Known at (the recorded clock):
+1. take the last checkpoint below the cut that was folded by the cut's definition;
+2. fold the arrivals from there to the cut onto it, in log order.
+
+True at T (the observed clock), of what stands below the cut:
+1. read the entity's arrivals: offsets and order keys, which begin with observed_at. Decode those that retract, and
+   learn every retracted id;
+2. live are those observed at or before T that none retracts; version counts them;
+3. take the last checkpoint that holds nothing observed after T, and nothing that a later arrival retracts;
+4. fold the live ones behind it onto it, in the order Q. What they retract is left out already.
+
+Without a checkpoint, with a damaged one, or where one of them cannot fold directly, all is folded from nothing.
+
+Many asked for together are read in one go of each partition, and each is folded from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from refold.avro.errors import CorruptionError, SchemaError
+from refold.avro.observation import ID_BYTES
+from refold.reducers.entity import Entity
+from refold.reducers.fold import Fold, Seen
+from refold.reducers.order import SIGN, order_bound
+from refold.reducers.state import hash_state
+from refold.streams.cut import Cut
+from refold.streams.history import fold_observed, observed_below, seen_in, unknown
+from refold.streams.log.port import Arrival, Checkpoint, LogPort, Record, firsts
+from refold.streams.table.folds import Folds, TypeFold
+
+
+def entity_at(log: LogPort, folds: Folds, entity: str, cut: Cut) -> Entity:
+    """The entity as of a cut, with its hash; its residue is no part of the answer.
+
+    Its version is 0 where nothing of it was observed by then. UnknownEntity where nothing stands below the cut.
+    """
+    try:
+        type_fold = folds.of_entity(entity)
+    except SchemaError:  # of an entity that is not there, its type says less
+        if next(log.arrivals(entity, cut.offsets[log.partition_of(entity)]), None) is None:
+            raise unknown(entity, cut) from None
+        raise
+    if cut.observed_until is None:
+        found = _known(log, type_fold, entity, cut)
+    else:
+        found = _true(log, type_fold, entity, cut, cut.observed_until)
+    found.state_hash = hash_state(type_fold.fold, found)
+    return found
+
+
+def entities_at(log: LogPort, folds: Folds, names: Iterable[str], cut: Cut) -> dict[str, Entity]:
+    """Those of some entities of which something stands at a cut, by name, in the order asked for; not hashed."""
+    asked = list(dict.fromkeys(names))
+    by_partition: dict[int, list[str]] = {}
+    for name in asked:
+        by_partition.setdefault(log.partition_of(name), []).append(name)
+    records: dict[str, list[Record]] = {}
+    for partition, some in by_partition.items():
+        for record in firsts(log.records_among(partition, some, cut.offsets[partition], lambda more: None)):
+            records.setdefault(record.entity, []).append(record)
+    found: dict[str, Entity] = {}
+    for name in asked:
+        if name in records:
+            fold = folds.of_entity(name).fold
+            entity = fold.from_nothing(
+                name, [seen_in(each, log.registry) for each in records[name]], cut.observed_until
+            )
+            if entity.version:
+                found[name] = entity
+    return found
+
+
+def _known(log: LogPort, type_fold: TypeFold, entity: str, cut: Cut) -> Entity:
+    end = cut.offsets[log.partition_of(entity)]
+    begin = _checkpoint(log, type_fold, entity, end)
+    if begin is not None:
+        found = _onto(type_fold.fold, begin.entity, _seen(log, entity, log.arrivals(entity, end, begin.offset + 1)))
+        if found is not None:
+            return found
+    return fold_observed(type_fold.fold, entity, observed_below(log, entity, cut), None)
+
+
+def _true(log: LogPort, type_fold: TypeFold, entity: str, cut: Cut, until: int) -> Entity:
+    end = cut.offsets[log.partition_of(entity)]
+    arrivals = list(log.arrivals(entity, end))
+    if not arrivals:
+        raise unknown(entity, cut)
+    bound = order_bound(max(-SIGN, min(until + 1, SIGN - 1)))
+    retracted = _retracted(log, entity, arrivals)
+    live = [each for each in arrivals if each.q < bound]
+    if retracted:
+        live = [each for each in live if each.q[-ID_BYTES:] not in retracted]
+    later = next((each.offset for each in arrivals if each.q >= bound), end)
+    begin = _checkpoint_without(log, type_fold, entity, later, _withdrawals(arrivals, retracted))
+    if begin is not None:
+        rest = sorted((each for each in live if each.offset > begin.offset), key=lambda each: each.q)
+        begin.entity.residue.pending = set()
+        found = _onto(type_fold.fold, begin.entity, map(_bare, _seen(log, entity, rest)))
+        if found is not None:
+            found.version = len(live)
+            return found
+    return type_fold.fold.from_nothing(entity, _seen(log, entity, live))
+
+
+def _retracted(log: LogPort, entity: str, arrivals: Sequence[Arrival]) -> dict[bytes, int]:
+    """Every id that any of the arrivals retracts, and the offset of the first that does."""
+    found: dict[bytes, int] = {}
+    for seen in _seen(log, entity, (each for each in arrivals if each.retracts)):
+        for target in seen.observation.retracts:
+            found.setdefault(target, seen.offset)
+    return found
+
+
+def _withdrawals(arrivals: Sequence[Arrival], retracted: dict[bytes, int]) -> list[tuple[int, int]]:
+    """(offset of an arrival, offset of the first that retracts it) where the one stands before the other."""
+    if not retracted:
+        return []
+    places = ((each.offset, retracted.get(each.q[-ID_BYTES:], -1)) for each in arrivals)
+    return [(target, by) for target, by in places if target < by]
+
+
+def _checkpoint_without(
+    log: LogPort, type_fold: TypeFold, entity: str, end: int, withdrawals: Sequence[tuple[int, int]]
+) -> Checkpoint | None:
+    """The last checkpoint below an offset that holds nothing which is retracted only behind it."""
+    while (found := _checkpoint(log, type_fold, entity, end)) is not None:
+        inside = [target for target, by in withdrawals if target <= found.offset < by]
+        if not inside:
+            return found
+        end = min(inside)
+    return None
+
+
+def _checkpoint(log: LogPort, type_fold: TypeFold, entity: str, end: int) -> Checkpoint | None:
+    """A damaged checkpoint is none: verify names it, and what it stands for is still in the log."""
+    try:
+        return log.checkpoint(entity, end, type_fold.version.offset)
+    except CorruptionError:
+        return None
+
+
+def _seen(log: LogPort, entity: str, arrivals: Iterable[Arrival]) -> list[Seen]:
+    """The observations of some arrivals, in their order."""
+    some = list(arrivals)
+    records = log.records_of(entity, [each.q for each in some])
+    decode = log.registry.decode
+    return [Seen(each.offset, each.q, decode(record.data)) for each, record in zip(some, records, strict=True)]
+
+
+def _bare(seen: Seen) -> Seen:
+    """An observation without what it retracts."""
+    if not seen.observation.retracts:
+        return seen
+    return seen._replace(observation=seen.observation._replace(retracts=()))
+
+
+def _onto(fold: Fold, entity: Entity, further: Iterable[Seen]) -> Entity | None:
+    """The entity with further observations folded onto it; None where one of them cannot be folded directly."""
+    try:
+        for seen in further:
+            if fold.directly(entity, seen) is None:
+                return None
+    except SchemaError:  # a custom reducer may fail on what a clear hides when all is folded from nothing
+        return None
+    return entity

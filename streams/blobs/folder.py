@@ -1,0 +1,186 @@
+"""Contents in a folder, by default PATH/blobs beside a `file:` log: <first two digits>/<SHA-256 in hex>.
+
+A content is written to a temporary name, synced and renamed, so a name that exists holds the whole content. Any
+process of the same user may write: equal names are equal contents. A folder belongs to one log.
+
+Contents are removed when they have expired (agents/retention/). Nothing that is missing may be taken for that, so what
+was removed stands in `EXPIRED`, 32 bytes a name. To remove some:
+
+1. Lock the folder against those who put: they hold it together, who removes holds it alone.
+2. Leave the contents that were put since a time, which their files' times of change tell: putting a content that is
+   there already sets it anew. What refers to those may not stand in the log yet.
+3. Add the names to EXPIRED and sync it, unless they are garbage, which nothing names. A torn end, which a lost
+   machine leaves, is cut off first.
+4. Remove the files and sync their folders.
+A process killed in between is repeated by the next who removes them. A content put again after all is there again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from refold.avro.blob import is_expired
+from refold.avro.errors import StorageError
+from refold.streams.blobs.store import ContentStore, Removed, Stored, in_lots, whole
+
+EXPIRED = "EXPIRED"
+# So long at most does a writer wait for whoever removes.
+_REMOVED_AT_ONCE = 64
+_NAME_BYTES = 32
+_NAME_DIGITS = 2 * _NAME_BYTES
+
+
+class BlobFolder(ContentStore):
+    """Contents by SHA-256."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = folder.absolute().as_uri()
+        self._folder = folder
+        self._expired: set[bytes] = set()
+        self._synced: set[Path] = set()
+
+    def put(self, digest: bytes, content: bytes) -> None:
+        target = self._path(digest)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if is_expired(digest, content):
+                if not self.has(digest):
+                    with self._locked(fcntl.LOCK_EX):
+                        self._note([digest])
+                return
+            with self._locked(fcntl.LOCK_SH):
+                if target.exists():
+                    os.utime(target)
+                else:
+                    self._write(target, content)
+        except OSError as error:
+            raise StorageError(
+                f"{target}: the content could not be stored ({error.strerror}); free disk, then repeat"
+            ) from error
+
+    def has(self, digest: bytes) -> bool:
+        return self._path(digest).exists() or self.has_expired(digest)
+
+    def has_expired(self, digest: bytes) -> bool:
+        return digest in self._expired_names()
+
+    def get(self, digest: bytes) -> bytes | None:
+        try:
+            content = self._path(digest).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{self._path(digest)}: {error.strerror}") from error
+        return whole(digest, content, str(self._path(digest)))
+
+    def size(self, digest: bytes) -> int | None:
+        found = self._stat(digest)
+        return None if found is None else found.st_size
+
+    def stored(self) -> Iterator[Stored]:
+        try:
+            for path in self._folder.glob(f"??/{'?' * _NAME_DIGITS}"):
+                digest = bytes.fromhex(path.name)
+                if (status := self._stat(digest)) is not None:
+                    yield Stored(digest, status.st_size, status.st_mtime_ns // 1_000_000)
+        except OSError as error:
+            raise StorageError(f"{self._folder}: cannot be listed ({error.strerror})") from error
+
+    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+        contents = size = left = 0
+        try:
+            there = [each for each in digests if self._path(each).exists()]
+            for some in in_lots(there, _REMOVED_AT_ONCE):
+                with self._locked(fcntl.LOCK_EX):
+                    files = {each: found for each in some if (found := self._stat(each)) is not None}
+                    going = [each for each, found in files.items() if found.st_mtime_ns < before_ms * 1_000_000]
+                    if is_expiry:
+                        self._note(going)
+                    for each in going:
+                        self._path(each).unlink()
+                    for folder in {self._path(each).parent for each in going}:
+                        _sync_folder(folder)
+                contents, left = contents + len(going), left + len(files) - len(going)
+                size += sum(files[each].st_size for each in going)
+        except OSError as error:
+            raise StorageError(f"{self._folder}: contents could not be removed ({error.strerror}); repeat") from error
+        return Removed(contents, size, left)
+
+    def _write(self, target: Path, content: bytes) -> None:
+        target.parent.mkdir(exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix="new-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        _sync_folder(target.parent)
+        # Also those above, which the first contents make: whoever made them may not have come so far.
+        if target.parent not in self._synced:
+            for folder in (self._folder, self._folder.parent):
+                _sync_folder(folder)
+            self._synced.add(target.parent)
+
+    def _note(self, digests: Sequence[bytes]) -> None:
+        """Step 3, under the lock."""
+        known = self._expired_names()
+        new = [each for each in dict.fromkeys(digests) if each not in known]
+        if not new:
+            return
+        path = self._folder / EXPIRED
+        with path.open("ab") as file:
+            file.truncate(file.tell() // _NAME_BYTES * _NAME_BYTES)
+            file.write(b"".join(new))
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_folder(self._folder)
+
+    def _expired_names(self) -> set[bytes]:
+        """Those of the file; names are added to it, and it is read on from where it was read to."""
+        known = len(self._expired) * _NAME_BYTES
+        try:
+            with (self._folder / EXPIRED).open("rb") as file:
+                if os.fstat(file.fileno()).st_size - known >= _NAME_BYTES:
+                    file.seek(known)
+                    data = file.read()
+                    names = range(0, len(data) // _NAME_BYTES * _NAME_BYTES, _NAME_BYTES)
+                    self._expired.update(data[start : start + _NAME_BYTES] for start in names)
+        except FileNotFoundError:
+            pass
+        return self._expired
+
+    def _stat(self, digest: bytes) -> os.stat_result | None:
+        try:
+            return self._path(digest).stat()
+        except FileNotFoundError:
+            return None
+
+    @contextmanager
+    def _locked(self, kind: int) -> Iterator[None]:
+        handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, kind)
+            yield
+        finally:
+            os.close(handle)
+
+    def _path(self, digest: bytes) -> Path:
+        name = digest.hex()
+        return self._folder / name[:2] / name
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

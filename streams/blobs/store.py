@@ -1,0 +1,88 @@
+"""What a store of contents is to a log: bytes by their SHA-256, put before what names them is appended.
+
+A process that is killed between the two leaves a content that nothing names, which garbage.py finds; never an
+observation that names nothing. One suite (tests/streams/blobs/test_stores.py) holds every store to this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from refold.avro.errors import CorruptionError
+
+
+class Removed(NamedTuple):
+    """What was removed: how many contents, their bytes, and how many were left because they were put just now."""
+
+    contents: int
+    bytes: int
+    left: int
+
+
+class Stored(NamedTuple):
+    """A content that is there: its SHA-256, bytes, and when it was last put, in milliseconds since 1970."""
+
+    digest: bytes
+    size: int
+    put_ms: int
+
+
+class ContentStore(ABC):
+    """Contents of one log. Every method raises StorageError, as StoreUnavailable where the store gives no answer.
+
+    url: where it is, without any secret.
+    """
+
+    url: str
+
+    @abstractmethod
+    def put(self, digest: bytes, content: bytes) -> None:
+        """Store a content, durable on return; one that has expired (avro/blob.py) is remembered as such.
+
+        One that is there already is from now on as one put now.
+        """
+
+    @abstractmethod
+    def get(self, digest: bytes) -> bytes | None:
+        """A content, or None where there is none; CorruptionError where it is not what its name says."""
+
+    @abstractmethod
+    def size(self, digest: bytes) -> int | None:
+        """How many bytes a content has, or None where there is none."""
+
+    @abstractmethod
+    def has_expired(self, digest: bytes) -> bool:
+        """Whether a content of this name, which is not there, was removed because it had expired."""
+
+    @abstractmethod
+    def stored(self) -> Iterator[Stored]:
+        """The contents that are there; those put meanwhile may or may not be among them."""
+
+    @abstractmethod
+    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+        """Remove contents for good, but none put at this time or later (milliseconds since 1970); durable on return.
+
+        is_expiry: remember that they expired. A process killed in between has not removed all; once more does the rest.
+        """
+
+    def has(self, digest: bytes) -> bool:
+        """Whether there is a content of this name, or was before it expired."""
+        return self.size(digest) is not None or self.has_expired(digest)
+
+
+def whole(digest: bytes, content: bytes, place: str) -> bytes:
+    """The content, if it is what its name says; else CorruptionError, by its place."""
+    if hashlib.sha256(content).digest() != digest:
+        raise CorruptionError(f"{place}: the content is not what its name says; restore it from a copy")
+    return content
+
+
+def in_lots(digests: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
+    """The digests, so many at a time."""
+    rest = iter(digests)
+    while lot := [*islice(rest, count)]:
+        yield lot

@@ -1,0 +1,115 @@
+"""Dead letters as whoever looks into them sees them: a verdict, and what its record tells of itself.
+
+A record is told by the observation in it, where a schema that the log holds by now decodes it, else by its key. Neither
+says that it is an observation of this log: that is for the verdict, and for a retry (streams/log/kafka/retries.py).
+
+A retry is another record. Its header `refold-retry-of` has the position of the one that it repeats: partition u32 and
+offset u64, big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from refold.avro.codec import framed_id
+from refold.avro.errors import UndecodableError
+from refold.avro.observation import Observation
+from refold.avro.registry import Registry
+from refold.streams.log.port import LogPort, Position
+from refold.streams.verdicts import Verdict, read_verdict
+
+RETRY_OF = "refold-retry-of"
+_POSITION = struct.Struct(">IQ")
+
+REMEDIES = {
+    "misplaced": "mend the producer: the key is TYPE/ID of what it observes, and the partitioner murmur2 "
+    "(partitioner=murmur2 for librdkafka's clients). A retry puts this one where it belongs",
+    "misidentified": "its content or its id was changed on the way, and which of them is not known: have the producer "
+    "send it again. Where the content is right, observe it anew: save `observation` of refold deadletters show --json "
+    "as a line of a file, and import that with refold import",
+    "undecodable": "these bytes are no observation and a retry changes nothing: mend the producer, and have it send "
+    "again what it meant",
+    "no_such_id": "its writer has a schema that this log does not hold: register that definition with refold types "
+    "--register FILE, then retry. One by another registry's ids stays unknown: mend the producer",
+    "foreign_schema": "the Schema Registry has this schema for something else than this log: mend the producer, or "
+    "register the type it meant with refold types --register FILE, then retry",
+}
+
+
+class Letter(NamedTuple):
+    """A dead letter.
+
+    number: its offset in `.deadletters`. entity: of the observation in the record, else what its key says; empty where
+    that is no text. wire_id: of the schema that its bytes name, None where they name none.
+    """
+
+    number: int
+    verdict: Verdict
+    entity: str
+    wire_id: int | None
+    observation: Observation | None
+
+    @property
+    def position(self) -> Position:
+        """Where the record stands in `.observations`."""
+        return Position(self.verdict.partition, self.verdict.offset)
+
+    @property
+    def type_name(self) -> str:
+        """The type that it seems to be of; empty where nothing tells."""
+        name, slash, _ = self.entity.partition("/")
+        return name if slash else ""
+
+    @property
+    def retry_of(self) -> Position | None:
+        """The record that this one was a retry of, if it was one."""
+        return next((position_in(value) for name, value in self.verdict.headers if name == RETRY_OF), None)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return REMEDIES.get(self.verdict.reason, "a newer release of refold knows what to do about it")
+
+
+def retry_header(of: Position) -> tuple[str, bytes]:
+    """The header of a record that repeats another."""
+    return RETRY_OF, _POSITION.pack(*of)
+
+
+def position_in(given: str | bytes | None) -> Position | None:
+    """The position in that header; None where it has none, for anybody may write headers."""
+    if not isinstance(given, bytes) or len(given) != _POSITION.size:
+        return None
+    return Position(*_POSITION.unpack(given))
+
+
+def letters(log: LogPort) -> Iterator[Letter]:
+    """Every dead letter of a log by the position of its record; CorruptionError where one cannot be read."""
+    for each in log.deadletters():
+        yield letter_of(log.registry, each.offset, read_verdict(each.partition, each.data))
+
+
+def letter_of(registry: Registry, number: int, verdict: Verdict) -> Letter:
+    """What a verdict's record tells, by the schemas that are known."""
+    value = verdict.value or b""
+    try:
+        observation = registry.decode(value)
+    except UndecodableError:
+        return Letter(number, verdict, _key_text(verdict.key), _wire_id(value), None)
+    return Letter(number, verdict, observation.entity, _wire_id(value), observation)
+
+
+def _wire_id(value: bytes) -> int | None:
+    try:
+        return framed_id(value)
+    except UndecodableError:
+        return None
+
+
+def _key_text(key: bytes | None) -> str:
+    try:
+        return (key or b"").decode()
+    except UnicodeDecodeError:
+        return ""

@@ -1,0 +1,125 @@
+"""Writing a log as an archive (archive_form.py): what is recorded at one moment, in the order it was recorded.
+
+Of each partition some records are held at a time, so memory does not grow with the log. A content goes out before the
+first observation that names it, and again only where CONTENTS_REMEMBERED others came between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import merge
+from typing import IO
+
+from refold.avro.blob import references
+from refold.avro.definition import document_text
+from refold.avro.errors import CorruptionError, InputError, UndecodableError, UnknownWireId
+from refold.avro.observation import Observation
+from refold.avro.registry import Hole, TypeVersion
+from refold.streams.cut import Cut
+from refold.streams.exchange.archive_check import Check
+from refold.streams.exchange.archive_form import FORMAT, SYNC_BYTES, Content, Definition, End, Header, Item, write_items
+from refold.streams.exchange.contents import content_or_expired
+from refold.streams.log.port import LogPort, Record, is_hole
+
+RECORDS_HELD = 2048
+CONTENTS_REMEMBERED = 100_000
+
+Progress = Callable[[int], None]
+"""Told how many more records were read."""
+
+
+def write_archive(file: IO[bytes], log: LogPort, cut: Cut, now_ms: int, progress: Progress = lambda read: None) -> End:
+    """Archive a log that stands still (`LogPort.still`), at its end `cut`; what is in it, counted.
+
+    now_ms: the time, in milliseconds: the archive answers no later one. CorruptionError where the log is damaged.
+    """
+    archived_at = now_ms if log.archived_at is None else min(now_ms, log.archived_at)
+    header = Header(FORMAT, str(cut), archived_at, log.forked_from)
+    sync_marker = hashlib.sha256(f"{header}".encode()).digest()[:SYNC_BYTES]
+    return write_items(file, _Outgoing(log, cut, progress).items(header), sync_marker)
+
+
+class _Outgoing:
+    """The items of one archive."""
+
+    def __init__(self, log: LogPort, cut: Cut, progress: Progress) -> None:
+        self._log = log
+        self._cut = cut
+        self._progress = progress
+        self._check = Check()
+        self._remembered: dict[bytes, None] = {}
+
+    def items(self, header: Header) -> Iterator[Item]:
+        """All of them, each held to the rules that its reader will hold it to."""
+        self._take(header)
+        yield header
+        definitions = deque(place for place in self._log.registry.places() if place.offset < self._cut.schemas)
+        for record in self._records():
+            while definitions and (definitions[0].registered_at <= record.recorded_at or self._lacks(record)):
+                yield self._definition(definitions.popleft())
+            observation = self._take(record)
+            if observation is not None:
+                yield from self._contents(record, observation)
+            yield record
+            self._progress(1)
+        while definitions:
+            yield self._definition(definitions.popleft())
+        rest: list[Item] = [*self._log.deadletters(), *self._log.markers()]
+        for item in rest:
+            self._take(item)
+            yield item
+        self._check.finish()
+
+    def _lacks(self, record: Record) -> bool:
+        """Whether its definition has not come yet: another broker's clock, which is ahead, gave that its time."""
+        if is_hole(record):
+            return False
+        try:
+            self._check.registry.decode(record.data)
+        except UnknownWireId:
+            return True
+        except UndecodableError:
+            pass
+        return False
+
+    def _take(self, item: Item) -> Observation | None:
+        try:
+            return self._check.take(item)
+        except InputError as error:
+            raise CorruptionError(f"{self._log.url}: {error}; run refold verify") from error
+
+    def _records(self) -> Iterator[Record]:
+        """Those of all partitions in the order of recorded_at, which never falls in any."""
+        at_once = max(8, RECORDS_HELD // len(self._cut.offsets))
+        parts = [self._partition(partition, end, at_once) for partition, end in self._cut.offsets.items()]
+        return merge(*parts, key=lambda record: (record.recorded_at, record.partition))
+
+    def _partition(self, partition: int, end: int, at_once: int) -> Iterator[Record]:
+        for start in range(0, end, at_once):
+            for record in self._log.places(partition, start, min(start + at_once, end)):
+                yield record._replace(data=self._log.registry.embedded(record.data)) if not is_hole(record) else record
+
+    def _definition(self, place: TypeVersion | Hole) -> Definition:
+        text = document_text(place.definition) if isinstance(place, TypeVersion) else ""
+        item = Definition(place.offset, place.registered_at, text)
+        self._take(item)
+        return item
+
+    def _contents(self, record: Record, observation: Observation) -> Iterator[Content]:
+        for blob in references(observation.patch.values(), self._log.blob):
+            if blob.hash in self._remembered:
+                continue
+            content = content_or_expired(self._log, blob.hash)
+            if content is None:
+                raise CorruptionError(
+                    f"observations {record.partition}={record.offset}: the content {blob.hash.hex()} of "
+                    f"{observation.entity} is not in the store; put it back into blobs/, then archive again"
+                )
+            self._remembered[blob.hash] = None
+            if len(self._remembered) > CONTENTS_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+            item = Content(blob.hash, content)
+            self._take(item)
+            yield item

@@ -1,0 +1,156 @@
+"""The form of an archive: a whole log as one Avro container file, its items in the order of the log.
+
+An item is one record of a union. They stand as
+1. one `header`: the format's number, the cut of all that is archived (with the origin's log id), when that was;
+2. `definition`, `content` and `observation` items, by recorded_at and registered_at as far as the order of each
+   partition and of the definitions lets them: a definition before what was recorded in the same millisecond, and before
+   every observation that it reads; each partition's observations by offset without gaps, a content somewhere before
+   the first observation that names it. An offset without an observation, as one with a verdict has, is an
+   `observation` with its recorded_at, an empty entity, an id of zeros and no data;
+3. `deadletter` and `marker` items;
+4. one `end`: how many there are of each, and the SHA-256 over the deterministic CBOR of [kind, its fields in order] of
+   every item before it. Nothing stands behind the end, so a file cut short and a changed one are told from a whole one.
+
+What can be made again is not in it: tables, changes, snapshots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, NamedTuple, TypeAlias
+
+import cbor2
+
+from refold.avro.derive import LONG, TEXT, record
+from refold.avro.nodes import ID, emit, nullable
+from refold.streams.log.port import DeadLetter, Marked, Record
+
+FORMAT = 1
+NAME = "refold.archive.item"
+BLOCK_BYTES = 256 << 10
+SYNC_BYTES = 16
+_INT = {"type": "int"}
+_BYTES = {"type": "bytes"}
+
+
+class Header(NamedTuple):
+    """format: FORMAT; cut: the text of the point archived; archived_at in milliseconds.
+
+    forked_from: the id of the log that the archived one was forked from, where it was.
+    """
+
+    format: int
+    cut: str
+    archived_at: int
+    forked_from: bytes | None
+
+
+class Definition(NamedTuple):
+    """A type definition at its offset of `.schemas`, as JSON text; empty where the place registers nothing.
+
+    registered_at in milliseconds.
+    """
+
+    offset: int
+    registered_at: int
+    definition: str
+
+
+class Content(NamedTuple):
+    """A content that observations name by its SHA-256."""
+
+    sha256: bytes
+    content: bytes
+
+
+class End(NamedTuple):
+    """How many items of each kind stand before it, and the SHA-256 over them."""
+
+    definitions: int
+    observations: int
+    contents: int
+    deadletters: int
+    markers: int
+    sha256: bytes
+
+
+Item: TypeAlias = Header | Definition | Content | Record | DeadLetter | Marked
+Ended: TypeAlias = Item | End
+
+KINDS: dict[str, type[Any]] = {
+    "header": Header,
+    "definition": Definition,
+    "content": Content,
+    "observation": Record,
+    "deadletter": DeadLetter,
+    "marker": Marked,
+    "end": End,
+}
+_FIELDS: dict[str, dict[str, Any]] = {
+    "header": {"format": _INT, "cut": TEXT, "archived_at": LONG, "forked_from": nullable(_BYTES)},
+    "definition": {"offset": LONG, "registered_at": LONG, "definition": TEXT},
+    "content": {"sha256": ID, "content": _BYTES},
+    "observation": {
+        "partition": _INT, "offset": LONG, "recorded_at": LONG, "entity": TEXT, "id": ID, "data": _BYTES,
+    },
+    "deadletter": {"partition": _INT, "offset": LONG, "data": _BYTES},
+    "marker": {"name": TEXT, "cut": TEXT, "marked_at": LONG},
+    "end": {
+        "definitions": LONG, "observations": LONG, "contents": LONG, "deadletters": LONG, "markers": LONG,
+        "sha256": ID,
+    },
+}  # fmt: skip
+_BRANCHES = {kind: record(f"refold.archive.{kind}", **fields) for kind, fields in _FIELDS.items()}
+SCHEMA = emit(record(NAME, item=list(_BRANCHES.values())))
+_KIND_OF: dict[type[Any], str] = {each: kind for kind, each in KINDS.items()}
+
+
+class Tally:
+    """Counts and hashes items as they pass, on their way out or in."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(KINDS, 0)
+        self._digest = hashlib.sha256()
+
+    def take(self, item: Item) -> None:
+        """One more item before the end."""
+        kind = _KIND_OF[type(item)]
+        self.counts[kind] += 1
+        self._digest.update(cbor2.dumps([kind, *item]))
+
+    def end(self) -> End:
+        """The end of what was taken."""
+        found = self.counts
+        return End(
+            found["definition"], found["observation"], found["content"], found["deadletter"], found["marker"],
+            self._digest.digest(),
+        )  # fmt: skip
+
+
+def write_items(file: IO[bytes], items: Iterable[Item], sync_marker: bytes) -> End:
+    """Write an archive of these items, and its end; equal items and sync markers (SYNC_BYTES) give equal files."""
+    import fastavro
+
+    tally = Tally()
+
+    def data() -> Iterator[dict[str, Any]]:
+        for item in items:
+            tally.take(item)
+            yield _datum(item)
+        yield _datum(tally.end())
+
+    schema = fastavro.parse_schema(SCHEMA)
+    fastavro.writer(file, schema, data(), codec="deflate", sync_interval=BLOCK_BYTES, sync_marker=sync_marker)
+    return tally.end()
+
+
+def _datum(item: Ended) -> dict[str, Any]:
+    return {"item": (f"refold.archive.{_KIND_OF[type(item)]}", item._asdict())}
+
+
+def item_of(datum: Any) -> Ended:
+    """The item behind a datum that was read with its record's name."""
+    name, fields = datum["item"]
+    found: Ended = KINDS[name.removeprefix("refold.archive.")](**fields)
+    return found

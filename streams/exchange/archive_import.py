@@ -1,0 +1,156 @@
+"""Making a `file:` log of an archive: the same records at the same places and times, folded again.
+
+1. `check`: read the file to its end and hold every item to the rules (archive_check.py). Nothing is written.
+2. `restore`: make the folder a log that is not there yet (streams/rocks/layout.py), read the file again, held to
+   the same rules, and write contents, definitions, records, dead letters and markers; records are folded on the way,
+   and a definition is taken up where it stands. Last comes what the log is: the archive, or its fork.
+3. Close the database, then let the folder be a log by one rename.
+What stops step 2 removes what it wrote; a kill leaves a folder that is no log, and the next import starts in it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from refold.avro.blob import references
+from refold.avro.errors import InputError
+from refold.avro.observation import Observation
+from refold.avro.registry import Hole, TypeVersion
+from refold.streams.blobs.beside import store_beside
+from refold.streams.blobs.store import ContentStore
+from refold.streams.cut import Cut
+from refold.streams.exchange.archive_check import Check, runnable
+from refold.streams.exchange.archive_form import Content, Definition, Header, Item
+from refold.streams.exchange.archive_reading import read_items
+from refold.streams.exchange.files import ExchangeFile
+from refold.streams.exchange.reading import Progress
+from refold.streams.log.file.records import Identity
+from refold.streams.log.file.restore import Restorer, forked
+from refold.streams.log.port import DeadLetter, Marked, Record
+from refold.streams.rocks.database import Database
+from refold.streams.table.batch import Arrived
+
+BATCH_RECORDS = 1000
+BATCH_BYTES = 8 << 20
+
+Places: TypeAlias = list[TypeVersion | Hole]
+
+
+class Archive:
+    """An archive file, found good; `cut` is the point it reaches."""
+
+    def __init__(self, file: ExchangeFile, progress: Progress | None = None) -> None:
+        """Step 1. InputError names file and item."""
+        self._file = file
+        check = Check()
+        for _ in _checked(file, check, progress):
+            pass
+        self.header: Header = check.header
+        self.cut: Cut = check.cut
+        self._places = list(check.registry.places())
+        self._through = _taken_up(file, self._places)
+
+    def restore(
+        self, path: Path, fork_id: bytes | None = None, progress: Progress | None = None, blobs: str | None = None
+    ) -> Identity:
+        """Steps 2 and 3; durable on return. fork_id: 16 bytes, to be the id of a log that goes on from the archive.
+
+        blobs: the URL of the store its contents go to, where it is not the folder beside the log.
+        """
+        with Database.building(path) as database:
+            partitions = len(self.cut.offsets)
+            found = Identity(self.cut.log_id, partitions, self.header.archived_at, self.header.forked_from)
+            identity = found if fork_id is None else forked(found, fork_id)
+            restorer = Restorer(database, partitions, identity.id)
+            writer = _Writer(restorer, store_beside(path, blobs, make=True), self._places, self._through)
+            check = Check()
+            for item, observation in _checked(self._file, check, progress):
+                writer.take(item, observation)
+            if check.header != self.header or check.cut != self.cut:
+                raise InputError(f"{self._file.shown}: it changed while it was read; import it again")
+            writer.flush()
+            restorer.become(identity)
+        return identity
+
+
+class _Writer:
+    """Hands items to the log in batches."""
+
+    def __init__(self, restorer: Restorer, blobs: ContentStore, places: Places, through: list[int]) -> None:
+        self._restorer = restorer
+        self._blobs = blobs
+        self._places = places
+        self._through = through
+        self._taken_up = 0
+        self._waiting: list[Record] = []
+        self._arrived: list[Arrived] = []
+        self._waiting_bytes = 0
+
+    def take(self, item: Item, observation: Observation | None) -> None:
+        match item:
+            case Record():
+                if observation is not None:
+                    self._require_contents(item, observation)
+                    self._arrived.append(Arrived(item, observation))
+                self._waiting.append(item)
+                self._waiting_bytes += len(item.data)
+                if len(self._waiting) >= BATCH_RECORDS or self._waiting_bytes >= BATCH_BYTES:
+                    self.flush()
+            case Definition() if item.offset >= self._taken_up:
+                self.flush()
+                end = self._through[item.offset]
+                self._restorer.take_up(self._places[self._taken_up : end])
+                self._taken_up = end
+            case Content():
+                self._blobs.put(item.sha256, item.content)
+            case DeadLetter():
+                self._restorer.put_deadletter(item)
+            case Marked():
+                self._restorer.put_marker(item)
+
+    def flush(self) -> None:
+        if self._waiting:
+            self._restorer.restore(self._waiting, self._arrived)
+            self._waiting, self._arrived, self._waiting_bytes = [], [], 0
+
+    def _require_contents(self, record: Record, observation: Observation) -> None:
+        for blob in references(observation.patch.values(), self._blobs.get):
+            if not self._blobs.has(blob.hash):
+                raise InputError(f"the archive lacks the content {blob.hash.hex()} of {record.entity}; export it again")
+
+
+def _checked(file: ExchangeFile, check: Check, progress: Progress | None) -> Iterator[tuple[Item, Observation | None]]:
+    """Every item that keeps the rules; InputError names file and item."""
+    for place, item in read_items(file, progress):
+        try:
+            observation = check.take(item)
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from error
+        yield item, observation
+    try:
+        check.finish()
+    except InputError as error:
+        raise InputError(f"{file.shown}: {error}") from error
+
+
+def _taken_up(file: ExchangeFile, places: Places) -> list[int]:
+    """For each definition up to which offset definitions are taken up when it comes.
+
+    One whose custom code is no longer here cannot fold: it is passed over for the next of its type that can, which is
+    then taken up in its place, with all between. Of each type the newest must be able to.
+    """
+    next_runnable: dict[str, int] = {}
+    through = [place.offset + 1 for place in places]
+    for version in reversed([place for place in places if isinstance(place, TypeVersion)]):
+        name = version.definition.name
+        problem = runnable(version.definition)
+        if problem is None:
+            next_runnable[name] = version.offset
+        elif name not in next_runnable:
+            raise InputError(f"{file.shown}: definition {version.offset}: {problem}") from problem
+        through[version.offset] = next_runnable[name] + 1
+    for offset in reversed(range(len(through))):
+        through[offset] = max(through[offset : through[offset]])
+    return through

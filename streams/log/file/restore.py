@@ -1,0 +1,126 @@
+"""Writing a log as it was elsewhere: records keep partition, offset and recorded_at, definitions registered_at.
+
+It is done on a database that is not a log yet (Database.building), so there is nothing to be mended after a crash.
+An archived log keeps the origin's id and takes nothing more, for what stood behind one cut would differ from what the
+origin holds there. A fork has an id of its own, and goes on:
+1. in one write, give the log record the new id and the origin's as `forked_from`, each marker the new id, and remove
+   the manifests, which are the origin's;
+2. sync. The origin's cuts are refused from then on; markers, times, versions and offsets name the same points.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from refold.avro.errors import InputError, LockedError
+from refold.avro.registry import Hole, Registry, TypeVersion
+from refold.streams.cut import parse_cut
+from refold.streams.log.file import records
+from refold.streams.log.file.owner import Owner
+from refold.streams.log.file.records import Identity
+from refold.streams.log.marked import MARKER, marker_key, marker_value
+from refold.streams.log.port import DeadLetter, Marked, Record
+from refold.streams.rocks.database import Database
+from refold.streams.table import keys
+from refold.streams.table.batch import Arrived
+from refold.streams.table.gaps import TABLE, table_record
+
+
+class Restorer(Owner):
+    """The owner of a log under restoration; log_id is the id that markers are to have."""
+
+    def __init__(self, database: Database, partitions: int, log_id: bytes) -> None:
+        # Times are given, never made: what a definition's taking up writes between has the time of the last record.
+        super().__init__(database, Registry(), partitions, lambda: 0)
+        self._log_id = log_id
+
+    def restore(self, places: Sequence[Record], arrived: Sequence[Arrived]) -> None:
+        """Write records, in the order of recorded_at and each at its partition's next offset, and fold those that are
+        no holes."""
+        progress = self._next_progress()
+        progress.recorded_at = max(progress.recorded_at, *(record.recorded_at for record in places))
+        write = self._database.batch()
+        for record in places:
+            progress.observations[record.partition] = record.offset + 1
+            write.put("observations", keys.position_key(record.partition, record.offset), keys.record_value(record))
+        self._tables.fold(arrived, write, records.Outcome(progress, write))
+        self._commit(write, progress, sync=False)
+
+    def take_up(self, places: Sequence[TypeVersion | Hole]) -> None:
+        """Register definitions at the next offsets, and fold by the last of each type."""
+        progress = self._next_progress()
+        write = self._database.batch()
+        newest: dict[str, int] = {}
+        for place in places:
+            definition = place.definition if isinstance(place, TypeVersion) else None
+            value = records.schema_value(definition, place.registered_at)
+            write.put("schemas", records.schema_key(place.offset), value)
+            if definition is None:
+                self._registry.skip(place.registered_at)
+            else:
+                self._registry.add(definition, place.registered_at)
+                newest[definition.name] = place.offset
+        progress.recorded_at = max(progress.recorded_at, places[-1].registered_at)
+        self._commit(write, progress, sync=False)
+        for offset in newest.values():
+            self._redefine(offset)
+
+    def put_deadletter(self, item: DeadLetter) -> None:
+        """Keep a verdict where it stood."""
+        write = self._database.batch()
+        write.put("deadletters", keys.position_key(item.partition, item.offset), item.data)
+        self._database.write(write, sync=False)
+
+    def put_marker(self, marked: Marked) -> None:
+        """Keep a marker, at the same point of this log."""
+        self.mark(_moved(marked, self._log_id), replace=True)
+
+    def become(self, identity: Identity) -> None:
+        """The last write: what log this is."""
+        write = self._database.batch()
+        write.put("meta", records.LOG, records.log_record(identity))
+        write.put("meta", TABLE, table_record({}))
+        self._database.write(write, sync=True)
+
+
+def forked(identity: Identity, new_id: bytes) -> Identity:
+    """The identity of a log that goes on from an archived one."""
+    return Identity(new_id, identity.partitions, None, identity.id)
+
+
+def fork(path: str | os.PathLike[str], new_id: bytes) -> Identity:
+    """Let an archived log go on under an id of its own (16 bytes); durable on return.
+
+    InputError: it is no archived log. LockedError: a process has it open to write.
+    """
+    try:
+        database = Database.open(path)
+    except LockedError as error:
+        raise LockedError(f"{path}: a running process has this log open; end it, then fork again") from error
+    with database:
+        identity = records.read_log_record(database)
+        if identity is None or identity.archived_at is None:
+            raise InputError(
+                f"{path}: this log was not imported from an archive, or is a fork: it takes appends as it is"
+            )
+        after = forked(identity, new_id)
+        write = database.batch()
+        write.put("meta", records.LOG, records.log_record(after))
+        for key, _ in database.scan("manifests"):
+            if not key.startswith(MARKER):
+                write.delete("manifests", key)  # the origin's epochs: this log seals its own
+        for marked in records.read_markers(database):
+            write.put("manifests", marker_key(marked.name), marker_value(_moved(marked, new_id)))
+        database.write(write, sync=True)
+    return after
+
+
+def _moved(marked: Marked, log_id: bytes) -> Marked:
+    """The same marker in a log of another id; one whose cut cannot be read stays, for verify to name."""
+    try:
+        cut = parse_cut(marked.cut)
+    except InputError:
+        return marked
+    return marked._replace(cut=str(replace(cut, log_id=log_id)))

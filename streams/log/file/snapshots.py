@@ -1,0 +1,161 @@
+"""The epochs of a `file:` log, in two column families of its database.
+
+snapshots  partition u16, offset u64             -> a record as it was written
+manifests  "epoch/", the epoch                   -> a manifest
+           "pin/" or "tomb/", the epoch          -> streams/snapshots/stored.py
+meta       "snapshots"                           -> CBOR {partition: next offset}, CRC-32C
+
+A record and the next offset are one write. `seal` syncs, and the write-ahead log is one for all families: what was
+appended before is durable then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import cbor2
+
+from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.checksum import sealed, unsealed
+from refold.streams.rocks.database import Database
+from refold.streams.snapshots.manifest import KEY_BYTES, PREFIX, Epoch, epoch_of
+from refold.streams.snapshots.store import Cleared, Pin, SnapshotReader, SnapshotStore, Tomb
+from refold.streams.snapshots.stored import PIN, TOMB, pin_of, pin_value, tomb_of, tomb_value
+from refold.streams.table import keys
+
+NEXT = b"snapshots"
+REMOVED_AT_ONCE = 1_000
+# From so much on the tables are rewritten: else the device has its room back only when more is written there.
+COMPACTED_BYTES = 16 << 20
+
+
+class FileSnapshotReader(SnapshotReader):
+    """Reads through whatever database its log reads through by then."""
+
+    def __init__(self, view: Callable[[], Database]) -> None:
+        self._view = view
+
+    def epochs(self, partition: int) -> Sequence[Epoch]:
+        first = PREFIX + partition.to_bytes(2, "big")
+        after = PREFIX + (partition + 1).to_bytes(2, "big")
+        rows = self._view().scan("manifests", first, after)
+        return [epoch_of(key) for key, _ in rows if len(key) == KEY_BYTES]  # verify names others
+
+    def manifest_bytes(self, epoch: Epoch) -> bytes | None:
+        return self._view().get("manifests", epoch.key)
+
+    def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        first, stop = keys.position_key(partition, start), keys.position_key(partition, end)
+        for key, data in self._view().scan("snapshots", first, stop):
+            yield keys.POSITION.unpack(key)[1], data
+
+    def pins(self) -> Sequence[Pin]:
+        return [pin_of(epoch, value) for epoch, value in self._named(PIN)]
+
+    def tombs(self) -> Iterator[Tomb]:
+        return (tomb_of(epoch, value) for epoch, value in self._named(TOMB))
+
+    def _named(self, prefix: bytes) -> Iterator[tuple[Epoch, bytes]]:
+        for key, value in self._view().scan("manifests", prefix, prefix[:-1] + b"0"):
+            yield epoch_of(key.removeprefix(prefix)), value
+
+
+class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
+    """The owner's side."""
+
+    def __init__(self, database: Database, partitions: int) -> None:
+        super().__init__(lambda: database)
+        self._database = database
+        self._next = next_offsets(database, partitions)
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Append no more: who is writing an epoch gets an error."""
+        self._stopped = True
+
+    def end(self, partition: int) -> int:
+        return self._next[partition]
+
+    def append(self, partition: int, data: bytes) -> None:
+        if self._stopped:
+            raise StorageError("the log is being closed")
+        write = self._database.batch()
+        offset = self._next[partition]
+        write.put("snapshots", keys.position_key(partition, offset), data)
+        after = {**self._next, partition: offset + 1}
+        write.put("meta", NEXT, sealed(cbor2.dumps(after)))
+        self._database.write(write, sync=False)
+        self._next = after
+
+    def seal(self, epoch: Epoch, data: bytes) -> None:
+        self._put(epoch.key, data)
+
+    def pin(self, pin: Pin) -> None:
+        self._put(PIN + pin.epoch.key, pin_value(pin))
+
+    def unpin(self, epoch: Epoch) -> None:
+        write = self._database.batch()
+        write.delete("manifests", PIN + epoch.key)
+        self._database.write(write, sync=True)
+
+    def bury(self, *tombs: Tomb) -> None:
+        write = self._database.batch()
+        for tomb in tombs:
+            write.put("manifests", TOMB + tomb.epoch.key, tomb_value(tomb))
+            write.delete("manifests", tomb.epoch.key)
+        self._database.write(write, sync=True)
+
+    def clear(
+        self, partition: int, kept: Sequence[tuple[int, int]], forgotten: Sequence[Epoch], *, dry_run: bool = False
+    ) -> Cleared:
+        found = Cleared()
+        at, end = 0, self._next[partition]
+        for start, stop in [*sorted(kept), (end, end)]:
+            found = found.plus(self._remove(partition, at, start, dry_run=dry_run))
+            at = max(at, stop)
+        if dry_run or not (found.records or forgotten):
+            return found
+        write = self._database.batch()
+        for epoch in forgotten:
+            write.delete("manifests", TOMB + epoch.key)
+        self._database.write(write, sync=True)
+        return found
+
+    def _remove(self, partition: int, start: int, stop: int, *, dry_run: bool) -> Cleared:
+        records = removed_bytes = 0
+        write = self._database.batch()
+        for offset, data in self.records(partition, start, stop):
+            records += 1
+            removed_bytes += len(data)
+            if dry_run:
+                continue
+            write.delete("snapshots", keys.position_key(partition, offset))
+            if records % REMOVED_AT_ONCE == 0:
+                self._database.write(write, sync=False)
+                write = self._database.batch()
+        if records and not dry_run:
+            self._database.write(write, sync=False)
+            if removed_bytes >= COMPACTED_BYTES:
+                first, after = keys.position_key(partition, start), keys.position_key(partition, stop)
+                self._database.compact("snapshots", first, after)
+        return Cleared(records, removed_bytes)
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        write = self._database.batch()
+        write.put("manifests", key, value)
+        self._database.write(write, sync=True)
+
+
+def next_offsets(database: Database, partitions: int) -> dict[int, int]:
+    """By partition, the next offset of `.snapshots`; CorruptionError where that is damaged."""
+    packed = database.get("meta", NEXT)
+    if packed is None:
+        return dict.fromkeys(range(partitions), 0)
+    data = unsealed(packed, "the log's record of its next offsets of .snapshots")
+    try:
+        found = {int(partition): int(offset) for partition, offset in cbor2.loads(data).items()}
+    except (cbor2.CBORDecodeError, ValueError, TypeError, AttributeError) as error:
+        raise CorruptionError(f"the log's next offsets of .snapshots cannot be read: {error}") from error
+    if found.keys() != set(range(partitions)):
+        raise CorruptionError(f"the log's next offsets of .snapshots are not of {partitions} partitions")
+    return found

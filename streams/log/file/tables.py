@@ -1,0 +1,77 @@
+"""A `file:` log's table as it is at one moment, for sealing epochs while the fold goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+
+from refold.avro.registry import Registry
+from refold.streams.log.file.records import Progress
+from refold.streams.rocks.database import Database
+from refold.streams.snapshots.cold import closings
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.table import Standing
+from refold.streams.snapshots.touched import Touched
+from refold.streams.table import keys
+from refold.streams.table.pinned import PinnedTable
+
+
+class TableViews:
+    """The tables of all partitions at the moment this is made, between two batches. `release` it.
+
+    touched: what is known of the latest records of each partition.
+    """
+
+    def __init__(
+        self, database: Database, registry: Registry, partitions: int, progress: Progress,
+        touched: Mapping[int, Touched],
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._partitions = partitions
+        self._progress = progress
+        self._known = touched
+        self._schemas = len(registry)
+        self._types = registry.fingerprints()
+        self._closing = closings(registry)
+        self._states = database.pin("state")
+
+    def each(self) -> list[PinnedTable]:
+        """A view of each partition that has records."""
+        return [
+            PinnedTable(
+                self._states,
+                self._standing(partition, offset),
+                self._partitions,
+                partial(self._touched, partition, end=offset),
+            )
+            for partition, offset in self._progress.observations.items()
+            if offset
+        ]
+
+    def release(self) -> None:
+        """Let go of them."""
+        self._states.release()
+
+    def _touched(self, partition: int, start: int, end: int) -> Iterable[str]:
+        known = self._known[partition].between(start, end)
+        return self._named(partition, start, end) if known is None else known
+
+    def _named(self, partition: int, start: int, end: int) -> Iterator[str]:
+        first, stop = keys.position_key(partition, start), keys.position_key(partition, end)
+        names = (keys.record_entity(value) for _, value in self._database.scan("observations", first, stop))
+        return filter(None, names)  # a hole is of none
+
+    def _standing(self, partition: int, offset: int) -> Standing:
+        key = keys.position_key(partition, offset - 1)
+        last = keys.record_of(key, self._database.get("observations", key) or b"")
+        first, stop = keys.position_key(partition, 0), keys.position_key(partition + 1, 0)
+        dead = self._database.last("deadletters", first, stop)
+        return Standing(
+            epoch=Epoch(partition, offset, self._schemas),
+            entities=self._progress.entities[partition],
+            observations=self._progress.distinct[partition],
+            recorded_at=last.recorded_at,
+            deadletters=0 if dead is None else keys.deadletter_position(dead[0])[1] + 1,
+            types=self._types,
+            closing=self._closing,
+        )

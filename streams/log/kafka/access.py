@@ -1,0 +1,200 @@
+"""What each role needs of Kafka's access lists, and no more.
+
+    producer   records observations, registers types
+    worker     folds: reads the log, writes what comes of it, in the workers' group and in transactions
+    reader     asks questions, rebuilds, verifies
+    sink       carries state elsewhere: it reads, and keeps its position in its store
+    admin      makes the log, marks and pins points, retries dead letters, rewinds groups, looks at access lists
+
+Names are whole wherever they can be: what begins with `agents.` may be the log `agents.eu` too. Nobody may delete a
+topic or records, or alter access lists. Describe comes with Read, Write and Alter, DescribeConfigs with AlterConfigs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from refold.avro.errors import InputError
+
+ROLES = ("producer", "worker", "reader", "sink", "admin")
+TOPIC, GROUP, TRANSACTIONAL_ID, CLUSTER = "topic", "group", "transactional-id", "cluster"
+CLUSTER_NAME = "kafka-cluster"
+ANYTHING, ANYBODY = "*", "User:*"
+ALL, READ, WRITE, CREATE, ALTER = "All", "Read", "Write", "Create", "Alter"
+DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = "Describe", "DescribeConfigs", "AlterConfigs"
+_IMPLIED = {DESCRIBE: {READ, WRITE, "Delete", ALTER}, DESCRIBE_CONFIGS: {ALTER_CONFIGS}}
+_PRINCIPAL = re.compile(r"[A-Za-z]+:[^\s'\"][^'\"\n]*\Z")
+_READ_ONLY = ("changes", "deadletters", "manifests", "observations", "schemas", "snapshots")
+_FOLD_WRITES = ("changes", "deadletters", "manifests", "snapshots")
+_ADMIN_WRITES = ("manifests", "observations", "schemas", "snapshots")
+# What a client looks at before it writes: definitions, markers, and up to where verdicts are given.
+_LOOKED_AT = ("deadletters", "manifests", "schemas")
+
+
+class Grant(NamedTuple):
+    """One operation on one resource; is_prefix: on all whose names begin so."""
+
+    kind: str
+    name: str
+    operation: str
+    is_prefix: bool = False
+
+    def __str__(self) -> str:
+        if self.kind == CLUSTER:
+            return f"{self.operation} on the cluster"
+        what = self.kind.replace("-", " ")
+        return f"{self.operation} on {f'every {what} from' if self.is_prefix else f'the {what}'} {self.name}"
+
+
+class Held(NamedTuple):
+    """One entry of an access list as the broker has it."""
+
+    principal: str
+    grant: Grant
+    host: str
+    is_denial: bool
+
+
+class Asked(NamedTuple):
+    """What an entry is asked for: a log by its prefix, roles, whether its key ring's topic is used, and consumer
+    groups of one's own."""
+
+    prefix: str
+    roles: Sequence[str]
+    keys: bool = False
+    groups: Sequence[str] = ()
+
+
+def needed(asked: Asked) -> list[Grant]:
+    """Everything that the roles need together, in order, each once."""
+    found = dict.fromkeys(grant for role in asked.roles for grant in _of_role(role, asked))
+    held = [Held("", grant, ANYTHING, is_denial=False) for grant in found]
+    # What another one brings with it is not asked for.
+    return sorted(grant for grant in found if not any(each.grant != grant and _allows(each, grant) for each in held))
+
+
+def missing(wanted: Iterable[Grant], held: Sequence[Held]) -> list[tuple[Grant, Held | None]]:
+    """What is not allowed, each with the entry that denies it, if one does.
+
+    An entry for a single host allows it on that host alone, and counts as none.
+    """
+    found: list[tuple[Grant, Held | None]] = []
+    for grant in wanted:
+        denial = next((each for each in held if each.is_denial and _denies(each, grant)), None)
+        if denial is not None or not any(_allows(each, grant) for each in held):
+            found.append((grant, denial))
+    return found
+
+
+def extra(wanted: Sequence[Grant], held: Sequence[Held], principal: str, prefix: str) -> list[Grant]:
+    """What the principal may do on the log's own resources that was not asked for."""
+    needless: list[Grant] = []
+    for each in held:
+        is_asked = each.grant in wanted or any(_brings(grant, each.grant) for grant in wanted)
+        if each.principal == principal and not each.is_denial and not is_asked and _touches(each.grant, prefix):
+            needless.append(each.grant)
+    return sorted(set(needless))
+
+
+def commands(grants: Iterable[Grant], principal: str, servers: str) -> list[str]:
+    """What gives a principal the grants: lines for a shell, as few as can be."""
+    by_name: dict[tuple[str, bool, str], list[str]] = {}
+    for grant in grants:
+        by_name.setdefault((grant.kind, grant.is_prefix, grant.name), []).append(grant.operation)
+    by_operations: dict[tuple[str, bool, tuple[str, ...]], list[str]] = {}
+    for (kind, is_prefix, name), operations in by_name.items():
+        by_operations.setdefault((kind, is_prefix, tuple(sorted(set(operations)))), []).append(name)
+    return [
+        " ".join([
+            f"kafka-acls.sh --bootstrap-server {servers} --add --allow-principal '{principal}'",
+            *(f"--operation {each}" for each in operations),
+            *(["--cluster"] if kind == CLUSTER else [f"--{kind} {name}" for name in names]),
+            *(["--resource-pattern-type prefixed"] if is_prefix else []),
+        ])
+        for (kind, is_prefix, operations), names in by_operations.items()
+    ]  # fmt: skip
+
+
+def lacking(grant: Grant, principal: str, servers: str) -> str:
+    """What is said where the broker denies something."""
+    (command,) = commands([grant], principal, servers)
+    return (
+        f"{principal} lacks {grant}; a Kafka administrator grants it: {command} (what a whole role needs: refold acl)"
+    )
+
+
+def check_principal(text: str) -> str:
+    """A principal as access lists name it; InputError."""
+    if not _PRINCIPAL.match(text):
+        raise InputError(f"--principal {text!r}: give User:NAME, as the broker names who connects")
+    return text
+
+
+def _of_role(role: str, asked: Asked) -> Iterator[Grant]:
+    """All that one role needs."""
+    prefix, group = asked.prefix, f"refold.{asked.prefix}"
+    if role in ("reader", "sink", "worker", "admin"):
+        yield from _topics(prefix, _READ_ONLY, READ, DESCRIBE_CONFIGS)
+        yield Grant(GROUP, group, READ if role == "worker" else DESCRIBE)
+    if role == "producer":
+        yield from _topics(prefix, _READ_ONLY, DESCRIBE, DESCRIBE_CONFIGS)
+        yield from _topics(prefix, _LOOKED_AT, READ)
+        yield from _topics(prefix, ("observations", "schemas"), WRITE)
+        yield Grant(GROUP, group, DESCRIBE)
+    if role == "worker":
+        yield from _topics(prefix, _FOLD_WRITES, WRITE)
+        yield Grant(GROUP, f"{group}.agents.", READ, is_prefix=True)
+        yield Grant(TRANSACTIONAL_ID, f"{group}.fold.", WRITE, is_prefix=True)
+    if role in ("worker", "admin"):
+        yield Grant(TRANSACTIONAL_ID, f"{group}.snapshots.", WRITE, is_prefix=True)
+    if role == "admin":
+        yield from _topics(prefix, _READ_ONLY, CREATE, ALTER_CONFIGS)
+        yield from _topics(prefix, _ADMIN_WRITES, WRITE)
+        yield Grant(CLUSTER, CLUSTER_NAME, DESCRIBE)
+    if asked.keys and role != "worker":
+        yield from _topics(prefix, ("keys",), READ, DESCRIBE_CONFIGS)
+        # Whoever seals the first content makes the topic.
+        yield from _topics(prefix, ("keys",), *([WRITE, CREATE] if role in ("producer", "admin") else []))
+    for each in asked.groups:
+        yield Grant(GROUP, each, READ)
+
+
+def _topics(prefix: str, names: Iterable[str], *operations: str) -> Iterator[Grant]:
+    for name in names:
+        for operation in operations:
+            yield Grant(TOPIC, f"{prefix}.{name}", operation)
+
+
+def _covers(held: Grant, wanted: Grant) -> bool:
+    """Whether an entry is about everything that is wanted."""
+    if held.kind != wanted.kind:
+        return False
+    if held.is_prefix:
+        return wanted.name.startswith(held.name)
+    return held.name == ANYTHING or (held.name == wanted.name and not wanted.is_prefix)
+
+
+def _brings(held: Grant, wanted: Grant) -> bool:
+    """Whether who may do the one may do the other."""
+    operations = {ALL, wanted.operation} | _IMPLIED.get(wanted.operation, set())
+    return held.operation in operations and _covers(held, wanted)
+
+
+def _allows(held: Held, wanted: Grant) -> bool:
+    return not held.is_denial and held.host == ANYTHING and _brings(held.grant, wanted)
+
+
+def _denies(held: Held, wanted: Grant) -> bool:
+    """Whether an entry forbids a part of it, at least."""
+    is_part = wanted.is_prefix and held.grant.kind == wanted.kind and held.grant.name.startswith(wanted.name)
+    return held.grant.operation in (ALL, wanted.operation) and (is_part or _covers(held.grant, wanted))
+
+
+def _touches(grant: Grant, prefix: str) -> bool:
+    """Whether an entry is about this log's own topics, groups or transactions."""
+    whole = {TOPIC: f"{prefix}.", GROUP: f"refold.{prefix}", TRANSACTIONAL_ID: f"refold.{prefix}."}.get(grant.kind)
+    if whole is None:
+        return False
+    return grant.name == ANYTHING or grant.name.startswith(whole) or (grant.is_prefix and whole.startswith(grant.name))

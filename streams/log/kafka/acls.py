@@ -1,0 +1,167 @@
+"""Access lists as the brokers have them: looked at, and added to.
+
+librdkafka 2.16 answers with no entries where it was refused (it passes over the answer's own error). So where nothing
+is found, the brokers are asked whether this client may see access lists, and whether they keep any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from refold.avro.errors import Denied, StorageError
+from refold.streams.log.kafka.access import (
+    ALL,
+    ALTER,
+    ALTER_CONFIGS,
+    ANYBODY,
+    ANYTHING,
+    CLUSTER,
+    CLUSTER_NAME,
+    CREATE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    READ,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    Grant,
+    Held,
+)
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.faults import error_of, is_unlisted, storage_error
+
+TIMEOUT_S = 30.0
+_ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND})
+_NONE_KEPT = "the brokers keep none (authorizer.class.name is not set): everybody may do everything there"
+_KINDS = {
+    TOPIC: ResourceType.TOPIC, GROUP: ResourceType.GROUP, TRANSACTIONAL_ID: ResourceType.TRANSACTIONAL_ID,
+    CLUSTER: ResourceType.BROKER,
+}  # fmt: skip
+_OPERATIONS = {
+    ALL: AclOperation.ALL, READ: AclOperation.READ, WRITE: AclOperation.WRITE, CREATE: AclOperation.CREATE,
+    ALTER: AclOperation.ALTER, DESCRIBE: AclOperation.DESCRIBE, "Delete": AclOperation.DELETE,
+    DESCRIBE_CONFIGS: AclOperation.DESCRIBE_CONFIGS, ALTER_CONFIGS: AclOperation.ALTER_CONFIGS,
+}  # fmt: skip
+_KIND_OF = {kind: name for name, kind in _KINDS.items()}
+_OPERATION_OF = {operation: name for name, operation in _OPERATIONS.items()}
+
+
+def held_by(clients: Clients, principal: str) -> list[Held]:
+    """The entries about a principal and about everybody; StorageError where they cannot be seen."""
+    admin = clients.admin()
+    found = [each for who in (principal, ANYBODY) for each in _entries(admin, clients, who)]
+    if not found:
+        _require_visible(admin, clients)
+    return found
+
+
+def allowed_here(clients: Clients, wanted: Iterable[Grant]) -> dict[Grant, bool | None]:
+    """Whether the broker lets these clients do each of these; None where it does not say: of names by prefix, and of
+    transactions. Unlike `held_by` this may be asked by anybody, of himself. StorageError where nobody answers."""
+    admin = clients.admin()
+    found: dict[Grant, bool | None] = {}
+    for grant in wanted:
+        if grant.is_prefix or grant.kind == TRANSACTIONAL_ID:
+            found[grant] = None
+            continue
+        found[grant] = _OPERATIONS[grant.operation] in _operations(admin, clients, grant)
+    return found
+
+
+def _operations(admin: AdminClient, clients: Clients, grant: Grant) -> Collection[AclOperation]:
+    """What the broker lets these clients do with one resource."""
+    if grant.kind == TOPIC:
+        asked = admin.describe_topics(
+            TopicCollection([grant.name]), include_authorized_operations=True, request_timeout=TIMEOUT_S
+        )[grant.name]
+    elif grant.kind == GROUP:
+        asked = admin.describe_consumer_groups(
+            [grant.name], include_authorized_operations=True, request_timeout=TIMEOUT_S
+        )[grant.name]
+    else:
+        asked = admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT_S)
+    try:
+        return asked.result().authorized_operations or ()
+    except KafkaException as failed:
+        error = error_of(failed)
+        if error is not None and (is_unlisted(error) or error.code() in _ABSENT):
+            return ()
+        raise storage_error(f"{clients.servers} does not say what it allows", failed) from failed
+
+
+def add(clients: Clients, principal: str, grants: Iterable[Grant]) -> None:
+    """Allow a principal what it is not allowed yet; StorageError names what could not be added."""
+    bindings = [
+        AclBinding(
+            _KINDS[grant.kind], CLUSTER_NAME if grant.kind == CLUSTER else grant.name,
+            ResourcePatternType.PREFIXED if grant.is_prefix else ResourcePatternType.LITERAL,
+            principal, ANYTHING, _OPERATIONS[grant.operation], AclPermissionType.ALLOW,
+        )
+        for grant in grants
+    ]  # fmt: skip
+    if not bindings:
+        return
+    admin = clients.admin()
+    for done in admin.create_acls(bindings, request_timeout=TIMEOUT_S).values():
+        try:
+            done.result()
+        except KafkaException as failed:
+            raise _refusal("access lists cannot be altered", clients, ALTER, failed) from failed
+
+
+def _entries(admin: AdminClient, clients: Clients, principal: str) -> list[Held]:
+    anything: Any = None  # its stub insists on names
+    wanted = AclBindingFilter(
+        ResourceType.ANY, anything, ResourcePatternType.ANY, principal, anything, AclOperation.ANY,
+        AclPermissionType.ANY,
+    )  # fmt: skip
+    try:
+        found = admin.describe_acls(wanted, request_timeout=TIMEOUT_S).result()
+    except KafkaException as failed:
+        raise _refusal("access lists cannot be seen", clients, DESCRIBE, failed) from failed
+    return [
+        Held(each.principal,
+             Grant(_KIND_OF[each.restype], each.name, _OPERATION_OF[each.operation],
+                   each.resource_pattern_type == ResourcePatternType.PREFIXED),
+             each.host, each.permission_type == AclPermissionType.DENY)
+        for each in found
+        if each.restype in _KIND_OF and each.operation in _OPERATION_OF
+    ]  # fmt: skip
+
+
+def _require_visible(admin: AdminClient, clients: Clients) -> None:
+    """StorageError where access lists may not be seen, or none are kept."""
+    try:
+        cluster = admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT_S).result()
+    except KafkaException as failed:
+        raise storage_error("access lists cannot be seen", failed) from failed
+    if AclOperation.DESCRIBE not in (cluster.authorized_operations or ()):
+        raise Denied(f"access lists cannot be seen: {clients.lacks(Grant(CLUSTER, CLUSTER_NAME, DESCRIBE))}")
+    asked = [ConfigResource(ConfigResource.Type.BROKER, str(cluster.nodes[0].id))]
+    for done in admin.describe_configs(asked, request_timeout=TIMEOUT_S).values():
+        with suppress(KafkaException):  # who may not see brokers' settings is told of no entries
+            named = done.result().get("authorizer.class.name")
+            if named is None or not named.value:
+                raise StorageError(f"access lists cannot be seen: {_NONE_KEPT}")
+
+
+def _refusal(doing: str, clients: Clients, operation: str, failed: KafkaException) -> StorageError:
+    error = error_of(failed)
+    if error is not None and error.code() == KafkaError.SECURITY_DISABLED:
+        return StorageError(f"{doing}: {_NONE_KEPT}")
+    return storage_error(doing, failed, needs=clients.lacks(Grant(CLUSTER, CLUSTER_NAME, operation)))

@@ -1,0 +1,121 @@
+"""`.deadletters`: the verdicts on records that are no observations, with everything it takes to look at them again.
+
+A verdict (streams/verdicts.py) stands in the partition of its record. Its key is the record's offset, u64 big-endian;
+its header `refold-through` the next offset of the batch it was decided in (through.py). Verdicts are written in the
+transaction that commits that offset for the workers' group.
+
+Who reads a partition skips the offsets with verdicts. For that he has to know up to where it is decided:
+1. read the workers' committed offset;
+2. then read `.deadletters` to its last stable offset. Where that is its end, no transaction is open in it, so all
+   verdicts below the committed offset were read, and it is decided up to there.
+3. Otherwise what was known before still holds. A verdict that shows has all others of its batch beside it: it is
+   decided up to its `refold-through`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Set
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.faults import error_of, is_denied, is_passing, storage_error
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.reading import Raw, Reading
+from refold.streams.log.kafka.through import not_a_workers, through_of
+from refold.streams.log.kafka.topics import Topics
+from refold.streams.verdicts import Verdict
+
+_KEY = struct.Struct(">Q")
+
+
+def verdict_on(partition: int, raw: Raw, reason: str, detail: str) -> Verdict:
+    """A verdict on a record as it was read."""
+    return Verdict(partition, raw.offset, reason, detail, raw.key, raw.value, raw.headers, raw.timestamp)
+
+
+def verdict_key(verdict: Verdict) -> bytes:
+    """The key of a verdict's record."""
+    return _KEY.pack(verdict.offset)
+
+
+def record_of(place: Place, raw: Raw) -> int:
+    """The offset of the record that a verdict, as it stands in `.deadletters`, is on; CorruptionError."""
+    key = raw.key or b""
+    if len(key) != _KEY.size:
+        raise not_a_workers(place, raw, "offset as its key")
+    offset: int = _KEY.unpack(key)[0]
+    return offset
+
+
+class Decided:
+    """Which offsets have verdicts, and up to where a partition is decided; as of the last `refresh`."""
+
+    def __init__(
+        self, topics: Topics, partitions: int, clients: Clients, offsets: Offsets, reading: Reading, timeout_s: float
+    ) -> None:
+        self._topics = topics
+        # Not by the admin client: it ends the process where the group's coordinator moves (librdkafka 2.16).
+        # Uncommitted: who asks for committed reads waits for a worker's transaction, and here an older answer will do.
+        self._member = clients.reader(**{"group.id": topics.group, "isolation.level": "read_uncommitted"})
+        self._offsets = offsets
+        self._reading = reading
+        self._timeout_s = timeout_s
+        self._places = [Place(topics.deadletters, each) for each in range(partitions)]
+        self._skipped: list[set[int]] = [set() for _ in self._places]
+        self._through = [0] * partitions
+        self._committed: list[tuple[int, str]] = [(0, "")] * partitions
+        self._next = [0] * partitions
+
+    def skipped(self, partition: int) -> Set[int]:
+        """The offsets with verdicts. It goes on growing."""
+        return self._skipped[partition]
+
+    def through(self, partition: int) -> int:
+        """The offset below which every record without a verdict is the observation that it says it is."""
+        return self._through[partition]
+
+    def committed(self, partition: int) -> tuple[int, str]:
+        """A committed offset of the workers' and its metadata, the last below which all verdicts are known here."""
+        return self._committed[partition]
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._member.close()
+
+    def end(self, partition: int) -> int:
+        """Up to where `.deadletters` was read."""
+        return self._next[partition]
+
+    def refresh(self) -> None:
+        """See what was decided by now."""
+        found = self.ask_committed()
+        written = self._offsets.ends(self._places, committed=False)
+        stable = self._offsets.ends(self._places)
+        for place, committed in zip(self._places, found, strict=True):
+            self._read_on(place, stable[place])
+            if stable[place] >= written[place]:
+                self._committed[place.partition] = committed
+                self._through[place.partition] = max(self._through[place.partition], committed[0])
+
+    def _read_on(self, place: Place, end: int) -> None:
+        partition = place.partition
+        for raw in self._reading.records(place, self._next[partition], end):
+            self._skipped[partition].add(record_of(place, raw))
+            self._through[partition] = max(self._through[partition], through_of(place, raw))
+        self._next[partition] = max(self._next[partition], end)
+
+    def ask_committed(self) -> list[tuple[int, str]]:
+        """The workers' committed offset of each partition at this moment, and its metadata; 0 without one."""
+        places = [TopicPartition(self._topics.observations, each.partition) for each in self._places]
+        try:
+            found = self._member.committed(places, self._timeout_s)
+        except KafkaException as failed:
+            error = error_of(failed)
+            # Who may not look at the group, or cannot now, checks every record himself.
+            if error is not None and (is_denied(error) or is_passing(error)):
+                return [(0, "")] * len(self._places)
+            raise storage_error(f"the offsets of the group {self._topics.group} cannot be had", failed) from failed
+        found.sort(key=lambda each: each.partition)
+        return [(max(each.offset, 0), each.metadata or "") for each in found]

@@ -1,0 +1,49 @@
+"""Up to where the changes of a log are made, as any client of it finds out (reached.py).
+
+1. Read the point at the group's committed offset.
+2. Wait until everything that was in `.changes` and `.deadletters` then is decided: with the offset a worker committed
+   its changes, but these show a moment later.
+3. Where committed offsets expired or may not be read, the last record of both topics says how far emission is: the
+   greatest of the three counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from refold.avro.errors import StorageError
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of, emitted_of
+from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.topics import Topics
+
+POLL_S = 0.02
+
+
+def emitted(
+    topics: Topics, committed: Sequence[tuple[int, str]], offsets: Offsets, reading: Reading, timeout_s: float
+) -> dict[int, Reached]:
+    """The point of each partition; committed: what step 1 read, just now."""
+    found = [committed_of(*each) or BEGIN for each in committed]
+    places = [Place(topic, each) for topic in (topics.changes, topics.deadletters) for each in range(len(found))]
+    for place, end in _decided(places, offsets, timeout_s).items():
+        last = reading.last(place, end)
+        if last is not None:
+            found[place.partition] = max(found[place.partition], emitted_of(place, last))
+    return dict(enumerate(found))
+
+
+def _decided(places: list[Place], offsets: Offsets, timeout_s: float) -> dict[Place, int]:
+    """Ends below which everything is decided that stood there at this call."""
+    written = offsets.ends(places, committed=False)
+    deadline = time.monotonic() + timeout_s
+    while any((ends := offsets.ends(places))[place] < written[place] for place in places):
+        if time.monotonic() > deadline:
+            open_at = min(place for place in places if ends[place] < written[place])
+            raise StorageError(
+                f"{open_at.topic}/{open_at.partition}: a transaction stays open; its worker may have died: it is "
+                "aborted when its time is over, or when that worker starts again. Ask again then"
+            )
+        time.sleep(POLL_S)
+    return ends

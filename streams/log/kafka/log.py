@@ -1,0 +1,500 @@
+"""The `kafka:` log as a client of it has it open: it writes and reads the log's topics, and folds nothing.
+
+What it answers is as of a view: the ends of all partitions, taken before everything else is read on, so that whatever
+stands below them was registered and can be read. `refresh` takes the next view; so does the first question after
+something was written here. Entity tables stand with the workers (tables.py), and are looked up where these answer;
+everything that can be computed from the log is. What workers alone can do, they are asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from threading import RLock
+
+from refold.avro.definition import TypeDefinition
+from refold.avro.errors import InputError, NotAnswerable, RegistryUnavailable, StorageError
+from refold.avro.observation import ID_BYTES, Observation
+from refold.avro.registry import Registry
+from refold.reducers.fold import Fold
+from refold.streams.blobs.store import ContentStore, Removed, Stored
+from refold.streams.blobs.url import NO_STORE, open_store
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.deadletters import Decided
+from refold.streams.log.kafka.emitted import emitted
+from refold.streams.log.kafka.faults import closed_error
+from refold.streams.log.kafka.manifests import ManifestMap
+from refold.streams.log.kafka.markers import Markers
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.reached import Reached, emitted_of
+from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.records import Records, sent_observation
+from refold.streams.log.kafka.schemas import Schemas
+from refold.streams.log.kafka.settings import Settings
+from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, pin_alone
+from refold.streams.log.kafka.tables import Arrived, Folding, Places, Tables
+from refold.streams.log.kafka.times import Times
+from refold.streams.log.kafka.topics import TopicAdmin
+from refold.streams.log.kafka.url import Address, merged
+from refold.streams.log.kafka.view import View, seen
+from refold.streams.log.port import (
+    Arrival,
+    ChangeRecord,
+    Checkpoint,
+    DeadLetter,
+    Elsewhere,
+    Folded,
+    LogPort,
+    Marked,
+    Mismatch,
+    Record,
+    arrival_of,
+    lacking,
+)
+from refold.streams.partition import partition_of
+from refold.streams.registry.ids import SchemaIds, UnknownId
+from refold.streams.snapshots.garbage import Collected
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.store import no_such_epoch
+
+TIMEOUT_S = 30.0
+BUSY_POLL_S = 0.1
+
+
+def kafka_log_exists(address: Address, *, config: Mapping[str, str] | None = None, timeout_s: float) -> bool:
+    """Whether there is a log; StorageError where no broker answers."""
+    clients = Clients(merged(address, config), address.prefix)
+    return TopicAdmin(clients.admin(), timeout_s, clients).exists(address)
+
+
+class KafkaLog(LogPort):
+    """A log on Kafka. For one thread; others may append, register and flush beside it, one at a time."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        config: Mapping[str, str] | None = None,
+        read_only: bool = False,
+        timeout_s: float = TIMEOUT_S,
+        schema_ids: SchemaIds | None = None,
+        tables: Tables | None = None,
+        folding: Folding | None = None,
+    ) -> None:
+        """config: settings of Kafka's clients, over those of REFOLD_KAFKA_CONFIG. timeout_s: how long to wait for an
+        answer. schema_ids: the Schema Registry, where there is one, closed with the log. tables, folding: those of the
+        log's workers, where they are to be asked.
+        """
+        self.url = address.url
+        self.config = Settings(config or {})
+        self._address = address
+        self._timeout_s = timeout_s
+        self.registry = Registry()
+        self.blobs: ContentStore | None = None if address.blobs is None else open_store(address.blobs)
+        self.has_store = self.blobs is not None
+        self.is_indexed = self.is_dense = self.has_tables = False
+        self.clients = Clients(merged(address, config), address.prefix)
+        self._read_only = read_only
+        self._tables = tables
+        self._folding = folding
+        self._is_closed = self._is_still = False
+        self._folded: dict[int, Reached] | None = None
+        admin = self.clients.admin()
+        found = TopicAdmin(admin, timeout_s, self.clients).open(address, make=not read_only)
+        self.topics, self.log_id, self.partitions = found
+        self.offsets = Offsets(admin, timeout_s, self.clients.admin)
+        self.reading = Reading(self.clients, timeout_s)
+        self._outgoing = Outgoing(self.clients)
+        observations = [Place(self.topics.observations, each) for each in range(self.partitions)]
+        self._times = [Times(place, self.offsets, self.reading) for place in observations]
+        self._schema_ids = schema_ids
+        give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
+        self._schemas = Schemas(Place(self.topics.schemas, 0), self.registry, self.offsets, self.reading, give_ids)
+        self._decided = Decided(self.topics, self.partitions, self.clients, self.offsets, self.reading, timeout_s)
+        self._records = Records(
+            self.topics.observations, self._times, self.registry, self._decided, self.reading, self._schemas.read_on
+        )
+        self.manifests = ManifestMap(self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic)
+        self._markers = Markers(self.topics.manifests, self.manifests, self.offsets, self.reading)
+        self.snapshots: KafkaSnapshotReader = KafkaSnapshotReader(
+            self.topics, self.manifests, self.offsets, self.reading
+        )
+        self._is_behind = True
+        # Who reads and who records beside it take up what is new through the same readers.
+        self._looking = RLock()
+        self._ends = View({}, {})
+        try:
+            self.refresh()
+        except BaseException:
+            self._let_go()
+            raise
+
+    # Writing
+
+    def unknown_id(self, wire_id: int) -> UnknownId | None:
+        """What the Schema Registry says of an id that `.schemas` does not hold; None where the log is bound to none.
+
+        RegistryUnavailable where it cannot be asked: nothing is known then.
+        """
+        if not self._schemas.is_bound:
+            return None
+        if self._schema_ids is None:
+            raise RegistryUnavailable(
+                f"a record names schema {wire_id}, which this log does not hold, and its Schema Registry is not "
+                "known here; name it in REFOLD_SCHEMA_REGISTRY"
+            )
+        return self._schema_ids.unknown(wire_id)
+
+    def register(self, definition: TypeDefinition) -> None:
+        self._require_writable()
+        self.flush()
+        Fold(definition)  # SchemaError where this process could not fold by it
+        self._is_behind = True
+        with self._looking:
+            self._schemas.register(definition, self._outgoing)
+
+    def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
+        place = Place(self.topics.observations, self.partition_of(observation.entity))
+        self.put(sent_observation(place, observation.entity, observation_id, data))
+
+    def put(self, sent: Sent) -> None:
+        """Have a record written as it is; durable after `flush`."""
+        self._require_writable()
+        self._is_behind = True
+        self._outgoing.send(sent)
+
+    def put_blob(self, digest: bytes, content: bytes) -> None:
+        self._require_writable()
+        if self.blobs is None:
+            raise self._no_store()
+        self.blobs.put(digest, content)
+
+    def remove_blobs(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+        self._require_writable()
+        if self.blobs is None:
+            raise self._no_store()
+        return self.blobs.remove(digests, before_ms, is_expiry=is_expiry)
+
+    def flush(self) -> None:
+        """Return when everything appended is durable on the brokers. It is folded later (`await_folded`)."""
+        self._require_open()
+        if not self._outgoing.is_clean:
+            self._outgoing.flush()
+
+    def await_folded(self) -> None:
+        """Return when the workers have folded everything that is in the log by now."""
+        self.flush()
+        self.refresh()
+        self._asked("observations are folded").await_folded(self.ends(), len(self.registry))
+        self._is_behind = True
+
+    def mark(self, marked: Marked, *, replace: bool) -> None:
+        self._require_writable()
+        self._markers.mark(marked, self._outgoing, replace=replace)
+
+    def snapshot(self, pinned_at: int | None = None) -> Sequence[Epoch]:
+        self._require_writable()
+        self.await_folded()
+        found = self._asked("epochs are sealed").snapshot(pinned_at)
+        self.snapshots.refresh()
+        return found
+
+    def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
+        self._require_writable()
+        self.snapshots.refresh()
+        for epoch in epochs if pinned_at is not None else ():
+            if self.snapshots.manifest_bytes(epoch) is None:
+                raise no_such_epoch(epoch)
+        try:
+            self._asked("epochs are pinned").pin(epochs, pinned_at)
+        except NotAnswerable:
+            pin_alone(
+                self.clients, self.topics, self.manifests, self.offsets, self.reading, self._timeout_s, epochs,
+                pinned_at,
+            )  # fmt: skip
+        self.snapshots.refresh()
+
+    def collect(self, *, dry_run: bool = False, damaged: bool = False) -> Sequence[Collected]:
+        self._require_writable()
+        found = self._asked("old epochs are removed").collect(dry_run=dry_run, damaged=damaged)
+        self.snapshots.refresh()
+        return found
+
+    def recover(self, *, wait: bool) -> Mapping[str, object]:
+        self._require_writable()
+        self.await_folded()
+        return self._asked("entity tables are made again").recover(wait=wait)
+
+    def check_elsewhere(self) -> Elsewhere:
+        try:
+            return self._asked("entity tables are kept").verify()
+        except (NotAnswerable, StorageError) as error:
+            return Elsewhere(unchecked=[f"the entity tables were not compared: {error}"])
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self._is_closed = True
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._outgoing.close()
+        self._decided.close()
+        self.reading.close()
+        if self._schema_ids is not None:
+            self._schema_ids.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise closed_error(self.url)
+
+    def _require_writable(self) -> None:
+        self._require_open()
+        if self._read_only:
+            raise InputError(f"{self.url}: opened for reading; open it to write, without read_only")
+
+    def _asked(self, what: str) -> Folding:
+        self._require_open()
+        if self._folding is None:
+            raise NotAnswerable(f"{self.url}: {what} by its workers (`refold worker`), which are not asked from here")
+        return self._folding
+
+    def _tabled(self, what: str) -> Tables:
+        self._require_open()
+        if self._tables is None:
+            raise NotAnswerable(f"{self.url}: {what} stand with the log's workers; `refold rebuild` computes the same "
+                                "entities from the log, `refold worker` keeps them up to date")  # fmt: skip
+        return self._tables
+
+    def _no_store(self) -> InputError:
+        return InputError(f"{self.url}: this log has no store of contents; {NO_STORE}")
+
+    # Reading
+
+    def refresh(self) -> None:
+        self._require_open()
+        if self._is_still:
+            return
+        with self._looking:
+            self._is_behind = False  # what is appended from here on may not be seen
+            try:
+                found = seen(self.topics, self.partitions, self.offsets)
+                self._schemas.read_on()
+                self._decided.refresh()
+                self.snapshots.refresh()
+                self._ends = found
+            except BaseException:
+                self._is_behind = True
+                raise
+
+    @contextmanager
+    def still(self, *, is_verified: bool = False) -> Iterator[LogPort]:
+        self.flush()
+        reader = KafkaLog(
+            self._address, config=self.config, read_only=True, timeout_s=self._timeout_s, folding=self._folding
+        )
+        try:
+            if is_verified:
+                reader._stand_folded()
+            reader._schemas.stop()
+            reader._is_still = True
+            yield reader
+        finally:
+            reader.close()
+
+    def _stand_folded(self) -> None:
+        """Hold what was seen of manifests and markers, and of the rest everything that they may name: changes up to
+        where emission stands at this call."""
+        folded = self._emitted()
+        deadline = time.monotonic() + self._timeout_s
+        while (busy := [each for each, at in folded.items() if at.place]) and time.monotonic() < deadline:
+            time.sleep(BUSY_POLL_S)
+            folded = self._emitted()
+        if busy:
+            raise StorageError(
+                f"{self.topics.observations}/{busy[0]}: a worker is taking a definition up, or ended while it did; "
+                "start it again if it did, and ask again when it is done"
+            )
+        for partition in folded:  # where what was committed was lost, what was sealed still says so
+            sealed = (Reached(each.offset, each.schemas) for each in self.snapshots.epochs(partition))
+            folded[partition] = max([folded[partition], *sealed])
+        self._decided.refresh()
+        self._ends = seen(self.topics, self.partitions, self.offsets)
+        self._schemas.read_on()
+        self._folded = folded
+
+    def _emitted(self) -> dict[int, Reached]:
+        committed = self._decided.ask_committed()
+        return emitted(self.topics, committed, self.offsets, self.reading, self._timeout_s)
+
+    def folded(self) -> dict[int, Folded]:
+        return {each: Folded(at.offset, at.schemas) for each, at in (self._folded or self._emitted()).items()}
+
+    @property
+    def _view(self) -> View:
+        """What questions are answered of: it holds at least what this process flushed."""
+        self._require_open()
+        if self._is_behind:
+            self.refresh()
+        return self._ends
+
+    def ends(self) -> dict[int, int]:
+        return dict(self._view.observations)
+
+    def committed(self, partition: int) -> tuple[int, str]:
+        """The workers' committed offset and its metadata, as of the last `refresh`; (0, "") without one."""
+        self._require_open()
+        return self._decided.committed(partition)
+
+    def changes_end(self, partition: int) -> int:
+        return self._view.changes[partition]
+
+    def read(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        return self._records.read(partition, start, min(end, self._view.observations[partition]))
+
+    def read_changes(self, partition: int, start: int) -> Iterator[ChangeRecord]:
+        place = Place(self.topics.changes, partition)
+        for raw in self.reading.records(place, start, self._view.changes[partition]):
+            if self._folded is not None and emitted_of(place, raw) > self._folded[partition]:
+                return
+            yield ChangeRecord(partition, raw.offset, raw.value or b"")
+
+    def deadletters(self) -> Iterator[DeadLetter]:
+        self._require_open()
+        for each in range(self.partitions):
+            place = Place(self.topics.deadletters, each)
+            for raw in self.reading.records(place, 0, self._decided.end(each)):
+                yield DeadLetter(each, raw.offset, raw.value or b"")
+
+    def decided(self, partition: int) -> int:
+        """The offset below which workers have decided every record, as of the last `refresh`."""
+        return self._decided.through(partition)
+
+    def with_verdicts(self, partition: int) -> Set[int]:
+        """The offsets with verdicts, as of the last `refresh`."""
+        return self._decided.skipped(partition)
+
+    def places(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        return self._records.places(partition, start, min(end, self._view.observations[partition]))
+
+    def record_at(self, partition: int, offset: int) -> Record | None:
+        return self._records.at(partition, offset, self._view.observations[partition])
+
+    def first_after(self, partition: int, time_ms: int) -> int:
+        return self._times[partition].first_after(time_ms, self._view.observations[partition])
+
+    def recorded_below(self, partition: int, offset: int) -> int:
+        return self._times[partition].below(min(offset, self._view.observations[partition]))
+
+    def entity_records(self, entity: str, end: int, start: int = 0) -> Iterator[Record]:
+        partition = self.partition_of(entity)
+        end = min(end, self._view.observations[partition])
+        found = None if self._tables is None else self._tables.arrivals(partition, entity, start, end)
+        if found is None:
+            return self._records.among(partition, (entity,), end, start)
+        return self._with_tail(entity, start, end, found)
+
+    def _with_tail(self, entity: str, start: int, end: int, found: Arrived) -> Iterator[Record]:
+        yield from self.records_of(entity, [each.q for each in found.arrivals])
+        yield from self._records.among(self.partition_of(entity), (entity,), end, max(start, found.through))
+
+    def records_among(
+        self, partition: int, names: Collection[str], end: int, looked_at: Callable[[int], None]
+    ) -> Iterator[Record]:
+        end = min(end, self._view.observations[partition])
+        yield from self._records.among(partition, names, end)
+        looked_at(end)
+
+    def find(self, observation_id: bytes) -> Record | None:
+        ends = self._view.observations
+        known = Places([], {}) if self._tables is None else self._tables.places_of(observation_id)
+        for partition, offset in known.places:
+            record = self.record_at(partition, offset)
+            if record is not None and record.id == observation_id:
+                return record
+        for partition, end in ends.items():
+            found = self._records.find(partition, observation_id, end, known.through.get(partition, 0))
+            if found is not None:
+                return found
+        return None
+
+    def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[Arrival]:
+        partition = self.partition_of(entity)
+        end = min(end, self._view.observations[partition])
+        found = None if self._tables is None else self._tables.arrivals(partition, entity, start, end)
+        if found is None:
+            return super().arrivals(entity, end, start)
+        return self._arrivals(entity, start, end, found)
+
+    def _arrivals(self, entity: str, start: int, end: int, found: Arrived) -> Iterator[Arrival]:
+        """What tables hold, and behind it what the log's tail has that is no repeat."""
+        yield from found.arrivals
+        tail = self._records.among(self.partition_of(entity), (entity,), end, max(start, found.through))
+        known: set[bytes] | None = None
+        for record in tail:
+            if known is None:
+                before = found if start == 0 else Arrived(0, list(self.arrivals(entity, record.offset)))
+                known = {each.q[-ID_BYTES:] for each in before.arrivals}
+            if record.id not in known:
+                known.add(record.id)
+                yield arrival_of(self.registry, record)
+
+    def records_of(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
+        wanted, partition = list(qs), self.partition_of(entity)
+        held = None if self._tables is None or not wanted else self._tables.records_of(partition, entity, wanted)
+        records = {} if held is None else {each.id: each for each in held.records if each is not None}
+        # What the tables lack stands behind them, as a rule; else they are damaged, or not to be had.
+        for start in (0,) if held is None else (held.through, 0):
+            if all(q[-ID_BYTES:] in records for q in wanted):
+                break
+            for record in self._records.among(partition, (entity,), self._view.observations[partition], start):
+                records.setdefault(record.id, record)
+        for q in wanted:
+            if q[-ID_BYTES:] not in records:
+                raise lacking(entity, q)
+            yield records[q[-ID_BYTES:]]
+
+    def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:
+        if self._tables is None:
+            return None
+        return self._tables.checkpoint(self.partition_of(entity), entity, end, definition)
+
+    def blob(self, digest: bytes) -> bytes | None:
+        self._require_open()
+        if self.blobs is None:
+            raise self._no_store()
+        return self.blobs.get(digest)
+
+    def blob_size(self, digest: bytes) -> int | None:
+        return None if self.blobs is None else self.blobs.size(digest)
+
+    def stored_blobs(self) -> Iterator[Stored]:
+        return iter(()) if self.blobs is None else self.blobs.stored()
+
+    def has_expired(self, digest: bytes) -> bool:
+        return self.blobs is not None and self.blobs.has_expired(digest)
+
+    def markers(self) -> Sequence[Marked]:
+        assert self._view
+        return self._markers.all()
+
+    def partition_of(self, entity: str) -> int:
+        return partition_of(entity, self.partitions)
+
+    def stored_entities(self) -> Iterator[tuple[str, bytes]]:
+        tables = self._tabled("entity tables")
+        return chain.from_iterable(tables.entities(each) for each in range(self.partitions))
+
+    def totals(self, partition: int) -> tuple[int, int]:
+        return self._tabled("counts of entities").totals(partition)
+
+    def check_indexes(self, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
+        """Nothing: whoever keeps the indexes checks them with their tables (`check_elsewhere`)."""
+        return iter(())

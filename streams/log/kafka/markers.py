@@ -1,0 +1,69 @@
+"""Markers in partition 0 of `.manifests`, as every log stores them (streams/log/marked.py), with a header
+`refold-replace` where one may take another's place.
+
+Setting one, by any number of processes at once:
+1. read to the end; where the name is taken by another marker and replacing was not asked for, it is refused;
+2. write the marker and wait until it is durable: now it has an offset;
+3. read on past that offset. Where, without replacing being asked for, another marker of the name came between, ours hid
+   it: it is written again, and ours is refused. (The last record of a key stands, compaction removes the others: that
+   the first one wins cannot be left to readers.) Of several that came between, the first stands, or the last that may
+   take another's place: everyone who writes it again writes the same.
+"""
+
+from __future__ import annotations
+
+from refold.streams.log.kafka.manifests import ManifestMap
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.reading import Headers, Raw, Reading
+from refold.streams.log.marked import MARKER, marker_key, marker_value, oldest_first, taken
+from refold.streams.log.port import Marked
+
+REPLACE = "refold-replace"
+PARTITION = 0
+
+
+class Markers:
+    """The markers of one log, as of the manifests' last `refresh`."""
+
+    def __init__(
+        self, topic: str, manifests: ManifestMap, offsets: Offsets, reading: Reading
+    ) -> None:  # fmt: skip
+        self._place = Place(topic, PARTITION)
+        self._manifests = manifests
+        self._offsets = offsets
+        self._reading = reading
+
+    def all(self) -> list[Marked]:
+        """The markers, oldest first."""
+        return oldest_first(self._manifests.scan(PARTITION, MARKER))
+
+    def mark(self, marked: Marked, outgoing: Outgoing, *, replace: bool) -> None:
+        """Keep a marker, durable on return; InputError when the name is taken and replace is False."""
+        key, value = marker_key(marked.name), marker_value(marked)
+        start = self._offsets.ends([self._place])[self._place]
+        self._manifests.refresh([PARTITION])
+        standing = self._manifests.get(PARTITION, key)
+        if not replace and standing not in {None, value}:
+            raise taken(marked)
+        offset = outgoing.write(self._sent(key, value, marked, replace=replace))
+        for raw in self._between(start, offset):
+            if raw.key == key and (standing is None or raw.header(REPLACE) is not None):
+                standing = raw.value
+        if not replace and standing not in {None, value}:
+            outgoing.write(self._sent(key, standing, marked, replace=True))
+            self._manifests.refresh([PARTITION])
+            raise taken(marked)
+        self._manifests.refresh([PARTITION])
+
+    def _sent(self, key: bytes, value: bytes | None, marked: Marked, *, replace: bool) -> Sent:
+        headers: Headers = [(REPLACE, b"")] if replace else []
+        return Sent(self._place, key, value, headers, f"the marker {marked.name!r}")
+
+    def _between(self, start: int, offset: int) -> list[Raw]:
+        """What came to stand before an offset, once what stands there shows."""
+        self._offsets.wait_past(
+            self._place, offset,
+            "an epoch is being sealed, or whoever did has a transaction open; look at the markers again in a while",
+        )  # fmt: skip
+        return list(self._reading.records(self._place, start, offset))

@@ -1,0 +1,119 @@
+"""Where partitions begin and end, and what stands first at or after a time, as the brokers say.
+
+An end is the last stable offset: what stands below it is decided, committed or not, and read at once.
+
+The client asks each partition's leader as it last heard of it, and waits for one that is away. After a restart or an
+election that may be the wrong one, and it would go on asking it for minutes. So it is asked for a short time, and made
+to look for the leaders again in between; where that does not help either, as when a broker stood still for a while,
+another client takes its place. When a broker dies on it, its answer may be no error and no offset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
+
+from refold.avro.errors import StorageError
+from refold.streams.log.kafka.faults import may_pass, storage_error
+
+POLL_S = 0.05
+SHOWS_POLL_S = 0.01
+_ASK_S = 3.0
+_ANOTHER_AFTER = frozenset({3, 10, 30, 100})
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class Dated(NamedTuple):
+    """An offset, and the time of what stands there, in milliseconds."""
+
+    offset: int
+    timestamp: int
+
+
+class Offsets:
+    """Asks for offsets; what passes, as a leader being elected, is waited for."""
+
+    def __init__(self, admin: AdminClient, timeout_s: float, another: Callable[[], AdminClient] | None = None) -> None:
+        """another: makes a client in place of one that finds no leaders, for who asks for longer than a moment."""
+        self._admin = admin
+        self._another = another
+        self._timeout_s = timeout_s
+        self._asked_s = min(timeout_s, _ASK_S)
+
+    def ends(self, places: Iterable[Place], *, committed: bool = True) -> dict[Place, int]:
+        """The next offsets: of what is decided, or of all that was written."""
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        found = self._ask({place: OffsetSpec.latest() for place in places}, isolation)
+        return {place: each.offset for place, each in found.items()}
+
+    def begins(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The first offsets there are."""
+        found = self._ask({place: OffsetSpec.earliest() for place in places}, IsolationLevel.READ_UNCOMMITTED)
+        return {place: each.offset for place, each in found.items()}
+
+    def wait_past(self, place: Place, offset: int, else_: str) -> None:
+        """Return when what was written at an offset shows, which another's open transaction may delay.
+
+        StorageError, ending with `else_`, where it does not in time.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while self.ends([place])[place] <= offset:
+            if time.monotonic() > deadline:
+                raise StorageError(f"{place.topic}: offset {offset} was written and does not show: {else_}")
+            time.sleep(SHOWS_POLL_S)
+
+    def first_at(self, place: Place, time_ms: int) -> Dated | None:
+        """The first offset whose time is at or after one, control records and aborted ones included; None without."""
+        spec = OffsetSpec.for_timestamp(time_ms)
+        found = self._ask({place: spec}, IsolationLevel.READ_COMMITTED)[place]
+        return Dated(found.offset, found.timestamp) if found.offset >= 0 else None
+
+    def _ask(self, asked: dict[Place, OffsetSpec], isolation: IsolationLevel) -> dict[Place, ListOffsetsResultInfo]:
+        deadline = time.monotonic() + self._timeout_s
+        found: dict[Place, ListOffsetsResultInfo] = {}
+        tries = 0
+        while rest := {place: spec for place, spec in asked.items() if place not in found}:
+            given = {TopicPartition(*place): spec for place, spec in rest.items()}
+            admin, tries = self._admin, tries + 1  # held: a client that is let go of drops what it was asked
+            answers = admin.list_offsets(given, isolation_level=isolation, request_timeout=self._asked_s)
+            unled = set()
+            for each, done in answers.items():
+                doing = f"the offsets of {each.topic}/{each.partition} cannot be had"
+                try:
+                    answer = done.result()
+                except KafkaException as failed:
+                    if not may_pass(failed, _NOT_YET) or time.monotonic() > deadline:
+                        raise storage_error(doing, failed) from failed
+                    unled.add(each.topic)
+                    continue
+                if answer.offset != OFFSET_INVALID:
+                    found[Place(each.topic, each.partition)] = answer
+                elif time.monotonic() > deadline:
+                    raise StorageError(f"{doing}: no leader gave one; look whether all brokers are up")
+                else:
+                    unled.add(each.topic)
+            if unled and self._another is not None and tries in _ANOTHER_AFTER:
+                self._admin = self._another()
+            for topic in unled:
+                self._look_for_leaders(topic)
+        return found
+
+    def _look_for_leaders(self, topic: str) -> None:
+        with contextlib.suppress(KafkaException):  # asking again says what is wrong
+            self._admin.list_topics(topic, self._asked_s)
+        time.sleep(POLL_S)
+
+
+# A broker that just started, or did not hear of a new topic yet, knows no leader ("No leaders found"), or no topic.
+_NOT_YET = frozenset({KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART})

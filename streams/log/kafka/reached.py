@@ -1,0 +1,73 @@
+"""How far a partition is decided and folded, as whoever reads the log can see it.
+
+A partition goes one way, and every worker that ever has it goes the same one:
+
+    (offset, schemas, place)    the records below `offset` are folded, by the definitions below `schemas`; of the
+                                definition at `schemas`, where place > 0, its type's entities in the places below
+                                `place` are folded again
+
+A batch of records moves the offset; taking up a definition moves the place, and at its end the schemas. Each step is
+one transaction, and says where it ends in three spots:
+
+1. with the group's committed offset, as its metadata: "refold 1 SCHEMAS PLACE". These can expire or be reset.
+2. in the headers of every change and dead letter: `refold-through` (offset u64) and `refold-taken` (schemas u64,
+   place u32), big-endian. These stay.
+3. in the worker's table, in the write that follows the commit (streams/worker/position.py).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NamedTuple
+
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.reading import Headers, Raw
+from refold.streams.log.kafka.through import not_a_workers, through_header, through_of
+
+TAKEN = "refold-taken"
+_TAKEN = struct.Struct(">QI")
+_METADATA = re.compile(r"refold 1 (\d{1,18}) (\d{1,9})\Z")
+
+
+class Reached(NamedTuple):
+    """A point of a partition's way; they compare as they follow one another."""
+
+    offset: int
+    schemas: int
+    place: int = 0
+
+    @property
+    def metadata(self) -> str:
+        """What stands beside the committed offset."""
+        return f"refold 1 {self.schemas} {self.place}"
+
+    @property
+    def headers(self) -> Headers:
+        """What every change and dead letter says of the step it belongs to."""
+        return [through_header(self.offset), (TAKEN, _TAKEN.pack(self.schemas, self.place))]
+
+    def is_before(self, other: Reached) -> bool:
+        """Whether the way from here leads to the other: no definition was taken up here that it does not have yet."""
+        if self.offset == other.offset:
+            return self <= other
+        return self.offset < other.offset and (
+            self.schemas < other.schemas or (self.schemas == other.schemas and self.place == 0)
+        )
+
+
+BEGIN = Reached(0, 0)
+
+
+def committed_of(offset: int, metadata: str | None) -> Reached | None:
+    """The point behind a committed offset; None where there is none, or another program committed it."""
+    found = _METADATA.match(metadata or "")
+    return None if found is None or offset < 0 else Reached(offset, int(found[1]), int(found[2]))
+
+
+def emitted_of(place: Place, raw: Raw) -> Reached:
+    """The point in the headers of a change or dead letter; CorruptionError where they are not a worker's."""
+    taken = raw.header(TAKEN) or b""
+    if len(taken) != _TAKEN.size:
+        raise not_a_workers(place, raw, TAKEN)
+    return Reached(through_of(place, raw), *_TAKEN.unpack(taken))

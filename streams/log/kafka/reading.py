@@ -1,0 +1,196 @@
+"""Reading a range of one partition, by a consumer that is told what to read.
+
+A range ends for certain, also where its last offsets hold nothing that is given out (records of aborted transactions,
+the markers of transactions, what compaction took):
+1. Its end is at most an end that the broker gave before (offsets.py), so all below is decided.
+2. A record at its last offset, or behind it, ends it.
+3. Without one, the consumer comes to the partition's end, which is at or behind the range's, and says so.
+4. Where neither comes and nothing else, the broker is gone: after a while that is an error.
+
+Whoever reads has a consumer of his own until he is done: a read under way is not disturbed by the next one. Consumers
+are kept for the next reader; single records are read by others that fetch little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from itertools import chain
+from threading import Lock
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from refold.avro.errors import StorageError
+from refold.reducers.cells import new_tuple
+from refold.streams.log.kafka.access import READ, TOPIC, Grant
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.faults import raise_lasting, storage_error
+from refold.streams.log.kafka.offsets import Place
+
+AT_ONCE = 1000
+IDLE_MAX = 4
+_POLL_S = 0.5
+_FEW = {"fetch.message.max.bytes": 4096, "queued.min.messages": 1}
+
+Headers = list[tuple[str, "str | bytes | None"]]
+
+
+class Raw(NamedTuple):
+    """A record as the broker has it; timestamp in milliseconds."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    def header(self, name: str) -> bytes | None:
+        """The first header of a name, or None."""
+        for each, value in self.headers:
+            if each == name:
+                return value if isinstance(value, bytes) else None
+        return None
+
+
+class _Reader:
+    """A consumer, and the topics it has met."""
+
+    def __init__(self, consumer: Consumer, timeout_s: float) -> None:
+        self.consumer = consumer
+        self._timeout_s = timeout_s
+        self._met: set[str] = set()
+
+    def assign(self, place: Place, start: int) -> None:
+        """Begin to read. A client that is at work already looks for a topic that is new to it after a second."""
+        if self._met and place.topic not in self._met:
+            with contextlib.suppress(KafkaException):  # then reading waits, and says what is wrong
+                self.consumer.list_topics(place.topic, self._timeout_s)
+        self._met.add(place.topic)
+        self.consumer.assign([TopicPartition(place.topic, place.partition, start)])
+
+
+class Reading:
+    """The readers of one log; several threads may read. committed: whether nothing undecided is given out."""
+
+    def __init__(self, clients: Clients, timeout_s: float, *, committed: bool = True) -> None:
+        self._clients = clients
+        self._level = {} if committed else {"isolation.level": "read_uncommitted"}
+        self._timeout_s = timeout_s
+        self._lock = Lock()
+        self._idle: dict[bool, list[_Reader]] = {False: [], True: []}
+        self._empty: dict[Place, tuple[int, int]] = {}
+        self._closed = False
+
+    def records(self, place: Place, start: int, end: int, *, few: bool = False) -> Generator[Raw]:
+        """What is given out with start <= offset < end, in order; end: at most one that the broker gave.
+
+        few: fetch little at a time, for who wants one or two. CorruptionError where records before `start` are gone.
+        """
+        known = self._empty.get(place, (0, 0))
+        if start >= end or (known[0] <= start and end <= known[1]):
+            return
+        reader = self._take(few)
+        is_sound, is_empty = False, True
+        try:
+            try:
+                reader.assign(place, start)
+                for message in self._messages(reader.consumer, place, start, end):
+                    offset = message.offset() or 0
+                    if offset < end:
+                        is_empty = False
+                        yield raw_of(message)
+                    if offset + 1 >= end:
+                        break
+            except KafkaException as failed:
+                doing = f"{place.topic}/{place.partition} cannot be read"
+                raise storage_error(doing, failed, needs=self._needs(place)) from failed
+            if is_empty:
+                self._empty[place] = (start, end)
+            is_sound = True
+        except GeneratorExit:
+            is_sound = True
+            raise
+        finally:
+            self._give_back(reader, few=few, is_sound=is_sound)
+
+    def first(self, place: Place, start: int, end: int) -> Raw | None:
+        """The first record of a range, or None."""
+        with contextlib.closing(self.records(place, start, end, few=True)) as found:
+            return next(found, None)
+
+    def last(self, place: Place, end: int) -> Raw | None:
+        """The last record below an end, found in doubling ranges back from it; None where nothing is given out."""
+        length = 2
+        stop = end
+        while stop > 0:
+            start = max(0, stop - length)
+            last = None
+            for last in self.records(place, start, stop):  # noqa: B007  # the last one is what is asked for
+                pass
+            if last is not None:
+                return last
+            stop, length = start, length * 2
+        return None
+
+    def close(self) -> None:
+        """Let go of the readers that are idle; those under way go when they end."""
+        with self._lock:
+            self._closed = True
+            idle = [*chain(*self._idle.values())]
+            self._idle = {False: [], True: []}
+        for each in idle:
+            each.consumer.close()
+
+    def _messages(self, consumer: Consumer, place: Place, start: int, end: int) -> Iterator[Message]:
+        """What comes, until the partition's end is there; errors that do not pass are raised."""
+        waited_s = 0.0
+        while True:
+            first = consumer.poll(_POLL_S)
+            if first is None:
+                waited_s += _POLL_S
+                if waited_s > self._timeout_s:
+                    raise StorageError(
+                        f"{place.topic}/{place.partition}: nothing came from {self._clients.servers} for "
+                        f"{self._timeout_s:g} s, with offsets {start} to {end} to be read; "
+                        f"{self._clients.said or 'is the broker running?'}"
+                    )
+                continue
+            for message in chain((first,), consumer.consume(AT_ONCE, 0)):
+                error = message.error()
+                if error is None:
+                    waited_s = 0.0
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    if (message.offset() or 0) >= end:
+                        return
+                else:
+                    raise_lasting(error, f"{place.topic}/{place.partition}", start, self._needs(place))
+
+    def _needs(self, place: Place) -> str:
+        return self._clients.lacks(Grant(TOPIC, place.topic, READ))
+
+    def _take(self, few: bool) -> _Reader:
+        with self._lock:
+            if self._closed:
+                raise StorageError("the log is closed")
+            if self._idle[few]:
+                return self._idle[few].pop()
+        return _Reader(self._clients.reader(**self._level, **(_FEW if few else {})), self._timeout_s)
+
+    def _give_back(self, reader: _Reader, *, few: bool, is_sound: bool) -> None:
+        if is_sound:
+            with contextlib.suppress(KafkaException, RuntimeError):
+                reader.consumer.unassign()
+                with self._lock:
+                    if not self._closed and len(self._idle[few]) < IDLE_MAX:
+                        self._idle[few].append(reader)
+                        return
+        reader.consumer.close()
+
+
+def raw_of(message: Message) -> Raw:
+    headers = message.headers()
+    found = headers if isinstance(headers, list) else []
+    parts = (message.offset() or 0, message.timestamp()[1], message.key(), message.value(), found)
+    return new_tuple(Raw, parts)

@@ -1,0 +1,167 @@
+"""`.observations` as records: what is no observation is skipped or refused, and the rest has its id and recorded_at.
+
+A record's key is its entity, its value the framed bytes, its header `refold-id` says its id (32 bytes). Of each:
+1. An offset with a verdict is skipped, wherever it stands.
+2. Below the offset up to which its partition is decided, a worker looked at it: it is what it says. Without the header
+   the id is computed from the bytes.
+3. Above, it is looked at here, by the worker's rules: bytes that decode by a schema of the log, the key its
+   observation's entity, the partition the key's, the header, where there is one, its id. What is none of that awaits a
+   worker's verdict: reading stops there with NotAnswerable, which names that offset.
+What was looked at once is not looked at again by this process. Keys are compared without looking at anything else, so
+one entity's records are answered although another's record awaits a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from refold.avro.errors import CorruptionError, NotAnswerable, UndecodableError, UnknownWireId
+from refold.avro.observation import ID_BYTES, Observation
+from refold.avro.registry import Registry
+from refold.streams.log.kafka.deadletters import Decided
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.producer import Sent
+from refold.streams.log.kafka.reading import Raw, Reading
+from refold.streams.log.kafka.times import Times
+from refold.streams.log.port import Record, hole
+from refold.streams.partition import partition_of
+
+ID = "refold-id"
+
+
+class NoObservation(Exception):
+    """Why a record is no observation: a verdict's reason, and a sentence."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def sent_observation(place: Place, entity: str, observation_id: bytes, data: bytes) -> Sent:
+    """An observation as it is written."""
+    what = f"the observation {observation_id.hex()[:12]} of {entity}"
+    return Sent(place, entity.encode(), data, [(ID, observation_id)], what)
+
+
+def observed(registry: Registry, partition: int, partitions: int, raw: Raw) -> tuple[Observation, bytes]:
+    """The observation in a record, and its id. NoObservation where it is none; UnknownWireId where its schema is not
+    in the registry."""
+    try:
+        observation, observation_id = registry.identified(raw.value or b"")
+    except UnknownWireId:
+        raise
+    except UndecodableError as error:
+        raise NoObservation("undecodable", str(error)) from error
+    entity = observation.entity
+    if raw.key != entity.encode():
+        raise NoObservation("misplaced", f"its key is {raw.key!r:.200}, and it is an observation of {entity}")
+    if partition_of(entity, partitions) != partition:
+        raise NoObservation("misplaced", f"{entity} belongs in partition {partition_of(entity, partitions)}")
+    said = raw.header(ID)
+    if said is not None and said != observation_id:
+        raise NoObservation("misidentified", f"its header {ID} is not its id, {observation_id.hex()}")
+    return observation, observation_id
+
+
+class Records:
+    """Reads the records of one log, up to ends that it is given. learn: takes up what `.schemas` holds by now."""
+
+    def __init__(
+        self, topic: str, times: list[Times], registry: Registry, decided: Decided, reading: Reading,
+        learn: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._topic = topic
+        self._times = times
+        self._registry = registry
+        self._decided = decided
+        self._reading = reading
+        self._learn = learn
+        self._looked_at = [0] * len(times)
+
+    def read(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        """The records with start <= offset < end, in order."""
+        looked_at = self._looked_at
+        for raw, recorded_at in self._timed(partition, start, end):
+            yield self._record(partition, raw, recorded_at)
+            if start <= looked_at[partition] <= raw.offset:
+                looked_at[partition] = raw.offset + 1
+
+    def places(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        """As `read`, with a hole at each offset that has no observation."""
+        at, recorded_at = start, self._times[partition].below(start)
+        for record in self.read(partition, start, end):
+            yield from self._holes(partition, at, record.offset, recorded_at)
+            yield record
+            at, recorded_at = record.offset + 1, record.recorded_at
+        yield from self._holes(partition, at, end, recorded_at)
+
+    def _holes(self, partition: int, start: int, end: int, recorded_at: int) -> Iterator[Record]:
+        """Those of a stretch without observations, where verdicts have times of their own."""
+        if start >= end:
+            return
+        times = {raw.offset: raw.timestamp for raw in self._reading.records(Place(self._topic, partition), start, end)}
+        for offset in range(start, end):
+            recorded_at = max(recorded_at, times.get(offset, 0))
+            yield hole(partition, offset, recorded_at)
+
+    def among(self, partition: int, names: Collection[str], end: int, start: int = 0) -> Iterator[Record]:
+        """Those of some entities with start <= offset < end, in order: a pass that compares keys."""
+        keys = {name.encode() for name in names}
+        for raw, recorded_at in self._timed(partition, start, end):
+            if raw.key in keys:
+                yield self._record(partition, raw, recorded_at)
+
+    def at(self, partition: int, offset: int, end: int) -> Record | None:
+        """The record at an offset below `end`, or None."""
+        return next(self.read(partition, offset, offset + 1), None) if offset < end else None
+
+    def find(self, partition: int, observation_id: bytes, end: int, start: int = 0) -> Record | None:
+        """The first record of an id with start <= offset < end: a pass that compares headers, and decodes what has
+        none."""
+        for raw, recorded_at in self._timed(partition, start, end):
+            if raw.header(ID) in {None, observation_id}:
+                record = self._record(partition, raw, recorded_at)
+                if record.id == observation_id:
+                    return record
+        return None
+
+    def _timed(self, partition: int, start: int, end: int) -> Iterator[tuple[Raw, int]]:
+        """Every record without a verdict, and its recorded_at, to which the others count too."""
+        if start >= end:
+            return
+        times = self._times[partition]
+        greatest = times.below(start)
+        skipped = self._decided.skipped(partition)
+        for raw in self._reading.records(Place(self._topic, partition), start, end):
+            greatest = max(greatest, raw.timestamp)
+            if raw.offset not in skipped:
+                yield raw, greatest
+        times.keep(end, greatest)
+
+    def _record(self, partition: int, raw: Raw, recorded_at: int) -> Record:
+        given = raw.header(ID)
+        through = max(self._decided.through(partition), self._looked_at[partition])
+        if raw.offset < through and given is not None and len(given) == ID_BYTES and raw.key and raw.value:
+            return Record(partition, raw.offset, recorded_at, raw.key.decode(), given, raw.value)
+        observation, observation_id = self._observed(partition, raw)
+        return Record(partition, raw.offset, recorded_at, observation.entity, observation_id, raw.value or b"")
+
+    def _observed(self, partition: int, raw: Raw) -> tuple[Observation, bytes]:
+        try:
+            try:
+                return observed(self._registry, partition, len(self._times), raw)
+            except UnknownWireId:
+                self._learn()
+                return observed(self._registry, partition, len(self._times), raw)
+        except (NoObservation, UnknownWireId) as error:
+            place = f"{partition}={raw.offset}"
+            if raw.offset < self._decided.through(partition):
+                raise CorruptionError(
+                    f"{self._topic} {place} is no observation ({error}), and there is no verdict on it, though the "
+                    "workers are past it"
+                ) from error
+            raise NotAnswerable(
+                f"the record {place} of {self._topic} is no observation ({error}), and no worker has given a verdict "
+                f"on it yet; the nearest point that can be answered is before it, offset:{place}. A running `refold "
+                "worker` decides it"
+            ) from error

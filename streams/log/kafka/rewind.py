@@ -1,0 +1,113 @@
+"""Setting a consumer group's offsets to a cut: what its members read next is what came after that point.
+
+1. The group of the log's own workers is refused: its offsets say what is decided and emitted, and are no one's to set.
+2. A group with members is refused, by their names. Between this look and the change the broker keeps watch: it takes
+   offsets from outside a group only while nobody is in it.
+3. Of `.observations` the offsets are the cut's. Of `.changes` each is that of the first change whose `refold-through`
+   lies above the cut's offset: `.changes` stands in that order, so by halving. What led up to the cut is not read
+   again, and a batch that the cut divides is read whole.
+4. Set them all in one request, where that is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from refold.avro.errors import InputError
+from refold.streams.cut import Cut
+from refold.streams.log.kafka.access import GROUP, READ, Grant
+from refold.streams.log.kafka.faults import error_of, storage_error
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.through import through_of
+
+OBSERVATIONS, CHANGES = "observations", "changes"
+TIMEOUT_S = 30.0
+_NOT_EMPTY = frozenset({
+    KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.NON_EMPTY_GROUP, KafkaError.STALE_MEMBER_EPOCH,
+})  # fmt: skip
+
+
+class Moved(NamedTuple):
+    """One partition of a group: its next offset before (None: it had none) and after."""
+
+    partition: int
+    before: int | None
+    after: int
+
+
+def rewind(log: KafkaLog, group: str, cut: Cut, topic: str = OBSERVATIONS, *, apply: bool = False) -> list[Moved]:
+    """Where the group's offsets are, and where the cut puts them; with `apply`, they are set."""
+    _require_allowed(log, group)
+    name = log.topics.observations if topic == OBSERVATIONS else log.topics.changes
+    consumer = log.clients.reader(**{"group.id": group})
+    doing = f"the offsets of the group {group} could not be"
+    try:
+        asked = [TopicPartition(name, partition) for partition in sorted(cut.offsets)]
+        before = {each.partition: each.offset for each in consumer.committed(asked, TIMEOUT_S)}
+        after = {each: _target(log, topic, each, offset) for each, offset in sorted(cut.offsets.items())}
+        if apply:
+            _set(consumer.commit(
+                offsets=[TopicPartition(name, each, offset) for each, offset in after.items()], asynchronous=False
+            ))  # fmt: skip
+    except KafkaException as failed:
+        error = error_of(failed)
+        if error is not None and error.code() in _NOT_EMPTY:
+            raise InputError(f"the group {group} has members by now; end them, then repeat") from failed
+        raise storage_error(f"{doing} {'set' if apply else 'read'}", failed, needs=_needs(log, group)) from failed
+    finally:
+        consumer.close()
+    return [Moved(each, before[each] if before[each] >= 0 else None, offset) for each, offset in after.items()]
+
+
+def _set(answers: list[TopicPartition] | None) -> None:
+    for each in answers or ():
+        if each.error is not None:
+            raise KafkaException(each.error)
+
+
+def _require_allowed(log: KafkaLog, group: str) -> None:
+    if group == log.topics.group:
+        raise InputError(
+            f"{group} is the group of this log's workers: its offsets say what is folded and emitted, and setting them "
+            "back would change nothing but what readers trust; `refold rebuild --at` answers for any past point"
+        )
+    members = _members(log, group)
+    if members:
+        raise InputError(f"the group {group} has members: {', '.join(members)}; end them first, then repeat")
+
+
+def _members(log: KafkaLog, group: str) -> list[str]:
+    admin = log.clients.admin()  # held until it has answered
+    (described,) = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S).values()
+    try:
+        found = described.result()
+    except KafkaException as failed:
+        error = error_of(failed)
+        if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return []
+        raise storage_error(f"the group {group} could not be looked at", failed, needs=_needs(log, group)) from failed
+    return sorted(f"{each.client_id} on {each.host.removeprefix('/')}" for each in found.members)
+
+
+def _needs(log: KafkaLog, group: str) -> str:
+    return log.clients.lacks(Grant(GROUP, group, READ))
+
+
+def _target(log: KafkaLog, topic: str, partition: int, offset: int) -> int:
+    if topic == OBSERVATIONS:
+        return offset
+    place = Place(log.topics.changes, partition)
+    low, high = 0, log.changes_end(partition)
+    end = high
+    while low < high:
+        middle = (low + high) // 2
+        found = log.reading.first(place, middle, end)
+        if found is None or through_of(place, found) > offset:
+            high = middle
+        else:
+            low = found.offset + 1
+    return low

@@ -1,0 +1,238 @@
+"""How Kafka's clients connect, by the names that Kafka's people know, and never shown.
+
+1. The file that REFOLD_KAFKA_CONFIG names: `name=value` lines, librdkafka's names or those of Java's client.properties.
+2. Over it REFOLD_KAFKA_<NAME>, each a librdkafka or Java name with _ for a dot: REFOLD_KAFKA_SASL_PASSWORD.
+3. Over both what is given in Python. Brokers are named by the log's URL alone.
+
+Java's names are translated where they mean the same (_JAVA). What would change what refold promises, and what these
+clients cannot do, is an error that names the setting. Names that begin with `schema.registry.` are the Schema
+Registry's (streams/registry/settings.py). Messages name settings, never values: any of them may be a password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from refold.avro.errors import InputError
+
+CONFIG_ENVIRONMENT = "REFOLD_KAFKA_CONFIG"
+VARIABLES = "REFOLD_KAFKA_"
+REGISTRY_PREFIX = "schema.registry."
+_REGISTRY = (REGISTRY_PREFIX, "basic.auth.", "bearer.auth.")
+# What Kubernetes puts into every container where a Service is called refold-kafka.
+_KUBERNETES = re.compile(r"(SERVICE_(HOST|PORT)|PORT)(_|\Z)")
+
+# The promises rest on these: whoever could set them could lose or repeat records, or move a group.
+_OWN = frozenset({
+    "acks", "request.required.acks", "enable.idempotence", "transactional.id", "transaction.timeout.ms", "group.id",
+    "group.instance.id", "group.protocol", "isolation.level", "enable.auto.commit", "auto.commit.enable",
+    "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof", "partitioner",
+    "partition.assignment.strategy", "allow.auto.create.topics", "client.id", "retries", "message.send.max.retries",
+    "max.in.flight", "max.in.flight.requests.per.connection",
+})  # fmt: skip
+_PEM, _PKCS12 = "PEM", "PKCS12"
+# Java's name, and librdkafka's for the same. The kinds of stores, and JAAS, are taken care of one by one.
+_JAVA = {
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "sasl.mechanisms": "sasl.mechanism",
+}
+_PEMS = frozenset({"ssl.ca.pem", "ssl.certificate.pem", "ssl.key.pem"})
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_JAVA_ONLY = {
+    "ssl.truststore.password": "a truststore in PEM has none; remove it",
+    "ssl.protocol": "OpenSSL chooses the newest both sides know; remove it",
+    "ssl.enabled.protocols": "OpenSSL chooses the newest both sides know; remove it",
+    "ssl.provider": "it names a Java class; remove it",
+    "ssl.keymanager.algorithm": "it is Java's; remove it",
+    "ssl.trustmanager.algorithm": "it is Java's; remove it",
+    "ssl.secure.random.implementation": "it is Java's; remove it",
+    "ssl.engine.factory.class": "it names a Java class; remove it",
+    "sasl.client.callback.handler.class": "it names a Java class; give librdkafka's sasl.oauthbearer.* instead",
+    "sasl.login.callback.handler.class": "it names a Java class; give librdkafka's sasl.oauthbearer.* instead",
+    "sasl.login.class": "it names a Java class; remove it",
+    "key.serializer": "records are refold's own; remove it",
+    "value.serializer": "records are refold's own; remove it",
+    "key.deserializer": "records are refold's own; remove it",
+    "value.deserializer": "records are refold's own; remove it",
+}
+_LOGIN = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*\Z", re.DOTALL)
+_OPTION = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
+_SECRET = re.compile(r"password|secret|jaas|user\.info|token|\.pem\Z|keystore\.key\Z|oauthbearer\.config|passphrase")
+_SECRET_LENGTH_MIN = 4
+
+
+class Settings(dict[str, str]):
+    """Settings by name; its text is the names alone."""
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(sorted(self))})"
+
+    __str__ = __repr__
+
+    @property
+    def principal(self) -> str:
+        """Whom the broker takes these clients for, as access lists name it; User:NAME where the settings do not say."""
+        return f"User:{self.get('sasl.username') or 'NAME'}"
+
+    def hidden(self, text: str) -> str:
+        """A text that someone else wrote, without what is secret here."""
+        for name, value in self.items():
+            if is_secret(name) and len(value) >= _SECRET_LENGTH_MIN:
+                text = text.replace(value, "...")
+        return text
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting's value must not be shown."""
+    return _SECRET.search(name) is not None
+
+
+def read_settings(environ: Mapping[str, str], path: str | os.PathLike[str] | None = None) -> Settings:
+    """The clients' settings in a file and in the environment; path: of the file, instead of REFOLD_KAFKA_CONFIG's.
+
+    InputError names what cannot be read or used, and where it stands.
+    """
+    return Settings((name, value) for name, value in _all(environ, path).items() if not name.startswith(_REGISTRY))
+
+
+def registry_lines(environ: Mapping[str, str]) -> Settings:
+    """What file and environment say of the Schema Registry, as Kafka's clients say it, without `schema.registry.`"""
+    return Settings(
+        (name.removeprefix(REGISTRY_PREFIX), value)
+        for name, value in _all(environ, None).items()
+        if name.startswith(_REGISTRY)
+    )
+
+
+def translated(given: Mapping[str, str], where: str) -> Settings:
+    """Settings by librdkafka's names; `where` they stand, for InputError."""
+    found = Settings(given)
+    for name in sorted(found):
+        if name in _OWN:
+            raise InputError(f"{where}: {name} is not to be set: refold sets it itself, its promises rest on it")
+        if name in _JAVA_ONLY:
+            raise InputError(f"{where}: {name} is not supported: {_JAVA_ONLY[name]}")
+    _take_truststore(found, where)
+    _take_keystore(found, where)
+    if "sasl.jaas.config" in found:
+        _take_jaas(found, where)
+    # Java's way to say "do not compare the host's name" is an empty value.
+    if found.get("ssl.endpoint.identification.algorithm") == "":
+        found["ssl.endpoint.identification.algorithm"] = "none"
+    for java, name in _JAVA.items():
+        if java in found:
+            value = found.pop(java)
+            found.setdefault(name, value)
+    for name in _PEMS & found.keys():
+        found[name] = _in_lines(found[name])
+    return found
+
+
+def _all(environ: Mapping[str, str], path: str | os.PathLike[str] | None) -> Settings:
+    named = os.fspath(path) if path else environ.get(CONFIG_ENVIRONMENT, "")
+    found = translated(dict(_lines(named)), f"{named} ({CONFIG_ENVIRONMENT})") if named else Settings()
+    variables = {
+        name.removeprefix(VARIABLES).lower().replace("_", "."): value
+        for name, value in environ.items()
+        if name.startswith(VARIABLES)
+        and name != CONFIG_ENVIRONMENT
+        and value
+        and not _KUBERNETES.match(name.removeprefix(VARIABLES))
+    }
+    return Settings({**found, **translated(variables, f"{VARIABLES}*")})
+
+
+def _lines(named: str) -> Iterator[tuple[str, str]]:
+    try:
+        lines = Path(named).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise InputError(f"{named} ({CONFIG_ENVIRONMENT}): cannot be read: {reason}") from None
+    waiting, begun = "", 0
+    for number, line in enumerate(lines, 1):
+        text = waiting + line.strip()
+        begun, waiting = (begun if waiting else number), ""
+        if not text or text[0] in "#!":
+            continue
+        # As in Java's files: one backslash at the end of a line has it go on in the next.
+        if text.endswith("\\") and not text.endswith("\\\\"):
+            waiting = text[:-1]
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            # Not the line itself: it may be half a password.
+            raise InputError(f"{named}:{begun}: not of the form key=value")
+        yield name.strip(), value.strip()
+    if waiting:
+        raise InputError(f"{named}:{begun}: the last line ends in a backslash, and nothing comes behind it")
+
+
+def _in_lines(pem: str) -> str:
+    """PEM as OpenSSL reads it, from what a properties file holds of it: one line."""
+    if "\n" in pem:
+        return pem
+
+    def block(found: re.Match[str]) -> str:
+        content = "\n".join(textwrap.wrap(re.sub(r"\s", "", found[2]), 64))
+        return f"-----BEGIN {found[1]}-----\n{content}\n-----END {found[1]}-----\n"
+
+    return "".join(block(each) for each in _BLOCK.finditer(pem.replace("\\n", " "))) or pem
+
+
+def _take_truststore(found: Settings, where: str) -> None:
+    kind = found.pop("ssl.truststore.type", "JKS").upper()
+    place = found.pop("ssl.truststore.location", None)
+    if place is None:
+        return
+    if kind != _PEM:
+        raise InputError(
+            f"{where}: ssl.truststore.location is of the type {kind}, which librdkafka does not read; write it as PEM "
+            "(keytool -exportcert -rfc -keystore FILE -alias NAME -file ca.pem) and give ssl.ca.location=ca.pem"
+        )
+    found.setdefault("ssl.ca.location", place)
+
+
+def _take_keystore(found: Settings, where: str) -> None:
+    kind = found.pop("ssl.keystore.type", _PKCS12).upper()
+    if kind == _PEM:
+        place = found.pop("ssl.keystore.location", None)
+        if place is not None:
+            found.setdefault("ssl.certificate.location", place)
+            found.setdefault("ssl.key.location", place)
+    elif kind != _PKCS12:
+        raise InputError(
+            f"{where}: ssl.keystore.location is of the type {kind}, which librdkafka does not read; write it as PKCS12 "
+            "(keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12)"
+        )
+
+
+def _take_jaas(found: Settings, where: str) -> None:
+    problem = f"{where}: sasl.jaas.config:"
+    login = _LOGIN.match(found.pop("sasl.jaas.config"))
+    if login is None:
+        raise InputError(f'{problem} give ...LoginModule required username="..." password="...";')
+    module, text = login[1].rpartition(".")[2], login[2]
+    if module not in ("PlainLoginModule", "ScramLoginModule"):
+        raise InputError(
+            f"{problem} {module} is not supported; give librdkafka's own settings instead: sasl.mechanism, and "
+            "sasl.oauthbearer.* or sasl.kerberos.*"
+        )
+    options: dict[str, str] = {}
+    at = 0
+    while text[at:].strip():
+        option = _OPTION.match(text, at)
+        if option is None:
+            raise InputError(f'{problem} an option is not of the form name="value"')
+        value = next(each for each in option.groups()[1:] if each is not None)
+        options[option[1]] = re.sub(r"\\(.)", r"\1", value)
+        at = option.end()
+    if not {"username", "password"} <= options.keys():
+        raise InputError(f"{problem} it names no username and password")
+    found.setdefault("sasl.username", options["username"])
+    found.setdefault("sasl.password", options["password"])

@@ -1,0 +1,399 @@
+"""The topics of a log: their names, how they are made, and that they are what the promises need.
+
+Making one, in steps that any number of processes may take at once, and that a killed one leaves for the next:
+0. Where one of the others holds records, and still there are no `.observations`, a log was here and lost them: refused,
+   for what it holds would be taken for the new log's.
+1. `.changes` is made, with the partitions asked for; whoever comes first decides how many there are.
+2. The others but `.observations` are made with as many. Where the broker copies each topic three times or more,
+   `min.insync.replicas` is raised to 2.
+3. `.observations` is made last: the log is there when it is, and its topic id is the log's id.
+
+Opening one compares every topic's settings with those it needs. What differs is refused by name: kept data that a
+setting lets the broker delete, or time it lets producers make up, is not found again later.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+    TopicDescription,
+)
+
+from refold.avro.errors import InputError, StorageError
+from refold.streams.log.kafka.access import (
+    ALTER_CONFIGS,
+    CREATE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    TOPIC,
+    Grant,
+    lacking,
+)
+from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
+from refold.streams.log.kafka.faults import error_of, may_pass, storage_error
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.url import Address
+from refold.streams.partition import PARTITIONS_DEFAULT, SLOTS
+
+POLL_S = 0.05
+# A request waits for the controller that the client last heard of, if need be for all its time, and asks nobody for a
+# newer one. So each gets a part of the time, and the brokers are asked between them.
+REQUEST_S = 3.0
+IN_SYNC_MIN = "min.insync.replicas"
+_MAX_BYTES = "max.message.bytes"
+_BATCH_BYTES_MAX = MESSAGE_BYTES_MAX + (64 << 10)
+
+_KEPT = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "unclean.leader.election.enable": "false",
+    _MAX_BYTES: str(_BATCH_BYTES_MAX),
+}
+_TIMED = {**_KEPT, "message.timestamp.type": "LogAppendTime"}
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "unclean.leader.election.enable": "false",
+    _MAX_BYTES: str(_BATCH_BYTES_MAX),
+}
+_UNHEARD_OF = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART})
+# How it is stored, not what it says: an operator may choose otherwise.
+_SMALL_SEGMENTS = {"segment.bytes": str(64 << 20), "segment.ms": str(3600 * 1000), "min.cleanable.dirty.ratio": "0.2"}
+
+
+class Topics:
+    """The topics' names, and the name of the workers' consumer group."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.observations = f"{prefix}.observations"
+        self.changes = f"{prefix}.changes"
+        self.deadletters = f"{prefix}.deadletters"
+        self.snapshots = f"{prefix}.snapshots"
+        self.manifests = f"{prefix}.manifests"
+        self.schemas = f"{prefix}.schemas"
+        self.group = f"refold.{prefix}"
+
+    @property
+    def needed(self) -> dict[str, Mapping[str, str]]:
+        """Each topic's settings, `.changes` first and `.observations` last."""
+        return {
+            self.changes: _KEPT,
+            self.deadletters: _KEPT,
+            self.snapshots: _COMPACTED,
+            self.manifests: _COMPACTED,
+            self.schemas: _TIMED,
+            self.observations: _TIMED,
+        }
+
+
+class Found(NamedTuple):
+    """A log's topics on the broker: its id (16 bytes) and how many partitions it has."""
+
+    topics: Topics
+    log_id: bytes
+    partitions: int
+
+
+class Unfit(NamedTuple):
+    """What is wrong with a topic, and what mends it."""
+
+    topic: str
+    problem: str
+    remedy: str
+
+    def error(self, address: Address) -> StorageError:
+        """It, as whoever opens the log hears of it."""
+        return StorageError(f"{address.url}: the topic {self.topic} {self.problem}; {self.remedy}")
+
+
+class TopicAdmin:
+    """Makes, finds and checks the topics of logs."""
+
+    def __init__(self, admin: AdminClient, timeout_s: float, clients: Clients | None = None) -> None:
+        """clients: who made the admin client, for what it heard, and for whom the brokers take it."""
+        self._admin = admin
+        self._timeout_s = timeout_s
+        self._clients = clients
+
+    def exists(self, address: Address) -> bool:
+        """Whether there is a log. StorageError where the broker does not say."""
+        name = Topics(address.prefix).observations
+        return name in self._describe([name], address)
+
+    def beside(self, name: str, needed: Mapping[str, str], extra: Mapping[str, str], address: Address,
+               *, make: bool) -> bool:  # fmt: skip
+        """Whether there is a topic of one partition beside the log's own; made where there is none and `make` is set.
+
+        needed: its settings, which are checked; extra: further ones it is made with. StorageError.
+        """
+        found = self._describe([name], address)
+        if name not in found:
+            if not make:
+                return False
+            # Known before it is made, so that whoever records first needs no right to alter settings.
+            log = self._describe([Topics(address.prefix).observations], address)
+            in_sync = {IN_SYNC_MIN: "2"} if log and min(map(_copies, log.values())) >= 3 else {}
+            self._create([_new(name, 1, {**needed, **extra, **in_sync})], address)
+            found = self._await([name], address)
+            is_low = not in_sync and _copies(found[name]) >= 3
+            self._raise_in_sync(found, {IN_SYNC_MIN: "2"} if is_low else {}, address)
+        self._check_settings({name: needed}, found, address)
+        return True
+
+    def unfit(self, address: Address) -> list[Unfit]:
+        """Everything about a log's topics that is not as it has to be; StorageError where the broker does not say."""
+        topics = Topics(address.prefix)
+        found = self._describe(topics.needed, address)
+        wanted = {name: needed for name, needed in topics.needed.items() if name in found}
+        return [*_lacking(topics, found), *self._wrong_settings(wanted, found, address)]
+
+    def open(self, address: Address, *, make: bool) -> Found:
+        """The log, made where there is none and `make` is set. InputError, StorageError."""
+        topics = Topics(address.prefix)
+        found = self._describe(topics.needed, address)
+        if topics.observations not in found:
+            if not make:
+                raise InputError(
+                    f"{address.url}: no log is here yet; record into it first, or give another with --log "
+                    f"(there is no topic {topics.observations})"
+                )
+            self._require_clear(topics, found, address)
+            found = self._make(topics, address)
+        partitions = len(found[topics.observations].partitions)
+        if address.partitions not in {None, partitions}:
+            raise InputError(
+                f"{address.url}: this log has {partitions} partitions, fixed when it was made; "
+                f"open it without ?partitions={address.partitions}"
+            )
+        self._check(topics, found, address)
+        return Found(topics, _id_of(found[topics.observations], address), partitions)
+
+    # Making
+
+    def _require_clear(self, topics: Topics, found: Mapping[str, TopicDescription], address: Address) -> None:
+        places = [Place(name, each.id) for name, topic in found.items() for each in topic.partitions]
+        ends = Offsets(self._admin, self._timeout_s).ends(places, committed=False)
+        remains = sorted({place.topic for place, end in ends.items() if end})
+        if remains and not self.exists(address):  # else another process has just made it
+            raise InputError(
+                f"{address.url}: {', '.join(remains)}: records of a log that was here, and whose {topics.observations} "
+                "is gone. Restore the brokers' data; or begin a log under another prefix, or under this one when all "
+                f"topics {topics.prefix}.* are deleted"
+            )
+
+    def _make(self, topics: Topics, address: Address) -> dict[str, TopicDescription]:
+        needed = topics.needed
+        first, *middle, last = needed
+        self._create([_new(first, address.partitions or PARTITIONS_DEFAULT, needed[first])], address)
+        decided = self._await([first], address)[first]
+        partitions = len(decided.partitions)
+        counts = {name: 1 if name == topics.schemas else partitions for name in needed}
+        extra = {name: _SMALL_SEGMENTS if needed[name] is _COMPACTED else {} for name in needed}
+        self._create([_new(name, counts[name], {**needed[name], **extra[name]}) for name in middle], address)
+        found = self._await([first, *middle], address)
+        in_sync = {IN_SYNC_MIN: "2"} if _copies(decided) >= 3 else {}
+        self._raise_in_sync(found, in_sync, address)
+        self._create([_new(last, partitions, {**needed[last], **in_sync})], address)
+        return self._await(needed, address)
+
+    def _create(self, topics: list[NewTopic], address: Address) -> None:
+        left, deadline = {each.topic: each for each in topics}, time.monotonic() + self._timeout_s
+        while left:
+            asked = self._admin.create_topics(list(left.values()), request_timeout=self._request_s(deadline))
+            for name, done in asked.items():
+                try:
+                    done.result()
+                except KafkaException as failed:
+                    error = error_of(failed)
+                    if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                        if not may_pass(failed, frozenset()) or time.monotonic() > deadline:
+                            doing = f"{address.url}: the topic {name} could not be made"
+                            raise storage_error(doing, failed, needs=self._needs(name, CREATE, address)) from failed
+                        self._ask_brokers(deadline)
+                        continue
+                del left[name]
+
+    def _raise_in_sync(
+        self, found: Mapping[str, TopicDescription], in_sync: Mapping[str, str], address: Address
+    ) -> None:
+        if not in_sync:
+            return
+        entries = [
+            ConfigResource(
+                ResourceType.TOPIC,
+                name,
+                incremental_configs=[
+                    ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+                    for key, value in in_sync.items()
+                ],
+            )
+            for name in found
+        ]
+        for resource, done in self._admin.incremental_alter_configs(entries).items():
+            try:
+                done.result()
+            except KafkaException as failed:
+                doing = f"{address.url}: {IN_SYNC_MIN} of the topic {resource.name} could not be set"
+                needs = self._needs(resource.name, ALTER_CONFIGS, address)
+                raise storage_error(doing, failed, needs=needs) from failed
+
+    # Finding
+
+    def _await(self, names: Iterable[str], address: Address) -> dict[str, TopicDescription]:
+        """The topics, once the brokers know of all of them: the one asked may hear of a new topic late."""
+        wanted, deadline = set(names), time.monotonic() + self._timeout_s
+        while True:
+            found = self._describe(wanted, address)
+            missing = wanted - found.keys()
+            if not missing:
+                return found
+            if time.monotonic() > deadline:
+                raise StorageError(f"{address.url}: the topic {min(missing)} was made, and is not there; look at the "
+                                   "broker's log, then repeat")  # fmt: skip
+            time.sleep(POLL_S)
+
+    def _describe(self, names: Iterable[str], address: Address) -> dict[str, TopicDescription]:
+        """Those of the topics that there are; whole ones, every partition with its leader."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._describe_once(names, self._request_s(deadline), address)
+            except KafkaException as failed:
+                doing = f"{address.url}: no answer from {address.servers}"
+                heard = self._heard()
+                if self._clients is not None and self._clients.refused is not None:
+                    raise storage_error(doing, self._clients.refused) from failed
+                if not may_pass(failed, frozenset()) or time.monotonic() > deadline:
+                    raise storage_error(doing, failed, heard) from failed
+                self._ask_brokers(deadline)
+
+    def _describe_once(self, names: Iterable[str], timeout_s: float, address: Address) -> dict[str, TopicDescription]:
+        found: dict[str, TopicDescription] = {}
+        asked = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=timeout_s)
+        for name, done in asked.items():
+            try:
+                found[name] = done.result()
+            except KafkaException as failed:
+                error = error_of(failed)
+                if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    doing = f"{address.url}: the topic {name} cannot be looked at"
+                    raise storage_error(doing, failed, needs=self._needs(name, DESCRIBE, address)) from failed
+                if error is None or error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+        return found
+
+    def _needs(self, name: str, operation: str, address: Address) -> str:
+        principal = "User:NAME" if self._clients is None else self._clients.principal
+        return lacking(Grant(TOPIC, name, operation), principal, address.servers)
+
+    def _heard(self) -> str:
+        self._admin.poll(0)  # which has it tell what it heard of brokers
+        return "" if self._clients is None else self._clients.said
+
+    # Checking
+
+    def _check(self, topics: Topics, found: Mapping[str, TopicDescription], address: Address) -> None:
+        partitions = len(found[topics.observations].partitions)
+        if partitions > SLOTS or partitions & (partitions - 1):
+            raise StorageError(
+                f"{address.url}: the topic {topics.observations} has {partitions} partitions, and a log has a power of "
+                f"two up to {SLOTS}; partitions cannot be added to a log"
+            )
+        for unfit in chain(_lacking(topics, found), self._wrong_settings(topics.needed, found, address)):
+            raise unfit.error(address)  # settings are asked for where all topics are there
+
+    def _check_settings(
+        self, wanted: Mapping[str, Mapping[str, str]], found: Mapping[str, TopicDescription], address: Address
+    ) -> None:
+        for unfit in self._wrong_settings(wanted, found, address):
+            raise unfit.error(address)
+
+    def _wrong_settings(
+        self, wanted: Mapping[str, Mapping[str, str]], found: Mapping[str, TopicDescription], address: Address
+    ) -> Iterator[Unfit]:
+        settings = self._settings(wanted, address)
+        for name, needed in wanted.items():
+            if _copies(found[name]) >= 3:
+                needed = {**needed, IN_SYNC_MIN: "2"}  # noqa: PLW2901
+            for key, wanted_value in needed.items():
+                value = settings[name].get(key)
+                if value != wanted_value and not _is_more(key, value, wanted_value):
+                    yield Unfit(
+                        name, f"has {key}={value}, and a log needs {wanted_value}",
+                        f"set it: kafka-configs.sh --bootstrap-server {address.servers} --alter --entity-type topics "
+                        f"--entity-name {name} --add-config {key}={wanted_value}",
+                    )  # fmt: skip
+
+    def _settings(self, names: Iterable[str], address: Address) -> dict[str, dict[str, str | None]]:
+        found: dict[str, dict[str, str | None]] = {}
+        deadline = time.monotonic() + self._timeout_s
+        while missing := [name for name in names if name not in found]:
+            asked = [ConfigResource(ResourceType.TOPIC, name) for name in missing]
+            answers = self._admin.describe_configs(asked, request_timeout=self._request_s(deadline))
+            for resource, done in answers.items():
+                try:
+                    found[resource.name] = {key: entry.value for key, entry in done.result().items()}
+                except KafkaException as failed:
+                    if not may_pass(failed, _UNHEARD_OF) or time.monotonic() > deadline:
+                        doing = f"{address.url}: the settings of the topic {resource.name} cannot be read"
+                        needs = self._needs(resource.name, DESCRIBE_CONFIGS, address)
+                        raise storage_error(doing, failed, needs=needs) from failed
+                    self._ask_brokers(deadline)
+        return found
+
+    def _request_s(self, deadline: float) -> float:
+        return max(min(deadline - time.monotonic(), REQUEST_S), POLL_S)
+
+    def _ask_brokers(self, deadline: float) -> None:
+        """Wait a little, and hear who the controller is now."""
+        time.sleep(POLL_S)
+        with suppress(KafkaException):
+            self._admin.list_topics(timeout=self._request_s(deadline))
+
+
+def _lacking(topics: Topics, found: Mapping[str, TopicDescription]) -> Iterator[Unfit]:
+    """Topics that are not there, or in another number of partitions than `.observations`."""
+    partitions = len(found[topics.observations].partitions) if topics.observations in found else None
+    for name in topics.needed:
+        if name not in found:
+            yield Unfit(name, "is missing; it was there when the log was made",
+                        "restore it, or begin a log under another prefix")  # fmt: skip
+            continue
+        count, wanted = len(found[name].partitions), 1 if name == topics.schemas else partitions
+        if count != wanted:
+            yield Unfit(name, f"has {count} partitions, and this log needs {wanted}",
+                        "begin a log under another prefix")  # fmt: skip
+
+
+def _new(name: str, partitions: int, settings: Mapping[str, str]) -> NewTopic:
+    return NewTopic(name, num_partitions=partitions, config=dict(settings))
+
+
+def _copies(topic: TopicDescription) -> int:
+    return min((len(each.replicas) for each in topic.partitions), default=0)
+
+
+def _is_more(key: str, value: str | None, wanted: str) -> bool:
+    """Whether a limit is set wider than needed."""
+    return key in {_MAX_BYTES, IN_SYNC_MIN} and value is not None and value.isdecimal() and int(value) >= int(wanted)
+
+
+def _id_of(topic: TopicDescription, address: Address) -> bytes:
+    log_id = base64.urlsafe_b64decode(f"{topic.topic_id}==")
+    if len(log_id) != 16 or not any(log_id):
+        raise StorageError(f"{address.url}: its broker gives topics no ids; a log needs Kafka 2.8 or newer")
+    return log_id

@@ -1,0 +1,26 @@
+"""What a log on Kafka is seen up to, at one moment."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.topics import Topics
+
+
+class View(NamedTuple):
+    """The ends of observations and changes by partition, at one moment."""
+
+    observations: dict[int, int]
+    changes: dict[int, int]
+
+
+def seen(topics: Topics, partitions: int, offsets: Offsets) -> View:
+    """Up to where the topics reach now."""
+    observations = [Place(topics.observations, each) for each in range(partitions)]
+    changes = [Place(topics.changes, each) for each in range(partitions)]
+    ends = offsets.ends([*observations, *changes])
+    return View(
+        {place.partition: ends[place] for place in observations},
+        {place.partition: ends[place] for place in changes},
+    )

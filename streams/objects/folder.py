@@ -1,0 +1,196 @@
+"""A folder as an object store: a file is written aside, synced, and let stand under its name by rename or link."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from refold.avro.errors import StorageError, StoreUnavailable
+from refold.streams.objects.port import Found, Objects
+
+SCRATCH = ".writing"
+# What somebody may mend while we wait.
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EAGAIN})
+
+
+class FolderObjects(Objects):
+    """The files below a folder, which is made when something is put."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.url = self.root.as_uri()
+
+    def __repr__(self) -> str:
+        return f"<objects {self.url}>"
+
+    def prepare(self) -> None:
+        """A folder that is not there has nothing in it."""
+
+    def get(self, name: str) -> bytes | None:
+        with self._asking(name):
+            try:
+                return self._path(name).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def stat(self, name: str) -> Found | None:
+        with self._asking(name):
+            try:
+                return _found(name, self._path(name).stat())
+            except FileNotFoundError:
+                return None
+
+    def names(self, folder: str) -> Iterator[Found]:
+        for each in self._listed(folder):
+            if each.is_file(follow_symlinks=False):
+                try:
+                    found = each.stat()
+                except FileNotFoundError:
+                    continue
+                yield _found(f"{folder}/{each.name}" if folder else each.name, found)
+
+    def folders(self, folder: str) -> Iterator[str]:
+        for each in self._listed(folder):
+            if each.is_dir(follow_symlinks=False) and each.name != SCRATCH:
+                yield each.name
+
+    def put(self, name: str, data: bytes) -> None:
+        with self._asking(name), self._aside(data) as path:
+            self._stand(path, name)
+
+    def put_file(self, name: str, path: Path) -> None:
+        with self._asking(name):
+            _sync(path)
+            self._stand(path, name)
+
+    def create(self, name: str, data: bytes) -> bool:
+        with self._asking(name), self._aside(data) as path:
+            target = self._folder_of(name)
+            try:
+                os.link(path, target)
+            except FileExistsError:
+                return False
+            self._sync_above(target)
+            return True
+
+    def copy(self, name: str, to: str) -> None:
+        with self._asking(to):
+            target = self._folder_of(to)
+            target.unlink(missing_ok=True)
+            os.link(self._path(name), target)
+            self._sync_above(target)
+
+    def delete(self, name: str) -> None:
+        with self._asking(name):
+            path = self._path(name)
+            path.unlink(missing_ok=True)
+            for folder in path.parents:  # an empty folder is none
+                if folder == self.root or self.root not in folder.parents:
+                    break
+                try:
+                    folder.rmdir()
+                except OSError:
+                    break
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        with self._asking(SCRATCH):
+            (self.root / SCRATCH).mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(dir=self.root / SCRATCH))
+            handle = os.open(folder, os.O_RDONLY)
+            fcntl.flock(handle, fcntl.LOCK_SH)  # for as long as somebody is at it
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(handle)
+
+    def tidy(self) -> None:
+        """Remove what killed processes left unfinished."""
+        with self._asking(SCRATCH):
+            for folder in (self.root / SCRATCH).glob("*"):
+                try:
+                    handle = os.open(folder, os.O_RDONLY)
+                except FileNotFoundError:
+                    continue
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                except BlockingIOError:
+                    continue
+                finally:
+                    os.close(handle)
+
+    def point(self, name: str, to: str) -> None:
+        """Let a name be a link to another, at once and durably, whatever it was a link to before."""
+        with self._asking(name), self.scratch() as folder:
+            link = folder / "link"
+            link.symlink_to(to)
+            link.replace(self.root / name)
+            _sync(self.root)
+
+    @contextmanager
+    def _aside(self, data: bytes) -> Iterator[Path]:
+        with self.scratch() as folder:
+            path = folder / "new"
+            with path.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield path
+
+    def _stand(self, path: Path, name: str) -> None:
+        target = self._folder_of(name)
+        path.replace(target)
+        self._sync_above(target)
+
+    def _folder_of(self, name: str) -> Path:
+        target = self._path(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target
+
+    def _sync_above(self, target: Path) -> None:
+        """Also the folders that were made for it: whoever made them may not have come so far."""
+        for folder in target.parents:
+            _sync(folder)
+            if folder in (self.root.parent, self.root):
+                _sync(self.root.parent)
+                break
+
+    def _listed(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        with self._asking(folder):
+            try:
+                with os.scandir(self._path(folder)) as found:
+                    listed = [*found]
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        yield from listed
+
+    def _path(self, name: str) -> Path:
+        return self.root / name
+
+    @contextmanager
+    def _asking(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            kind = StoreUnavailable if error.errno in _PASSING else StorageError
+            raise kind(f"{self.root / name}: {error.strerror or type(error).__name__}") from error
+
+
+def _found(name: str, status: os.stat_result) -> Found:
+    return Found(name, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

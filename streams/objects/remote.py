@@ -1,0 +1,210 @@
+"""An object store behind fsspec: S3 with the extra `s3`, memory://, and whatever else is installed for it.
+
+S3 is reached as the standard environment says: AWS_ENDPOINT_URL (or AWS_ENDPOINT_URL_S3), AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_PROFILE, the files of the AWS tools, or the machine's role.
+
+A name that is not found says nothing while the bucket itself may be missing: HEAD tells neither from the other. So a
+store has a mark, an object of a name of its own, which whoever writes first makes; nothing is taken for absent where
+the mark is. It is looked at once nothing was found, and only then.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from refold.avro.errors import InputError, StorageError, StoreUnavailable
+from refold.streams.objects.faults import asking
+from refold.streams.objects.port import Found, Objects
+
+MARK = "REFOLD"
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 20
+# The longest that one request may take, with what the client repeats of it by itself.
+REQUEST_S_MAX = 60
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+_PUT_AT = ("LastModified", "last_modified", "mtime", "updated", "created")
+_S3 = {
+    "config_kwargs": {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "read_timeout": READ_TIMEOUT_S,
+        "retries": {"max_attempts": 2, "mode": "standard"},
+    }
+}
+
+
+class RemoteObjects(Objects):
+    """A store by its URL, protocol://place/prefix. From any thread."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._protocol = url.partition("://")[0]
+        self._root = url.partition("://")[2].strip("/")
+        self._is_marked = False
+
+    def __repr__(self) -> str:
+        return f"<objects {self.url}>"
+
+    @cached_property
+    def _files(self) -> Any:
+        """fsspec's view of the store: made when it is first asked, for its libraries take a second to import."""
+        try:
+            import fsspec
+        except ModuleNotFoundError:
+            raise self._not_installed() from None
+        options: dict[str, Any] = {}
+        if self._protocol in _EXTRAS:
+            # Also what tells apart the clients that fsspec keeps: one takes half a second to make.
+            endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+            options = {**_S3, "endpoint_url": endpoint or None}
+        if self._protocol == "memory":
+            return fsspec.filesystem("memory")
+        try:
+            kind = fsspec.get_filesystem_class(self._protocol)
+        except (ImportError, ValueError):
+            raise self._not_installed() from None
+        with asking(self.url, "opening"):
+            files = kind(**options, use_listings_cache=False)
+        if hasattr(files, "retries"):
+            files.retries = 1  # its client repeats by itself
+        return files
+
+    def _not_installed(self) -> InputError:
+        extra = _EXTRAS.get(self._protocol)
+        what = f"pip install 'refold[{extra}]'" if extra else f"install what fsspec needs for {self._protocol}://"
+        return InputError(f"{self.url}: what reaches it is not installed here; {what}")
+
+    def prepare(self) -> None:
+        if not self._is_marked:
+            if self._info(MARK) is None:
+                self._create(MARK, b"1\n")
+            self._is_marked = True
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            with asking(self.url, f"reading {name}"):
+                return bytes(self._files.cat_file(self._path(name)))
+        except FileNotFoundError:
+            self._require_store()
+            return None
+
+    def stat(self, name: str) -> Found | None:
+        found = self._info(name)
+        if found is None:
+            self._require_store()
+        return found
+
+    def names(self, folder: str) -> Iterator[Found]:
+        for each in self._listed(folder):
+            if each["type"] == "file" and (name := _last(each)):
+                yield self._found(f"{folder}/{name}" if folder else name, each)
+
+    def folders(self, folder: str) -> Iterator[str]:
+        for each in self._listed(folder):
+            if each["type"] == "directory":
+                yield _last(each)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.prepare()
+        with self._writing(name):
+            self._files.pipe_file(self._path(name), data)
+
+    def put_file(self, name: str, path: Path) -> None:
+        self.prepare()
+        with self._writing(name):
+            self._files.put_file(str(path), self._path(name))
+
+    def create(self, name: str, data: bytes) -> bool:
+        self.prepare()
+        return self._create(name, data)
+
+    def copy(self, name: str, to: str) -> None:
+        with self._writing(to):
+            self._files.cp_file(self._path(name), self._path(to))
+
+    def delete(self, name: str) -> None:
+        try:
+            with asking(self.url, f"removing {name}"):
+                self._files.rm_file(self._path(name))
+        except FileNotFoundError:
+            self._require_store()
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="refold-") as folder:
+            yield Path(folder)
+
+    def _create(self, name: str, data: bytes) -> bool:
+        try:
+            with self._writing(name):
+                self._files.pipe_file(self._path(name), data, mode="create")
+        except FileExistsError:
+            return False
+        except StoreUnavailable:
+            # It may have been done, and the answer lost: what stands there says whose it is.
+            try:
+                with asking(self.url, f"reading {name}"):
+                    return bytes(self._files.cat_file(self._path(name))) == data
+            except FileNotFoundError:
+                pass
+            raise
+        return True
+
+    def _require_store(self) -> None:
+        """StorageError unless the store is one: what is missing elsewhere is not known to be missing."""
+        if self._info(MARK) is None:
+            raise StorageError(
+                f"{self.url}: no store of refold's is here ({MARK} is missing in it): nothing was written to it yet, "
+                "its bucket is gone, or this is not the URL it was written with"
+            ) from None
+
+    def _info(self, name: str) -> Found | None:
+        try:
+            with asking(self.url, f"looking for {name}"):
+                found = self._files.info(self._path(name))
+        except FileNotFoundError:
+            return None
+        return None if found["type"] == "directory" else self._found(name, found)
+
+    def _listed(self, folder: str) -> Iterator[Mapping[str, Any]]:
+        try:
+            with asking(self.url, f"listing {folder or 'it'}"):
+                found = self._files.ls(self._path(folder), detail=True)
+        except FileNotFoundError as error:
+            # A bucket that is gone is named by its own code here, a folder without objects by none.
+            if error.__cause__ is not None or not self._is_marked:
+                self._require_store()
+            return
+        yield from found
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            with asking(self.url, f"writing {name}"):
+                yield
+        except FileNotFoundError:
+            raise StorageError(
+                f"{self.url}: writing {name}: there is no such bucket; create it, or give the URL of one that is there"
+            ) from None
+
+    def _found(self, name: str, info: Mapping[str, Any]) -> Found:
+        at = next((info[key] for key in _PUT_AT if info.get(key) is not None), None)
+        if isinstance(at, str):
+            at = datetime.fromisoformat(at)
+        if isinstance(at, datetime):
+            at = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        if at is None:
+            raise StorageError(f"{self.url}: this store does not say when {name} was put, which refold has to know")
+        return Found(name, int(info["size"]), int(at * 1000))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
+
+
+def _last(info: Mapping[str, Any]) -> str:
+    return str(info["name"]).rstrip("/").rpartition("/")[2]

@@ -1,0 +1,116 @@
+"""The process that rebuilds partitions for another one (parallel.py, which says what the two tell each other).
+
+1. Take the standard input and output for that; what a user's reducer reads or prints goes elsewhere.
+2. Open the log to read. It has to reach the cut.
+3. Rebuild each partition asked for, write its entities to the file, say its figures.
+4. An interrupt from the keyboard is the other's to answer. When the input ends, the other is done or gone: remove its
+   temporary folder and end at once, whatever is under way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from threading import Thread
+from typing import IO, Any
+
+from refold.avro.errors import RefoldError, StorageError
+from refold.streams.cut import Cut, parse_cut
+from refold.streams.log.port import LogPort
+from refold.streams.open import open_port
+from refold.streams.partition import slots_of
+from refold.streams.rebuild.handover import write_entities
+from refold.streams.rebuild.limits import Limits
+from refold.streams.rebuild.part import Known, rebuild_part
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.table.folds import Folds
+
+Say = Callable[[Mapping[str, object]], None]
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    asked, answers = _own_streams()
+
+    def say(tree: Mapping[str, object]) -> None:
+        answers.write(json.dumps(tree).encode() + b"\n")
+
+    lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    setup = json.loads(asked.readline())
+    Thread(target=_listen, args=(asked, lines, setup["folder"]), daemon=True).start()
+    try:
+        _serve(setup, lines, say)
+    except RefoldError as error:
+        say({"failed": str(error)})
+        signal.pause()  # the other one ends this process
+
+
+def _own_streams() -> tuple[IO[bytes], IO[bytes]]:
+    asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    return asked, answers
+
+
+def _listen(asked: IO[bytes], lines: queue.SimpleQueue[Any], folder: str) -> None:
+    for line in asked:
+        lines.put(json.loads(line))
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], say: Say) -> None:
+    cut = parse_cut(setup["cut"])
+    log = open_port(setup["url"], read_only=True, config=setup["config"])
+    _require_reached(log, cut)
+    limits = None if setup["is_whole"] else Limits(_names(setup["types"]), _names(setup["entities"]))
+    folds = Folds(log.registry, cut.schemas)
+    with os.fdopen(setup["file"], "wb") as file:
+        while True:
+            asked = lines.get()
+            partition = asked["partition"]
+            known = Known(cut.offsets[partition], lambda more, total: say({"read": more, "total": total}))
+            store = ChunkStore(setup["memory_bytes"])
+            epochs = [Epoch(*epoch) for epoch in asked["epochs"]]
+            part = rebuild_part(log, cut, partition, folds, epochs, store, known, limits)
+            start = file.tell()
+            digests = part.layers.rehash() if limits is None else None
+            write_entities(file, part.layers, digests, slots_of(partition, log.partitions))
+            say(
+                {
+                    "part": {
+                        "start": start,
+                        "end": file.tell(),
+                        "entities": part.entities,
+                        "observations": part.observations,
+                        "replayed": part.replayed,
+                        "reopened": part.reopened,
+                        "scanned": part.scanned,
+                        "epoch": part.epoch,
+                        "fallbacks": part.fallbacks,
+                    }
+                }
+            )
+
+
+def _names(given: list[str] | None) -> frozenset[str] | None:
+    return None if given is None else frozenset(given)
+
+
+def _require_reached(log: LogPort, cut: Cut) -> None:
+    """Another log may stand at the URL by now, or one that another process does not see as far."""
+    ends = log.ends()
+    reached = log.log_id == cut.log_id and len(log.registry) >= cut.schemas
+    if not reached or any(ends.get(partition, -1) < offset for partition, offset in cut.offsets.items()):
+        raise StorageError(f"{log.url} does not reach the cut {cut.short} for another process")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main()

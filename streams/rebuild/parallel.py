@@ -1,0 +1,227 @@
+"""Partitions rebuilt in parallel: Python folds one at a time a process, so several processes fold several.
+
+1. Make a temporary folder for the children, and start them: interpreters of their own that run
+   streams/rebuild/child.py. (Nothing is forked, and no module of the caller's is run again.)
+2. Tell each, as JSON lines on its standard input, what is asked for, and then one partition after another: the next
+   one when it has answered. It opens the log to read, by its URL.
+3. It says, as JSON lines on its standard output, how much more it read, and at last the partition's figures; the
+   entities stand in a temporary file without a name that both have open (handover.py). Take them up from there.
+4. What a child cannot do, or was doing when it died, is left to the caller, with the reason; it gets no more.
+5. At the end, however it comes, kill the children, wait for them, remove the folder. A child whose input ends because
+   this process is gone removes the folder and ends too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from refold.avro.errors import StorageError
+from refold.streams.cut import Cut
+from refold.streams.log.port import LogPort
+from refold.streams.rebuild.handover import read_entities
+from refold.streams.rebuild.limits import Limits
+from refold.streams.rebuild.part import Known, folded_instead
+from refold.streams.rebuild.rebuilt import Part
+from refold.streams.snapshots.cold import closed_in
+from refold.streams.snapshots.layers import Layers
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.table.folds import Folds
+
+# Starting a child, and taking up what it folded, costs about as much as folding 5,000 records.
+RECORDS_MIN = 50_000
+PROCESSES_MAX = 8
+_COMMAND = ("-P", "-m", "refold.streams.rebuild.child")
+_READ_BYTES = 65_536
+_ENDING_S = 10.0
+
+
+class Job(NamedTuple):
+    """A partition to rebuild, and the epochs to begin from, nearest to the cut first."""
+
+    partition: int
+    epochs: Sequence[Epoch]
+
+
+def processes_worth(cut: Cut, jobs: Sequence[Job], parallel: bool | None) -> int:
+    """How many processes to start; 0 where this one does it alone."""
+    if parallel is False or not sys.executable:
+        return 0
+    processes = min(_cores(), len(jobs), PROCESSES_MAX)
+    if parallel:
+        return max(processes, min(len(jobs), 1))
+    records = sum(cut.offsets[job.partition] - (job.epochs[0].offset if job.epochs else 0) for job in jobs)
+    return processes if processes > 1 and records >= RECORDS_MIN else 0
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def rebuild_apart(
+    log: LogPort, cut: Cut, jobs: Sequence[Job], processes: int, store: ChunkStore, known: Known,
+    limits: Limits | None, memory_bytes: int,
+) -> tuple[dict[int, Part], dict[int, str]]:  # fmt: skip
+    """The partitions that other processes rebuilt, sharing memory_bytes, and for those that one failed at, why."""
+    # From the end: the longest first, so that no child is left alone with it.
+    waiting = sorted(jobs, key=lambda job: cut.offsets[job.partition])
+    setup = {
+        "url": log.url,
+        "config": dict(log.config),
+        "cut": str(cut),
+        "is_whole": limits is None,
+        "types": None if limits is None or limits.types is None else sorted(limits.types),
+        "entities": None if limits is None or limits.entities is None else sorted(limits.entities),
+        "memory_bytes": memory_bytes // processes,
+    }
+    parts: dict[int, Part] = {}
+    failed: dict[int, str] = {}
+    with ExitStack() as ending, selectors.DefaultSelector() as selector:
+        folder = ending.enter_context(tempfile.TemporaryDirectory(prefix="refold-rebuild-"))
+        for _ in range(processes):
+            try:
+                child = _Child(folder, setup, log, cut, store, known, ending)
+            except OSError as error:
+                failed[waiting[-1].partition] = f"no process for it could be started: {error}"
+                break
+            child.give(waiting.pop())
+            selector.register(child.out, selectors.EVENT_READ, child)
+        while selector.get_map():
+            for key, _ in selector.select():
+                child = key.data
+                try:
+                    part = child.hear()
+                except StorageError as error:
+                    failed[child.job.partition] = str(error)
+                    selector.unregister(child.out)
+                    child.end()
+                    continue
+                if part is not None:
+                    parts[child.job.partition] = part
+                    if waiting:
+                        child.give(waiting.pop())
+                    else:
+                        selector.unregister(child.out)
+                        child.end()
+    return parts, failed
+
+
+class _Child:
+    """One process, and the partition it has in hand."""
+
+    def __init__(
+        self, folder: str, setup: Mapping[str, object], log: LogPort, cut: Cut, store: ChunkStore, known: Known,
+        ending: ExitStack,
+    ) -> None:  # fmt: skip
+        self._log = log
+        self._cut = cut
+        self._store = store
+        self._known = known
+        self._said = b""
+        self._entities = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it goes with the store
+        store.keep(self._entities)
+        self._errors = ending.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115  # `ending` does
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        self._process = subprocess.Popen(
+            [sys.executable, *_COMMAND],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            pass_fds=[self._entities.fileno()],
+            env={**os.environ, "PYTHONPATH": path, "TMPDIR": folder},
+            bufsize=0,
+        )
+        ending.callback(self.end)
+        self._tell({**setup, "file": self._entities.fileno(), "folder": folder})
+
+    @property
+    def out(self) -> int:
+        """What it says is read from here."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def give(self, job: Job) -> None:
+        """Let it rebuild a partition."""
+        self.job = job
+        self._total = self._cut.offsets[job.partition]
+        self._read = 0
+        self._tell({"partition": job.partition, "epochs": [list(epoch) for epoch in job.epochs]})
+
+    def _tell(self, tree: Mapping[str, object]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # that it is gone is heard soon enough
+            self._process.stdin.write(json.dumps(tree).encode() + b"\n")
+
+    def hear(self) -> Part | None:
+        """Take in what it says; the partition when it is done. StorageError where it never will be."""
+        data = os.read(self.out, _READ_BYTES)
+        if not data:
+            raise self._failed(self._why_it_ended())
+        *lines, self._said = (self._said + data).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "failed" in said:
+                raise self._failed(said["failed"])
+            if "part" in said:
+                try:
+                    return self._taken_up(said["part"])
+                except StorageError as error:
+                    raise self._failed(str(error)) from error
+            self._count(said["read"], said["total"])
+        return None
+
+    def _count(self, read: int, total: int) -> None:
+        self._known.total += total - self._total
+        self._total = total
+        self._read += read
+        self._known.read(read)
+
+    def _failed(self, why: str) -> StorageError:
+        """The error; what it read is to be read again."""
+        self._known.total += self._cut.offsets[self.job.partition] - self._total + self._read
+        return StorageError(why)
+
+    def _why_it_ended(self) -> str:
+        try:
+            status = self._process.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            return "the process for it stopped answering"
+        if status < 0:
+            return f"the process for it was ended by signal {-status}"
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        return f"the process for it ended with status {status}: {last or 'it said nothing'}"
+
+    def _taken_up(self, figures: dict[str, Any]) -> Part:
+        epoch = None if figures["epoch"] is None else Epoch(*figures["epoch"])
+        cold = None
+        if epoch is not None:
+            manifest = self._log.snapshots.manifest(epoch)
+            folds = Folds(self._log.registry, self._cut.schemas)
+            instead = folded_instead(self._log, manifest, folds, self._store, figures["fallbacks"])
+            cold = closed_in(self._log.snapshots, manifest, instead)
+        layers = Layers(self._store, cold)
+        read_entities(self._entities, figures["start"], figures["end"], layers)
+        return Part(layers, figures["entities"], figures["observations"], figures["replayed"], figures["reopened"],
+                    figures["scanned"], epoch, figures["fallbacks"], apart=True)  # fmt: skip
+
+    def end(self) -> None:
+        """Kill it, and wait until it is gone. Once more is nothing."""
+        self._process.kill()
+        self._process.wait()
+        for each in (self._process.stdin, self._process.stdout):
+            if each is not None:
+                each.close()

@@ -1,0 +1,139 @@
+"""What a rebuild found: the entities at a cut, by partition, and how each partition came about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from refold.avro.errors import NotAnswerable
+from refold.reducers.entity import stored_hash, stored_version
+from refold.streams.digest import Digests, differing_places, root
+from refold.streams.partition import partition_of
+from refold.streams.rebuild.limits import Limits
+from refold.streams.snapshots.layers import Layers
+from refold.streams.snapshots.manifest import Epoch
+
+
+@dataclass(slots=True)
+class Part:
+    """One partition of a rebuilt state, and how it came about. Of a limited rebuild the first two are not exact.
+
+    apart: whether a process of its own folded it.
+    """
+
+    layers: Layers
+    entities: int = 0
+    observations: int = 0
+    replayed: int = 0
+    reopened: int = 0
+    scanned: int = 0
+    epoch: Epoch | None = None
+    fallbacks: list[str] = field(default_factory=list)
+    apart: bool = False
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """The entities at a cut, by partition; with `limits`, those of them alone."""
+
+    parts: dict[int, Part]
+    limits: Limits | None = None
+    _counted: tuple[int, int] | None = None
+
+    @property
+    def entities(self) -> int:
+        """How many entities there are."""
+        return self._counts()[0]
+
+    @property
+    def observations(self) -> int:
+        """How many distinct observations they are the fold of."""
+        return self._counts()[1]
+
+    def _counts(self) -> tuple[int, int]:
+        if self._counted is None:
+            if self.limits is None:
+                parts = self.parts.values()
+                self._counted = (sum(part.entities for part in parts), sum(part.observations for part in parts))
+            else:
+                versions = [stored_version(packed) for _, packed in self.rows()]
+                self._counted = (len(versions), sum(versions))
+        return self._counted
+
+    def digests(self) -> Digests:
+        """The digests of every slot; NotAnswerable where only some entities were asked for."""
+        if self.limits is not None:
+            raise NotAnswerable("a root is over all entities: rebuild without types, entities and since to have it")
+        digests = Digests()
+        for part in self.parts.values():
+            digests.take(part.layers.rehash())
+        return digests
+
+    def root(self) -> bytes:
+        """The root over all entities; errors as `digests`."""
+        return root(self.digests(), self.entities)
+
+    def get(self, partition: int, entity: str) -> bytes | None:
+        """The encoded entity, or None where it is not there or was not asked for."""
+        limits = self.limits
+        if limits is not None and not limits.wants(entity):
+            return None
+        packed = self.parts[partition].layers.get(entity)
+        return packed if packed is None or limits is None or limits.keeps(entity, packed) else None
+
+    def rows(self) -> Iterator[tuple[str, bytes]]:
+        """(entity, encoded) of all, in no order that means anything."""
+        limits = self.limits
+        if limits is None:
+            for part in self.parts.values():
+                yield from part.layers.rows()
+            return
+        for name, packed in self._wanted(limits):
+            if limits.keeps(name, packed):
+                yield name, packed
+
+    def rows_in(self, partition: int) -> Iterator[tuple[str, bytes]]:
+        """As `rows`, of one partition."""
+        if self.limits is None:
+            return self.parts[partition].layers.rows() if partition in self.parts else iter(())
+        count = len(self.parts)
+        return ((name, packed) for name, packed in self.rows() if partition_of(name, count) == partition)
+
+    def _wanted(self, limits: Limits) -> Iterator[tuple[str, bytes]]:
+        """The entities that are wanted by name, those closed before `since` perhaps among them."""
+        if not limits.by_name_alone:
+            for part in self.parts.values():
+                for name, packed in part.layers.rows(limits.reads):
+                    if limits.of_type(name):
+                        yield name, packed
+        for name in limits.entities or ():
+            if limits.by_name_alone or not limits.of_type(name):
+                found = self.parts[partition_of(name, len(self.parts))].layers.get(name)
+                if found is not None:
+                    yield name, found
+
+    def differing(self, other: Rebuilt) -> list[str]:
+        """The entities whose state differs, or that only one of the two has, in order."""
+        if self.limits is not None or other.limits is not None:
+            one, two = ({(name, stored_hash(packed)) for name, packed in each.rows()} for each in (self, other))
+            return sorted({name for name, _ in one ^ two})
+        found: set[bytes] = set()
+        for place in differing_places(self.digests(), other.digests()):
+            found.update(key for key, _ in self._hashes(place) ^ other._hashes(place))
+        return sorted(key.decode() for key in found)
+
+    def _hashes(self, place: int) -> set[tuple[bytes, bytes]]:
+        return set(self.parts[(place >> 8) % len(self.parts)].layers.hashes(place))
+
+    def source(self) -> dict[str, object]:
+        """How it was rebuilt: epochs begun from (partition to offset), records replayed, entities reopened, records
+        scanned for them, partitions folded in processes of their own, and what could not be used."""
+        parts = self.parts.values()
+        return {
+            "snapshot_epochs": {str(number): part.epoch.offset for number, part in self.parts.items() if part.epoch},
+            "replayed": sum(part.replayed for part in parts),
+            "reopened": sum(part.reopened for part in parts),
+            "scanned": sum(part.scanned for part in parts),
+            "apart": sum(part.apart for part in parts),
+            "fallbacks": [problem for part in parts for problem in part.fallbacks],
+        }

@@ -1,0 +1,185 @@
+"""Folding one partition's log onto a view, from one offset to the next.
+
+1. Read the records in order; one that is certainly new folds directly onto its entity, one that is certainly known is
+   passed over.
+2. An entity whose next record is neither, or asks for reopening, is set aside: no more of its records are folded.
+3. At the end the records of those set aside are read (`LogPort.records_among`), as many entities at a time as memory
+   takes, and each is folded from nothing.
+An observed-clock fold sets every entity aside, for what counts depends on all of its retractions.
+
+Only the entities folded last are held as objects; the rest stand encoded. An entity that was folded since its hash was
+made carries UNHASHED, until `finish`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from refold.avro.errors import SchemaError
+from refold.avro.registry import Registry
+from refold.reducers.entity import Entity, pack, stored_hash, stored_version, unpack
+from refold.reducers.state import hash_state
+from refold.streams.history import seen_in
+from refold.streams.log.port import LogPort, Record, firsts
+from refold.streams.snapshots.layers import Layers
+from refold.streams.table.folds import Folds
+
+HELD = 20_000
+ASIDE_RECORDS = 500_000
+UNHASHED = bytes(32)
+
+Read = Callable[[int], None]
+"""Told how many more records were read."""
+
+
+class Replay:
+    """One partition's fold under way. `wants` says which entities to fold; `folds` under which definitions."""
+
+    def __init__(
+        self, log: LogPort, partition: int, layers: Layers, folds: Folds, read: Read,
+        wants: Callable[[str], bool] | None = None,
+    ) -> None:  # fmt: skip
+        self._log = log
+        self._partition = partition
+        self.folds = folds
+        self._read = read
+        self._wants = wants
+        self._held: dict[str, Entity] = {}
+        self._let_go_unhashed: set[str] = set()
+        self.layers = layers
+        self.entities = 0
+        self.observations = 0
+        self.replayed = 0
+        self.reopened = 0
+        self.scanned = 0
+
+    def advance(self, start: int, end: int, observed_until: int | None = None, aside: Iterable[str] = ()) -> None:
+        """Fold the records from start to end; the entities `aside` are folded from nothing in any case."""
+        counts = dict.fromkeys(aside, 0)
+        for name in counts:
+            self._forget(name)
+        self._directly(start, end, counts, observed=observed_until is not None)
+        for some in _some(counts):
+            self._from_nothing(some, end, observed_until)
+
+    def finish(self) -> None:
+        """Give every entity that was folded its hash."""
+        for entity in self._held.values():
+            if entity.state_hash == UNHASHED:
+                self._put(entity)
+        for name in sorted(self._let_go_unhashed):
+            packed = self.layers.get(name)
+            if packed is not None and stored_hash(packed) == UNHASHED:
+                self._put(unpack(name, packed))
+        self._let_go_unhashed.clear()
+        self.layers.settle()
+
+    def _put(self, entity: Entity) -> None:
+        entity.state_hash = hash_state(self.folds.of_entity(entity.name).fold, entity)
+        self.layers.put(entity.name, pack(entity))
+
+    def _directly(self, start: int, end: int, counts: dict[str, int], *, observed: bool) -> None:
+        registry, wants = self._log.registry, self._wants
+        read = 0
+        for record in self._log.read(self._partition, start, end):
+            read += 1
+            if read % 1000 == 0:
+                self._read(1000)
+            name = record.entity
+            if name in counts:
+                counts[name] += 1
+            elif wants is not None and not wants(name):
+                continue
+            elif observed or not self._fold(record, registry):
+                counts[name] = 1
+                self._forget(name)
+        self.replayed += read
+        self._read(read % 1000)
+
+    def _fold(self, record: Record, registry: Registry) -> bool:
+        """Fold one record; False when its entity has to be folded from nothing."""
+        name = record.entity
+        entity = self._held.get(name)
+        if entity is None:
+            entity = self._take(name)
+        residue = entity.residue
+        if record.id in residue.last_ids:
+            return True
+        seen = seen_in(record, registry)
+        if not residue.certainly_new(seen.q):
+            return False
+        fold = self.folds.of_entity(name).fold
+        try:
+            mutations = fold.directly(entity, seen)
+        except SchemaError:  # a custom reducer may fail on what a clear hides when all is folded from nothing
+            return False
+        if mutations is None:
+            return False
+        entity.state_hash = UNHASHED
+        self.observations += 1
+        return True
+
+    def _take(self, name: str) -> Entity:
+        """The entity as an object."""
+        packed = self.layers.get(name)
+        if packed is None:
+            entity = Entity(name)
+            self.entities += 1
+        else:
+            entity = unpack(name, packed)
+        if len(self._held) >= 2 * HELD:
+            self._let_go(HELD)
+        self._held[name] = entity
+        return entity
+
+    def _let_go(self, keep: int) -> None:
+        """Encode the entities that came first, all but `keep`."""
+        for name in list(self._held)[: len(self._held) - keep]:
+            entity = self._held.pop(name)
+            if entity.state_hash == UNHASHED:
+                self.layers.put(name, pack(entity))
+                self._let_go_unhashed.add(name)
+
+    def _forget(self, name: str) -> None:
+        """Count the entity out: it is folded from nothing."""
+        entity = self._held.pop(name, None)
+        if entity is not None:
+            self.entities -= 1
+            self.observations -= entity.version
+            return
+        packed = self.layers.get(name)
+        if packed is not None:
+            self.entities -= 1
+            self.observations -= stored_version(packed)
+
+    def _from_nothing(self, names: list[str], end: int, observed_until: int | None) -> None:
+        found: dict[str, list[Record]] = {name: [] for name in names}
+        for record in self._log.records_among(self._partition, found.keys(), end, self._looked_at):
+            found[record.entity].append(record)
+        for name, records in found.items():
+            fold = self.folds.of_entity(name).fold
+            seen = [seen_in(record, self._log.registry) for record in firsts(records)]
+            entity = fold.from_nothing(name, seen, observed_until)
+            if entity.version:
+                entity.state_hash = hash_state(fold, entity)
+                self.layers.put(name, pack(entity))
+                self.entities += 1
+                self.observations += entity.version
+        self.reopened += len(found)
+
+    def _looked_at(self, records: int) -> None:
+        self.scanned += records
+
+
+def _some(counts: dict[str, int]) -> Iterator[list[str]]:
+    """The entities in groups of which none has many more than ASIDE_RECORDS records."""
+    names: list[str] = []
+    total = 0
+    for name, count in counts.items():
+        names.append(name)
+        total += max(count, 1)
+        if total >= ASIDE_RECORDS:
+            yield names
+            names, total = [], 0
+    if names:
+        yield names

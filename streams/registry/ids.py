@@ -1,0 +1,200 @@
+"""Wire ids from a Confluent-compatible Schema Registry, over confluent-kafka's own client.
+
+Registering a definition:
+1. ask whether each of its three schemas may follow those of its subject;
+2. register them, first what may not, for the registry's own words: a refusal leaves nothing behind;
+3. ask for what stands under each id: a registry that takes one schema for another would mislead every reader.
+
+A refusal is a fact, and so is that an id is given to nothing, or to something else. All else is RegistryUnavailable:
+the registry is away, ails, or does not let us in, which says nothing of any schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from refold.avro.definition import TypeDefinition
+from refold.avro.derive import Schemas, schemas_of
+from refold.avro.errors import InputError, RegistryUnavailable, SchemaError
+from refold.avro.registry import WireIds
+from refold.streams.registry.settings import ENVIRONMENT, USER_INFO_ENVIRONMENT, RegistrySettings
+from refold.streams.registry.subjects import subjects_of
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryError
+
+TIMEOUT_S = 5.0
+RETRIES = 2
+RETRY_WAIT_MS = 200
+RETRY_WAIT_MAX_MS = 2_000
+WIRE_ID_MAX = 2**31 - 1  # Java reads it as an int
+
+# The registry's own error codes.
+_NO_SUBJECT, _NO_VERSION, _NO_SCHEMA, _NO_LEVEL = 40401, 40402, 40403, 40408
+_REFUSED = (409, 422)
+_NOT_LET_IN = (401, 403)
+
+Answer = TypeVar("Answer")
+
+
+class UnknownId(Enum):
+    """What the registry says of an id that the log does not hold."""
+
+    MISSING = "the Schema Registry has no such id"
+    FOREIGN = "the Schema Registry has it, and it is no type of this log"
+
+
+class SchemaIds:
+    """A Schema Registry. May be used by several threads.
+
+    timeout_s: of one request; retries: how many more are made, after growing waits, where an outage may be short.
+    """
+
+    def __init__(self, settings: RegistrySettings, *, timeout_s: float = TIMEOUT_S, retries: int = RETRIES) -> None:
+        try:
+            from confluent_kafka.schema_registry import SchemaRegistryClient
+        except ImportError as error:
+            raise InputError(
+                f"{ENVIRONMENT} names a Schema Registry, and its client is not installed ({error}): "
+                "pip install 'refold[registry]'"
+            ) from error
+        options: dict[str, object] = {
+            "url": ",".join(settings.urls),
+            "timeout": timeout_s,
+            "max.retries": retries,
+            "retries.wait.ms": RETRY_WAIT_MS,
+            "retries.max.wait.ms": RETRY_WAIT_MAX_MS,
+        }
+        if settings.user_info is not None:
+            options["basic.auth.user.info"] = settings.user_info
+        self._settings = settings
+        try:
+            self._client = SchemaRegistryClient({**options, **settings.tls})
+        except (OSError, ValueError) as error:  # certificates and keys that cannot be read, or are none
+            raise InputError(f"the Schema Registry's client refuses its settings: {error}; see {ENVIRONMENT}_SSL_*, "
+                             "or schema.registry.ssl.* in the file") from None  # fmt: skip
+
+    def register(self, prefix: str, definition: TypeDefinition) -> WireIds:
+        """The ids of the definition's schemas, given now or before, in the log whose topics begin with `prefix`.
+
+        SchemaError: refused, and nothing is registered. RegistryUnavailable: ask again later.
+        """
+        self._client.clear_caches()
+        schemas, subjects = schemas_of(definition), subjects_of(prefix, definition)
+        fits = [self._fits(subject, text) for subject, text in zip(subjects, schemas, strict=True)]
+        given: dict[str, int] = {}
+        for kind in sorted(Schemas._fields, key=lambda kind: fits[Schemas._fields.index(kind)]):
+            place = f"{definition.name}: its {kind} schema"
+            given[kind] = self._register(place, getattr(subjects, kind), getattr(schemas, kind))
+        return WireIds(**given)
+
+    def unknown(self, wire_id: int) -> UnknownId:
+        """What an id is that `.schemas`, read to its end, does not hold. RegistryUnavailable: nothing is known yet."""
+        self._client.clear_caches()
+        held = self._ask(lambda: self._client.get_schema(wire_id), unless=(_NO_SCHEMA,))
+        return UnknownId.MISSING if held is None else UnknownId.FOREIGN
+
+    def level(self) -> str:
+        """The registry's compatibility level: that it answers, and lets us in. RegistryUnavailable says why not."""
+        return str(self._ask(self._client.get_compatibility))
+
+    def close(self) -> None:
+        """Let go of the connections. Once more is nothing."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _fits(self, subject: str, text: str) -> bool:
+        """Whether the subject would take the schema; where the registry does not say, registering tells."""
+        from confluent_kafka.schema_registry import Schema
+
+        def ask() -> bool:
+            return bool(self._client.test_compatibility_all_versions(subject, Schema(text, "AVRO")))
+
+        try:
+            found = self._ask(ask, unless=(_NO_SUBJECT, _NO_VERSION), refusable=True)
+        except _Refusal:
+            return False
+        return found is not False
+
+    def _register(self, place: str, subject: str, text: str) -> int:
+        from confluent_kafka.schema_registry import Schema
+
+        try:
+            wire_id = self._ask(lambda: self._client.register_schema(subject, Schema(text, "AVRO")), refusable=True)
+        except _Refusal as refusal:
+            raise SchemaError(
+                f"{place} is refused by the Schema Registry under the subject {subject}, whose compatibility level is "
+                f"{self._level(subject)}: {refusal}. Nothing is registered. Change the definition so that it fits "
+                "those before it, or let the subject's level allow it (docs/REGISTRY.md)"
+            ) from None
+        if wire_id is None or not 0 <= wire_id <= WIRE_ID_MAX:
+            raise SchemaError(f"{place} got the id {wire_id} from the Schema Registry, which a message cannot carry")
+        held = self._ask(lambda: self._client.get_schema(wire_id))
+        if held is None or not _reads_alike(held.schema_str or "", text):
+            raise SchemaError(
+                f"{place} got the id {wire_id} from the Schema Registry, under which another schema stands: readers "
+                "would misread it. Does the registry take schemas for equal whose fields are in another order? Let it "
+                "compare them as they are"
+            )
+        return wire_id
+
+    def _level(self, subject: str) -> str:
+        """The level that holds for a subject, for a message: its own, else the registry's."""
+        try:
+            own = self._ask(lambda: self._client.get_compatibility(subject), unless=(_NO_SUBJECT, _NO_LEVEL))
+            return own or str(self._ask(self._client.get_compatibility))
+        except RegistryUnavailable:
+            return "not known"
+
+    def _ask(
+        self, question: Callable[[], Answer], *, unless: tuple[int, ...] = (), refusable: bool = False
+    ) -> Answer | None:
+        """The answer; None for one of the registry's 404 codes in `unless`; _Refusal where it may refuse."""
+        from confluent_kafka.schema_registry import SchemaRegistryError
+
+        try:
+            return question()
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404 and error.error_code in unless:
+                return None
+            if refusable and error.http_status_code in _REFUSED:
+                raise _Refusal(" ".join(str(error.error_message).split())) from None
+            raise RegistryUnavailable(self._trouble(error)) from None
+        except Exception as error:  # whatever keeps the client from an answer: the network's errors, TLS's, no JSON
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise RegistryUnavailable(
+                f"the Schema Registry at {self._settings} gives no answer ({said}); nothing is decided meanwhile. "
+                f"Start it, or correct {ENVIRONMENT}"
+            ) from None
+
+    def _trouble(self, error: SchemaRegistryError) -> str:
+        said = f"the Schema Registry at {self._settings} answers {error.http_status_code}"
+        if error.http_status_code in _NOT_LET_IN:
+            return f"{said}: it does not let this user in; correct {USER_INFO_ENVIRONMENT} (user:password)"
+        if error.http_status_code == 404:
+            return f"{said}, as no Schema Registry does; correct the path in {ENVIRONMENT}"
+        return f"{said}; nothing is decided meanwhile. Its own log says what it lacks"
+
+
+class _Refusal(Exception):
+    """The registry's no to a schema, in its words."""
+
+
+def _reads_alike(held: str, mine: str) -> bool:
+    """Whether the same bytes mean the same: names, types and order. Registries write the rest as they like."""
+    import fastavro
+
+    form = fastavro.schema.to_parsing_canonical_form
+    wanted = form(json.loads(mine))
+    try:
+        return bool(form(json.loads(held)) == wanted)
+    except Exception:  # what is no schema reads nothing
+        return False

@@ -1,0 +1,50 @@
+"""Writes that reach the log together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rocksdict import ColumnFamily, WriteBatch
+
+from refold.avro.errors import InputError
+from refold.streams.rocks.families import Family
+from refold.streams.rocks.faults import raise_key_error
+
+
+class Batch:
+    """Puts and deletes that are written together, in order. Of use for one `Database.write`."""
+
+    def __init__(self, path: Path, handles: dict[Family, ColumnFamily]) -> None:
+        self._path = path
+        self._raw = WriteBatch(raw_mode=True)
+        # The database's own dict, which it empties at close: a handle kept here would keep the lock.
+        self._handles = handles
+        self._spent = False
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        try:
+            self._raw.put(key, value, self._handles[family])
+        except KeyError:
+            raise_key_error(self._path, self._handles, family, key)
+
+    def delete(self, family: Family, key: bytes) -> None:
+        try:
+            self._raw.delete(key, self._handles[family])
+        except KeyError:
+            raise_key_error(self._path, self._handles, family, key)
+
+    def __len__(self) -> int:
+        """Number of puts and deletes. Raises once the batch is written."""
+        return len(self._raw)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes this batch takes in the write-ahead log. Raises once the batch is written."""
+        return self._raw.size_in_bytes()
+
+    def take(self) -> WriteBatch:
+        """For `Database.write`: the contents, once."""
+        if self._spent:
+            raise InputError(f"{self._path}: this batch was written; make another")
+        self._spent = True
+        return self._raw

@@ -1,0 +1,335 @@
+"""One RocksDB per `file:` log or per partition of a worker: raw bytes in fixed column families, one owner, any number
+of readers.
+
+What holds:
+1. A batch is there wholly or not at all. Once `write(batch, sync=True)` returns it survives SIGKILL and a
+   power cut.
+2. After a write that failed nothing more is written until the log is opened again: what reached the device is
+   not known.
+3. A log that lost an acknowledged write or holds damaged bytes raises CorruptionError; reads are never short.
+4. `close()` moves everything into table files and lets go of the lock before it returns.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import NoReturn, cast
+
+from rocksdict import ColumnFamily, Rdict
+
+from refold.avro.errors import InputError, StorageError
+from refold.streams.rocks import layout
+from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.families import FAMILIES, Family, Memory, owner_options
+from refold.streams.rocks.faults import closed_error, raise_fault, raise_key_error, raise_lost
+from refold.streams.rocks.gate import Gate
+from refold.streams.rocks.reader import Footprint, footprint, open_reader
+from refold.streams.rocks.scan import Cursor, Pinned, Row, rows
+
+
+class Database:
+    """Made by `create`, `building`, `open` (owner) or `read` (reader); a context manager. Threads may share it."""
+
+    def __init__(self, path: Path, raw: Rdict, *, note: layout.SyncedNote | None = None, folder: str = "") -> None:
+        self.path = path
+        self._raw = raw
+        self._columns = _columns(raw)
+        self._handles: dict[Family, ColumnFamily] = {}
+        self._note = note  # the owner's
+        self._folder = folder  # a reader's
+        self._footprint: Footprint = ()
+        self._gate = Gate(partial(closed_error, path))
+        self._cursors: weakref.WeakSet[Cursor | Pinned] = weakref.WeakSet()
+        self._lock = Lock()
+        self._failure = ""
+        self._noted = 0
+        self._process = os.getpid()
+        if note is not None:
+            self._handles = {name: raw.get_column_family_handle(name) for name in FAMILIES}
+        # Also runs at the interpreter's end, for a reader that nobody closed.
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, True) if folder else None
+
+    @classmethod
+    def create(
+        cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file", memory: Memory | None = None
+    ) -> Database:
+        """Make an empty log and own it. InputError if one, or another thing, is there; LockedError.
+
+        memory: what it shares with other databases of this process.
+        """
+        place = Path(path).resolve()
+        with layout.creating(place, kind):
+            return cls._own(place, create=True, memory=memory)
+
+    @classmethod
+    @contextmanager
+    def building(cls, path: str | os.PathLike[str]) -> Iterator[Database]:
+        """Own a log that is there once the body has filled it, and not at all when that fails; errors as `create`."""
+        place = Path(path).resolve()
+        with layout.creating(place), cls._own(place, create=True) as database:
+            yield database
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file", memory: Memory | None = None
+    ) -> Database:
+        """Own the log. InputError (no log), LockedError (it has an owner), CorruptionError, StorageError."""
+        place = Path(path).resolve()
+        layout.require_log(place, kind)
+        return cls._own(place, create=False, memory=memory)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file") -> Database:
+        """Read the log as it is now, with or without an owner; `catch_up` moves on.
+
+        InputError, CorruptionError, StorageError as `open`.
+        """
+        place = Path(path).resolve()
+        layout.require_log(place, kind)
+        folder = tempfile.mkdtemp(prefix="refold-read-")
+        try:
+            seen = footprint(place)
+            reader = cls(place, open_reader(place, folder), folder=folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        reader._footprint = seen
+        return reader
+
+    @classmethod
+    def _own(cls, path: Path, *, create: bool, memory: Memory | None = None) -> Database:
+        synced = layout.synced_number(path)
+        try:
+            options, families = owner_options(create=create, memory=memory)
+            raw = Rdict(str(path / "db"), options=options, column_families=families)
+        except Exception as error:
+            raise_fault(error, path, "opening the log")
+        found = raw.latest_sequence_number()
+        if found < synced:
+            raw.close()
+            raise_lost(path, found, synced)
+        return cls(path, raw, note=layout.SyncedNote(path))
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process may write."""
+        return self._note is not None
+
+    # Reading
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """The value, or None."""
+        try:
+            return cast("bytes | None", self._columns[family].get(key))
+        except KeyError:
+            raise_key_error(self.path, self._columns, family, key)
+        except Exception as error:
+            raise_fault(error, self.path, f"reading {family} key {key!r:.80}")
+
+    def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values in the order of `keys`, None where there is none. Other threads run meanwhile."""
+        if not keys:
+            return []
+        with self._gate:
+            try:
+                return cast("list[bytes | None]", self._columns[family].get(list(keys)))
+            except KeyError:
+                raise_key_error(self.path, self._columns, family, keys)
+            except Exception as error:
+                raise_fault(
+                    error,
+                    self.path,
+                    f"reading {len(keys)} keys of {family}, {min(keys)!r:.80} to {max(keys)!r:.80}",
+                )
+
+    def scan(
+        self, family: Family, start: bytes = b"", stop: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[Row]:
+        """(key, value) with start <= key < stop in key order, or against it; stop None: to the end.
+
+        A view of the moment of this call: later writes and `catch_up` do not show. Ends only where the range
+        ends, else raises CorruptionError or StorageError (also when the database is closed meanwhile).
+        """
+        with self._gate:
+            cursor = self._cursor(family, start, stop, reverse=reverse)
+        return rows(cursor, partial(self._step, family))
+
+    def last(self, family: Family, start: bytes = b"", stop: bytes | None = None) -> Row | None:
+        """The row with the greatest key in start <= key < stop, or None."""
+        with self._gate:
+            cursor = self._cursor(family, start, stop, reverse=True)
+        try:
+            found, _ = self._step(family, cursor, 1)
+        finally:
+            cursor.release()
+        return found[0] if found else None
+
+    def pin(self, family: Family) -> Pinned:
+        """A view of a family at the moment of this call, to be read from any thread, one at a time."""
+        with self._gate:
+            pinned = Pinned(self._columns[family].iter(), partial(self._step, family))
+            self._cursors.add(pinned)
+            return pinned
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last write seen here: counts puts and deletes. Says how far a reader is."""
+        with self._gate:
+            return self._raw.latest_sequence_number()
+
+    def catch_up(self) -> int:
+        """Let a reader see what the owner has written by now (synced or not); returns `sequence`.
+
+        Costs an opening (25 ms and the write-ahead log's reading) if the owner wrote anything, else next to
+        nothing. Scans under way keep their view. Does nothing on the owner. CorruptionError, StorageError.
+        """
+        with self._gate, self._lock:
+            if self._note is None and (seen := footprint(self.path)) != self._footprint:
+                raw = open_reader(self.path, self._folder)
+                # The old instance goes when the last call or scan that uses it ends.
+                self._raw, self._columns, self._footprint = raw, _columns(raw), seen
+            return self._raw.latest_sequence_number()
+
+    # Writing
+
+    def batch(self) -> Batch:
+        self._require_writable()
+        return Batch(self.path, self._handles)
+
+    def write(self, batch: Batch, *, sync: bool) -> None:
+        """Write the batch; with `sync`, return when it and all before it are on the device.
+
+        StorageError: not acknowledged, and no more is taken until the log is opened again. An unsynced write
+        survives the process, not a power cut.
+        """
+        with self._gate:
+            self._require_writable()
+            contents = batch.take()
+            try:
+                self._raw.write(contents)
+            except Exception as error:
+                self._fail(error)
+            if sync:
+                self._sync()
+
+    def sync(self) -> None:
+        """Return when all that was written is on the device. Errors as `write`."""
+        with self._gate:
+            self._require_writable()
+            self._sync()
+
+    def clear(self, family: Family) -> None:
+        """Remove every row of a family whose keys begin below 0xFF, as all of ours do."""
+        with self._gate:
+            self._require_writable()
+            try:
+                self._columns[family].delete_range(b"", b"\xff")
+            except Exception as error:
+                self._fail(error)
+
+    def compact(self, family: Family, start: bytes | None = None, stop: bytes | None = None) -> None:
+        """Rewrite a family's tables, or those with keys between two, without what was deleted or overwritten."""
+        with self._gate:
+            self._require_writable()
+            try:
+                self._columns[family].compact_range(start, stop)
+            except Exception as error:
+                raise_fault(error, self.path, f"compacting {family}")
+
+    # Closing
+
+    def close(self) -> None:
+        """Wait for calls under way, move all into table files, end scans by an error, free the lock.
+
+        Once more is nothing. StorageError if the flush failed: it is closed, and what was synced is safe.
+        """
+        if not self._gate.shut():
+            return
+        for cursor in list(self._cursors):
+            cursor.release()
+        self._handles.clear()
+        problem: Exception | None = None
+        if self._note is not None and not self._failure:
+            problem = self._flush()
+        for database in (*self._columns.values(), self._raw):
+            try:
+                database.close()
+            except Exception as error:
+                problem = problem or error
+        self._columns.clear()
+        if self._note is not None:
+            self._note.close()
+        if self._remove_folder is not None:
+            self._remove_folder()
+        if problem is not None and not self._failure:
+            raise_fault(problem, self.path, "closing")
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _flush(self) -> Exception | None:
+        try:
+            number = self._raw.latest_sequence_number()
+            for column in self._columns.values():
+                column.flush(wait=True)
+            self._write_note(number)
+        except Exception as error:
+            return error
+        return None
+
+    def _cursor(self, family: Family, start: bytes, stop: bytes | None, *, reverse: bool) -> Cursor:
+        cursor = Cursor([self._columns[family].iter()], start, stop, reverse=reverse)
+        self._cursors.add(cursor)
+        return cursor
+
+    def _step(self, family: Family, cursor: Cursor, rows_max: int = 256) -> tuple[list[Row], bool]:
+        with self._gate:
+            try:
+                return cursor.step(rows_max)
+            except Exception as error:
+                raise_fault(error, self.path, f"scanning {family} {cursor}")
+
+    def _sync(self) -> None:
+        try:
+            number = self._raw.latest_sequence_number()
+            # Not WriteOptions.sync: rocksdict would hold up every thread during the fsync.
+            self._raw.flush_wal(sync=True)
+        except Exception as error:
+            self._fail(error)
+        self._write_note(number)
+
+    def _fail(self, error: Exception) -> NoReturn:
+        self._failure = str(error)
+        raise_fault(error, self.path, "writing")
+
+    def _write_note(self, number: int) -> None:
+        with self._lock:
+            if self._note is not None and number > self._noted:
+                self._note.write(number)
+                self._noted = number
+
+    def _require_writable(self) -> None:
+        if self._note is None:
+            raise InputError(f"{self.path}: opened for reading; write through the owner")
+        if self._failure:
+            raise StorageError(
+                f"{self.path}: a write failed before ({self._failure}); open the log again, then repeat what "
+                "was not acknowledged"
+            )
+        if os.getpid() != self._process:
+            raise InputError(f"{self.path}: opened before this process was forked; open the log after the fork")
+
+
+def _columns(raw: Rdict) -> dict[Family, Rdict]:
+    return {name: raw.get_column_family(name) for name in FAMILIES}

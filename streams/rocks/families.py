@@ -1,0 +1,118 @@
+"""The column families of a database, and the options RocksDB opens them with.
+
+The families are fixed at creation: a reader cannot follow a log whose owner adds one.
+All of them share one block cache and one write-buffer budget, so memory does not grow with the log. A process with
+many databases lets all of these share one `Memory`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, WriteBufferManager
+
+Family = Literal[
+    "observations",
+    "changes",
+    "deadletters",
+    "schemas",
+    "manifests",
+    "snapshots",
+    "state",
+    "timeline",
+    "arrivals",
+    "checkpoints",
+    "digests",
+    "ids",
+    "meta",
+]
+FAMILIES: tuple[Family, ...] = get_args(Family)
+
+BLOCK_CACHE_BYTES = 96 << 20
+WRITE_BUDGET_BYTES = 96 << 20
+# What a reader, and an owner after a crash, has to read and hold when it opens the log.
+WAL_BYTES = 96 << 20
+OWNER_OPEN_FILES = 256
+# Of several databases in one process, each: they are opened again after a crash one beside another.
+SHARED_WAL_BYTES = 24 << 20
+SHARED_OPEN_FILES_MIN = 16
+
+# Most lookups in these are for keys that are not there (new entities, new observations).
+_BLOOM_FAMILIES = frozenset({"state", "timeline", "arrivals"})
+_BLOOM_BITS_PER_KEY = 10
+# Point reads pay for a whole block: small ones where entities are read singly, large ones where ranges are.
+_POINT_BLOCK_BYTES = 4 << 10
+_RANGE_BLOCK_BYTES = 16 << 10
+
+
+class Memory:
+    """What the databases of one process share: a block cache and a write-buffer budget, and open files divided.
+
+    databases: how many there will be. Every database it was given to must be closed before it goes.
+    """
+
+    def __init__(self, databases: int) -> None:
+        self.cache = Cache(BLOCK_CACHE_BYTES)
+        # Without stalls: past the budget the database that writes flushes, and the others are not held up.
+        self.buffers = WriteBufferManager(WRITE_BUDGET_BYTES, False)
+        self.open_files = max(SHARED_OPEN_FILES_MIN, 4 * OWNER_OPEN_FILES // max(1, databases))
+
+
+def owner_options(*, create: bool, memory: Memory | None = None) -> tuple[Options, dict[str, Options]]:
+    """Options of the one process that writes: (database, {family: its options})."""
+    if memory is None:
+        return _options(Cache(BLOCK_CACHE_BYTES), create=create, open_files=OWNER_OPEN_FILES)
+    options, families = _options(memory.cache, create=create, open_files=memory.open_files)
+    options.set_write_buffer_manager(memory.buffers)
+    options.set_max_total_wal_size(SHARED_WAL_BYTES)
+    return options, families
+
+
+def reader_options(folder: str) -> tuple[Options, dict[str, Options]]:
+    """Options of a reader's instance; RocksDB's messages go to `folder`.
+
+    It keeps every table file open: with a bound, the owner's compaction removes files that the reader
+    has to open again, and its reads fail.
+    """
+    options, families = _options(Cache(BLOCK_CACHE_BYTES), create=False, open_files=-1)
+    options.set_db_log_dir(folder)
+    return options, families
+
+
+def _options(cache: Cache, *, create: bool, open_files: int) -> tuple[Options, dict[str, Options]]:
+    options = _family_options("default", cache)
+    options.create_if_missing(create)
+    options.create_missing_column_families(create)
+    options.set_paranoid_checks(True)
+    # Refuses a damaged record within the log, drops one torn by a crash at its end. The default mode
+    # (point in time) opens without a word at the state before the damage.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_db_write_buffer_size(WRITE_BUDGET_BYTES)
+    options.set_max_total_wal_size(WAL_BYTES)
+    options.set_max_open_files(open_files)
+    options.set_max_background_jobs(2)
+    options.set_bytes_per_sync(1 << 20)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(4 << 20)
+    return options, {family: _family_options(family, cache) for family in FAMILIES}
+
+
+def _family_options(family: str, cache: Cache) -> Options:
+    pointwise = family in _BLOOM_FAMILIES
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    # Index and filter blocks count against the cache: else they grow with the number of keys.
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_block_size(_POINT_BLOCK_BYTES if pointwise else _RANGE_BLOCK_BYTES)
+    table.set_format_version(5)
+    if pointwise:
+        table.set_bloom_filter(_BLOOM_BITS_PER_KEY, False)
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_level_compaction_dynamic_level_bytes(True)
+    options.set_write_buffer_size(32 << 20)
+    options.set_max_write_buffer_number(3)
+    options.set_target_file_size_base(64 << 20)
+    return options

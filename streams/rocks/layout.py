@@ -1,0 +1,187 @@
+"""What stands in the folder of a `file:` log, and how a folder becomes one.
+
+    FORMAT           "refold-file 1": this folder is a log. "refold-table 1": it is the table of one partition that a
+                     worker folds, without the last two
+    FORMAT.creating  the same, while the log is being made
+    SYNCED           the number of the last write known to be on the device
+    db/              RocksDB
+    blobs/           large values, unless
+    BLOBS            the URL of another store is kept for them (streams/blobs/beside.py)
+    keys/            the keys of what is sealed, unless another place is named for them (agents/keys/)
+    owner.sock       where the owner answers
+
+FORMAT.creating becomes FORMAT by rename when all else is on the device: a log is there wholly or not at all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+from zlib import crc32
+
+from refold.avro.errors import InputError, LockedError, StorageError
+
+FORMAT_NUMBER = 1
+Kind = Literal["file", "table"]
+"""What the folder is: a whole log, or the table of a partition of one."""
+
+
+def url_of(path: Path) -> str:
+    """The URL of the log at a path, which any process on this machine can open it by."""
+    whole = "/" + str(path.absolute()).lstrip("/")
+    return "file:" + whole.replace("%", "%25").replace("?", "%3F")
+
+
+def is_log(path: Path, kind: Kind = "file") -> bool:
+    """Whether `path` holds a log (or what else is asked for) that this release reads.
+
+    False: nothing is there, or a creation that is under way or was cut short.
+    InputError: another thing is there, or a newer release's log. RocksDB is not touched.
+    """
+    try:
+        text = _format_text(path)
+        if text is None:
+            if not path.exists() or (path.is_dir() and (_unfinished(path, kind) or not any(path.iterdir()))):
+                return False
+            # A creator may have finished between the two looks.
+            text = _format_text(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if text is None:
+        raise InputError(f"{path}: not a refold log; give the path of one, or a new or empty folder")
+    found = re.fullmatch(rf"refold-{kind} ([0-9]{{1,9}})\n", text)
+    if found is None:
+        what = "a refold log" if kind == "file" else "a worker's table"
+        raise InputError(f"{path}: not {what}: its FORMAT file says {text[:40]!r}")
+    number = int(found[1])
+    if number > FORMAT_NUMBER:
+        raise InputError(
+            f"{path}: file format {number}; this release reads up to {FORMAT_NUMBER}: "
+            "install the newer refold that wrote it"
+        )
+    return True
+
+
+def require_log(path: Path, kind: Kind = "file") -> None:
+    """InputError unless `path` holds a log (or what else is asked for)."""
+    if not is_log(path, kind):
+        raise InputError(f"{path}: no refold log is here; create it first")
+
+
+@contextmanager
+def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
+    """Make `path` a log (or what else is asked for) if the body, which fills `db/`, succeeds. One process at a time;
+    safe to kill.
+
+    InputError: a log or another thing is there. LockedError: another process is creating it.
+    """
+    if is_log(path, kind):
+        raise InputError(f"{path}: a refold log is here already; open it")
+    marker = path / "FORMAT.creating"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise InputError(f"{path}: a log cannot be made here: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"{path}: another process is creating this log; open it in a moment") from None
+        if (path / "FORMAT").exists():
+            # The other creator finished between the first look and the lock; the marker may be a new one.
+            marker.unlink(missing_ok=True)
+            raise InputError(f"{path}: a refold log is here already; open it")
+        os.pwrite(descriptor, _text_of(kind).encode(), 0)
+        os.fsync(descriptor)
+        _sync_folder(path)
+        _clear(path)
+        try:
+            yield
+        except BaseException:
+            _clear(path)
+            raise
+        _sync_folder(path)
+        marker.rename(path / "FORMAT")
+        _sync_folder(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise StorageError(f"{path}: this cannot be made: {error.strerror}; mend that, then try again") from error
+    finally:
+        os.close(descriptor)
+
+
+def _clear(path: Path) -> None:
+    """Remove what an unfinished creation left."""
+    for folder in ("db", "blobs"):
+        shutil.rmtree(path / folder, ignore_errors=True)
+    for name in ("SYNCED", "BLOBS"):
+        (path / name).unlink(missing_ok=True)
+
+
+class SyncedNote:
+    """The highest write number known to be synced, so that a log that lost acknowledged writes is refused.
+
+    It is written after each sync and not synced itself: after a power cut it may be older than the truth,
+    never newer. RocksDB alone takes a write-ahead log cut short for a torn one, a missing one for none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path / "SYNCED", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, number: int) -> None:
+        body = struct.pack(">Q", number)
+        try:
+            os.pwrite(self._descriptor, body + struct.pack(">I", crc32(body)), 0)
+        except OSError:
+            # The writes are on the device; an older note is a weaker check, still a true one.
+            return
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def synced_number(path: Path) -> int:
+    """The number in the note; 0 (no check) if it is absent or torn."""
+    try:
+        record = (path / "SYNCED").read_bytes()
+    except OSError:
+        return 0
+    if len(record) != 12 or struct.unpack(">I", record[8:])[0] != crc32(record[:8]):
+        return 0
+    number: int = struct.unpack(">Q", record[:8])[0]
+    return number
+
+
+def _format_text(path: Path) -> str | None:
+    try:
+        with (path / "FORMAT").open("rb") as file:
+            return file.read(64).decode("ascii", "replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _text_of(kind: Kind) -> str:
+    return f"refold-{kind} {FORMAT_NUMBER}\n"
+
+
+def _unfinished(path: Path, kind: Kind) -> bool:
+    try:
+        return _text_of(kind).encode().startswith((path / "FORMAT.creating").read_bytes())
+    except OSError:
+        return False
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,80 @@
+"""Opening a reader's instance beside the owner: one moment of the log, or an error.
+
+It is a read-only instance, opened afresh to catch up. A secondary instance, made for following, is not used:
+in RocksDB 9.8 it answers with overwritten values (facebook/rocksdb#14444), and where a table file is gone it
+keeps an older set of tables without a word.
+
+A read-only instance reads the manifest, then the tables and the write-ahead logs that it names. The owner may
+remove some of them meanwhile, but writes to the manifest first. So an opening counts only if the manifest did
+not change while it lasted, and if it holds every write known to be synced. What fails again and again while
+the manifest stays as it is, is no race with the owner but damage.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rocksdict import AccessType, Rdict
+
+from refold.avro.errors import StorageError
+from refold.streams.rocks.families import reader_options
+from refold.streams.rocks.faults import raise_fault, raise_lost
+from refold.streams.rocks.layout import synced_number
+
+# Names and sizes of the files the owner appends to: equal ones mean that it wrote nothing.
+Footprint = tuple[tuple[str, int], ...]
+
+_OPENINGS_MAX = 500
+_FAILURES_MAX = 5
+_PAUSE_S = 0.01
+
+
+def open_reader(path: Path, folder: str) -> Rdict:
+    """The log at `path` as of now; RocksDB's messages go to `folder`. CorruptionError, StorageError."""
+    failures = 0
+    for _ in range(_OPENINGS_MAX):
+        synced = synced_number(path)
+        before = _manifest(path)
+        try:
+            raw = _open(path, folder)
+        except Exception as error:
+            failures = failures + 1 if before == _manifest(path) else 0
+            if failures == _FAILURES_MAX or "No such file or directory" not in str(error):
+                raise_fault(error, path, "opening the log for reading")
+        else:
+            found = raw.latest_sequence_number()
+            if before == _manifest(path):
+                if found >= synced:
+                    return raw
+                raw.close()
+                raise_lost(path, found, synced)
+            raw.close()
+        time.sleep(_PAUSE_S)
+    raise StorageError(f"{path}: the owner rewrites its files faster than they are read; try again")
+
+
+def footprint(path: Path) -> Footprint:
+    """Taken before an opening: if it is the same later, there is nothing to catch up with."""
+    logs = []
+    for file in (path / "db").glob("*.log"):
+        try:
+            logs.append((file.name, file.stat().st_size))
+        except FileNotFoundError:
+            continue
+    return (_manifest(path), *sorted(logs))
+
+
+def _open(path: Path, folder: str) -> Rdict:
+    options, families = reader_options(folder)
+    access = AccessType.read_only(error_if_log_file_exist=False)
+    return Rdict(str(path / "db"), options=options, column_families=families, access_type=access)
+
+
+def _manifest(path: Path) -> tuple[str, int]:
+    try:
+        name = (path / "db" / "CURRENT").read_text("ascii").strip()
+        return name, (path / "db" / name).stat().st_size
+    except (OSError, UnicodeDecodeError):
+        # RocksDB itself says what is the matter, or finds the next manifest.
+        return "", 0

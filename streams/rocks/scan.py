@@ -1,0 +1,151 @@
+"""Ordered reads of one column family.
+
+`RdictIter` is the only iterator of rocksdict that can be asked why it ended; `items()` and its kin end
+silently on an I/O error. Bounds are compared here: rocksdict stores a lower bound as the upper one, and keeps
+a bare pointer to an upper bound that may be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from rocksdict import RdictIter
+
+Row = tuple[bytes, bytes]
+
+_ROWS_PER_STEP = 256
+
+
+class Cursor:
+    """A consistent view of the rows start <= key < stop, in key order or against it.
+
+    held: RocksDB's iterator, in a list that whoever closes the database empties: it cannot close before. `release`
+    empties it; no `step` after it.
+    """
+
+    def __init__(self, held: list[RdictIter], start: bytes, stop: bytes | None, *, reverse: bool) -> None:
+        self._held = held
+        self._start = start
+        self._stop = stop
+        self._reverse = reverse
+        self._is_placed = False
+        self._after: bytes | None = None
+
+    def step(self, rows_max: int = _ROWS_PER_STEP) -> tuple[list[Row], bool]:
+        """Up to `rows_max` further rows, and whether they are the last. Raises rocksdict's Exception."""
+        iterator = self._held[0]
+        advance = iterator.prev if self._reverse else iterator.next
+        read_key, read_value = iterator.key, iterator.value
+        rows: list[Row] = []
+        try:
+            if not self._is_placed:
+                self._place(iterator)
+            while len(rows) < rows_max:
+                key: bytes | None = read_key()
+                if key is None:  # it has ended, or failed
+                    iterator.status()
+                    return rows, True
+                if key < self._start if self._reverse else self._stop is not None and key >= self._stop:
+                    return rows, True
+                rows.append((key, read_value()))
+                advance()
+            return rows, False
+        finally:
+            if rows:
+                self._after = rows[-1][0]
+            # The traceback of an error would keep the iterator alive, and with it the database's lock.
+            del iterator, advance, read_key, read_value
+
+    def _place(self, iterator: RdictIter) -> None:
+        self._is_placed = True
+        if not self._reverse:
+            iterator.seek(self._start)
+        elif self._stop is None:
+            iterator.seek_to_last()
+        else:
+            iterator.seek_for_prev(self._stop)
+            if iterator.valid() and iterator.key() == self._stop:
+                iterator.prev()
+
+    def __str__(self) -> str:
+        return f"{self._start!r:.80} to {self._stop!r:.80}, after key {self._after!r:.80}"
+
+    def release(self) -> None:
+        self._held.clear()
+
+
+def rows(cursor: Cursor, step: Callable[[Cursor], tuple[list[Row], bool]]) -> Iterator[Row]:
+    """All rows of the cursor; the step that fails raises instead of giving its rows."""
+    try:
+        ended = False
+        while not ended:
+            found, ended = step(cursor)
+            yield from found
+    finally:
+        cursor.release()
+
+
+class PrefixCursor:
+    """Reads the rows of one prefix after another. held: see Cursor."""
+
+    def __init__(self, held: list[RdictIter], prefixes: Iterator[bytes]) -> None:
+        self._held = held
+        self._prefixes = prefixes
+        self._at = b""
+
+    def step(self, prefixes_max: int) -> tuple[list[list[Row]], bool]:
+        """The rows of up to so many further prefixes, and whether these are the last. Raises rocksdict's Exception."""
+        iterator, found = self._held[0], []
+        seek, advance, read_key, read_value = iterator.seek, iterator.next, iterator.key, iterator.value
+        try:
+            for prefix in islice(self._prefixes, prefixes_max):
+                self._at = prefix
+                rows: list[Row] = []
+                seek(prefix)
+                while (key := read_key()) is not None and key.startswith(prefix):
+                    rows.append((key, read_value()))
+                    advance()
+                if key is None:
+                    iterator.status()
+                found.append(rows)
+            return found, len(found) < prefixes_max
+        finally:
+            del iterator, seek, advance, read_key, read_value  # as in Cursor
+
+    def __str__(self) -> str:
+        return f"at the prefix {self._at!r:.80}"
+
+
+class Pinned:
+    """One family as it was when this was made. `release` it: what it sees takes room until then.
+
+    The database may be closed meanwhile, from another thread: reading on is an error then.
+    """
+
+    def __init__(self, iterator: RdictIter, step: Callable[[Any, int], tuple[list[Any], bool]]) -> None:
+        self._held = [iterator]
+        self._step = step
+
+    def prefixed(self, prefixes: Iterable[bytes]) -> Iterator[list[Row]]:
+        """For each prefix, ascending, the rows whose keys begin with it."""
+        cursor = PrefixCursor(self._held, iter(prefixes))
+        ended = False
+        while not ended:
+            found, ended = self._step(cursor, _ROWS_PER_STEP)
+            yield from found
+
+    def scan(self, start: bytes, stop: bytes | None) -> Iterator[Row]:
+        """(key, value) with start <= key < stop, in order. Only one scan at a time."""
+        cursor, ended = self._cursor(start, stop), False
+        while not ended:
+            found, ended = self._step(cursor, _ROWS_PER_STEP)
+            yield from found
+
+    def _cursor(self, start: bytes, stop: bytes | None) -> Cursor:
+        return Cursor(self._held, start, stop, reverse=False)
+
+    def release(self) -> None:
+        """Let go of the view."""
+        self._held.clear()

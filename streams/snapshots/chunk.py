@@ -1,0 +1,254 @@
+"""A chunk: some whole buckets of encoded entities, as one stored record of `.snapshots` and as a piece of a view.
+
+    format u8 = 1, groups u32, entities u32, preimages u32 (bytes)        big-endian
+    places    groups of u32      slot * 256 + bucket, ascending           little-endian, as the next three
+    firsts    groups of u32      number of the group's first entity
+    starts    groups of u32      where its preimage begins
+    ends      entities of u32    where each encoded entity ends
+    preimages                    for each entity: key length u32 big-endian, key, state hash
+    entities                     their stored forms (reducers/entity.py), one after another
+    CRC-32C u32 big-endian
+
+Entities stand by place and, within it, by key. A group's part of the preimages is what its bucket's digest covers, so
+a chunk is checked by one SHA-256 a bucket, and nothing of it is decoded before it is asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
+
+from refold.avro.errors import CorruptionError
+from refold.reducers.entity import stored_hash
+from refold.streams.checksum import CRC_BYTES, sealed, unsealed
+from refold.streams.digest import preimage
+
+FORMAT = 1
+CHUNK_BYTES = 64 << 10
+_HEAD = struct.Struct(">BIII")
+_LENGTH = struct.Struct(">I")
+HASH_BYTES = 32
+
+Member = tuple[bytes, bytes]
+"""(key, encoded entity)."""
+Group = tuple[int, list[Member]]
+"""A place and its entities, in key order."""
+Piece = tuple[int, bytes, list[bytes]]
+"""A place, the preimage of its entities, and their stored forms: a group as it is written."""
+
+
+class ChunkWriter:
+    """Collects groups in order; gives a chunk whenever enough stands in it."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._places = array("I")
+        self._firsts = array("I")
+        self._starts = array("I")
+        self._preimages: list[bytes] = []
+        self._preimage_bytes = 0
+        self._bodies: list[bytes] = []
+        self._body_bytes = 0
+
+    def add(self, place: int, members: Sequence[Member]) -> bytes | None:
+        """Add a place's entities, in key order; returns a chunk when it is full."""
+        return self.put(*piece_of(place, members))
+
+    def add_hashes(self, place: int, hashes: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+        """Add (key, state hash) of a place's entities, without the entities."""
+        parts = [preimage(key, state_hash) for key, state_hash in hashes]
+        return self.put(place, b"".join(parts), [b""] * len(parts))
+
+    def put(self, place: int, preimages: bytes, bodies: list[bytes]) -> bytes | None:
+        """Add a piece; returns a chunk when it is full."""
+        self._places.append(place)
+        self._firsts.append(len(self._bodies))
+        self._starts.append(self._preimage_bytes)
+        self._preimages.append(preimages)
+        self._preimage_bytes += len(preimages)
+        self._bodies += bodies
+        for body in bodies:
+            self._body_bytes += len(body)
+        return self.close() if self._body_bytes + self._preimage_bytes >= CHUNK_BYTES else None
+
+    def close(self) -> bytes | None:
+        """What was added since the last chunk as one, or None."""
+        if not self._places:
+            return None
+        head = _HEAD.pack(FORMAT, len(self._places), len(self._bodies), self._preimage_bytes)
+        ends = array("I", accumulate(map(len, self._bodies)))
+        tables = [_little(each) for each in (self._places, self._firsts, self._starts, ends)]
+        data = sealed(b"".join([head, *tables, *self._preimages, *self._bodies]))
+        self._clear()
+        return data
+
+
+def piece_of(place: int, members: Sequence[Member]) -> Piece:
+    """A group as it is written."""
+    if len(members) == 1:  # as most are
+        key, body = members[0]
+        return place, preimage(key, stored_hash(body)), [body]
+    parts = [preimage(key, stored_hash(body)) for key, body in members]
+    return place, b"".join(parts), [body for _, body in members]
+
+
+def chunks_of(groups: Iterable[Group]) -> Iterator[bytes]:
+    """Entities as chunks, as many as they fill."""
+    return chunks_of_pieces(piece_of(place, members) for place, members in groups)
+
+
+def chunks_of_pieces(pieces: Iterable[Piece]) -> Iterator[bytes]:
+    """Entities as chunks, as many as they fill."""
+    writer = ChunkWriter()
+    for place, preimages, bodies in pieces:
+        if (full := writer.put(place, preimages, bodies)) is not None:
+            yield full
+    if (last := writer.close()) is not None:
+        yield last
+
+
+def hash_chunks_of(groups: Iterable[Group]) -> Iterator[bytes]:
+    """(key, state hash) pairs as chunks, without entities."""
+    writer = ChunkWriter()
+    yield from filter(None, (writer.add_hashes(place, hashes) for place, hashes in groups))
+    yield from filter(None, (writer.close(),))
+
+
+class Chunk:
+    """A chunk as it is read; `data` is all of it, `places` stand in order.
+
+    Raises CorruptionError where the bytes are not what was written.
+    """
+
+    def __init__(self, data: bytes, where: str, *, checked: bool = False) -> None:
+        if not checked:
+            unsealed(data, where)
+        try:
+            form, groups, entities, preimage_bytes = _HEAD.unpack_from(data)
+            if form != FORMAT:
+                raise CorruptionError(f"{where}: a chunk of format {form}, this release reads {FORMAT}")
+            at = _HEAD.size
+            tables = []
+            for count in (groups, groups, groups, entities):
+                tables.append(_numbers(data[at : at + 4 * count]))
+                at += 4 * count
+        except (struct.error, ValueError) as error:
+            raise CorruptionError(f"{where}: no chunk of entities: {error}") from error
+        self.data = data
+        self.places, self._firsts, self._starts, self._ends = tables
+        self._preimages = at
+        self._bodies = at + preimage_bytes
+        self._starts.append(preimage_bytes)
+        self._firsts.append(entities)
+        if len(self._ends) != entities or self._bodies + (self._ends[-1] if entities else 0) + CRC_BYTES != len(data):
+            raise CorruptionError(f"{where}: no chunk of entities: its lengths do not add up")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def preimage(self, group: int) -> bytes:
+        """What the digest of a group's bucket covers, as far as this chunk goes."""
+        base, starts = self._preimages, self._starts
+        return self.data[base + starts[group] : base + starts[group + 1]]
+
+    def preimages(self) -> list[bytes]:
+        """`preimage` of every group, in order."""
+        data, base = self.data, self._preimages
+        return [data[base + start : base + stop] for start, stop in pairwise(self._starts.tolist())]
+
+    def hashes(self, group: int) -> list[tuple[bytes, bytes]]:
+        """(key, state hash) of a group's entities."""
+        return split(self.preimage(group))
+
+    def members(self, group: int) -> list[Member]:
+        """A group's entities."""
+        first = self._firsts[group]
+        return [(key, self._body(first + number)) for number, (key, _) in enumerate(self.hashes(group))]
+
+    def find(self, group: int, key: bytes) -> bytes | None:
+        """The encoded entity of a key in a group, or None."""
+        for number, (found, _) in enumerate(self.hashes(group)):
+            if found == key:
+                return self._body(self._firsts[group] + number)
+        return None
+
+    def group_of(self, place: int) -> int | None:
+        """The number of a place's group, or None."""
+        group = bisect_left(self.places, place)
+        return group if group < len(self.places) and self.places[group] == place else None
+
+    def groups(self) -> Iterator[tuple[int, list[Member]]]:
+        """Every (place, entities) in order."""
+        for group, place in enumerate(self.places):
+            yield place, self.members(group)
+
+    def rows(self, groups: bytearray) -> Iterator[tuple[str, bytes]]:
+        """(entity, encoded) of the groups whose byte is not 0, in one go: most hold one entity, and looking into each
+        group by itself costs more than that."""
+        data, at, start = self.data, self._preimages, self._bodies
+        base, group, first = start, -1, 0
+        for number, stop in enumerate(self._ends):
+            while number == first:
+                group += 1
+                first = self._firsts[group + 1]
+            key = at + _LENGTH.size
+            key_end = key + int.from_bytes(data[at:key], "big")
+            at = key_end + HASH_BYTES
+            end = base + stop
+            if groups[group]:
+                yield data[key:key_end].decode(), data[start:end]
+            start = end
+
+    def _body(self, number: int) -> bytes:
+        base, ends = self._bodies, self._ends
+        return self.data[base + (ends[number - 1] if number else 0) : base + ends[number]]
+
+
+def over(before: bytes, own: bytes) -> bytes:
+    """The preimage of one bucket with a later one over it."""
+    # Most buckets hold one entity, and a later preimage of the same entities differs in the hash alone.
+    return own if before[:-HASH_BYTES] == own[:-HASH_BYTES] else newest(before + own)
+
+
+def newest(preimages: bytes) -> bytes:
+    """Of preimages of one bucket, the later over the earlier, one after another: the bucket's."""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(preimages):
+        end = at + _LENGTH.size + int.from_bytes(preimages[at : at + _LENGTH.size], "big") + HASH_BYTES
+        found[preimages[at + _LENGTH.size : end - HASH_BYTES]] = preimages[at:end]
+        at = end
+    return b"".join([found[key] for key in sorted(found)])
+
+
+def split(preimages: bytes) -> list[tuple[bytes, bytes]]:
+    """(key, state hash) of each entity in a bucket's preimage."""
+    found = []
+    at = 0
+    while at < len(preimages):
+        (length,) = _LENGTH.unpack_from(preimages, at)
+        key_end = at + _LENGTH.size + length
+        found.append((preimages[at + _LENGTH.size : key_end], preimages[key_end : key_end + HASH_BYTES]))
+        at = key_end + HASH_BYTES
+    return found
+
+
+def _little(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers = array("I", numbers)
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _numbers(data: bytes) -> array[int]:
+    numbers = array("I")
+    numbers.frombytes(data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

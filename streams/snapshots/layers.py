@@ -1,0 +1,262 @@
+"""One partition's entities at one point, encoded: chunks over chunks, the later over the earlier.
+
+1. A snapshot's ranges come in as one layer each, base first.
+2. What is folded after it is put above them; when much was put it becomes a layer of its own (its chunks may go to
+   disk), and MERGED such layers of one size become one, so a view of any size takes bounded memory.
+3. For each place it is known which chunks hold a part of it; a lookup asks the latest first.
+4. Below all stand the closed entities of the epoch, which are read where they are stored when they are asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import repeat
+
+from refold.avro.errors import CorruptionError
+from refold.streams.digest import Digests, preimage
+from refold.streams.partition import place_of
+from refold.streams.snapshots.chunk import Chunk, Group, Member, chunks_of, newest, over
+from refold.streams.snapshots.cold import ColdEntities
+from refold.streams.snapshots.spans import Read
+from refold.streams.snapshots.spill import ChunkStore, Filed
+
+PUT_BYTES = 64 << 20
+MERGED = 8
+_GROUP_BITS = 24
+_GROUP_MASK = (1 << _GROUP_BITS) - 1
+
+
+class Layers:
+    """Encoded entities by name. Names not put and in no layer are not there; nothing is ever taken out."""
+
+    def __init__(self, store: ChunkStore, cold: ColdEntities | None = None, put_bytes: int = PUT_BYTES) -> None:
+        self._store = store
+        self._cold = cold
+        self._put_bytes_max = put_bytes
+        # A place's newest group (chunk number, then number of the group), and below a group the next older one: plain
+        # numbers, for tuples of them would be walked through by every collection of Python's garbage.
+        self._newest: dict[int, int] = {}
+        self._older: dict[int, int] = {}
+        self._put: dict[str, bytes] = {}
+        self._put_bytes = 0
+        self._spilled: list[tuple[int, list[int]]] = []  # (level, chunk numbers) of layers made of what was put
+        # By place to which something was added since digests were made: its preimage, where only chunks of an epoch
+        # were added, else None.
+        self._unhashed: dict[int, bytes | None] = {}
+        self.digests = Digests()
+
+    # Taking in
+
+    def add(self, data: bytes, where: str, filed: Filed | None = None, *, checked: bool = False) -> None:
+        """Take up a chunk of the layer that is now the latest; CorruptionError where its bytes are damaged.
+
+        filed: the file it stands in, which need not be kept otherwise then. checked: the giver checks its bytes.
+        """
+        chunk = Chunk(data, where, checked=checked)
+        self._take(chunk, chunk.preimages() if self._cold is None else repeat(None), filed)
+
+    def _take(self, chunk: Chunk, preimages: Iterable[bytes | None], filed: Filed | None = None) -> int:
+        number = self._store.add(chunk, filed)
+        tops, unhashed = self._newest, self._unhashed
+        ref = number << _GROUP_BITS
+        for place, own in zip(chunk.places.tolist(), preimages, strict=False):
+            below = tops.get(place)
+            tops[place] = ref
+            if below is None:
+                unhashed[place] = own
+            else:
+                self._older[ref] = below
+                before = None if own is None else unhashed.get(place)
+                unhashed[place] = None if before is None or own is None else over(before, own)
+            ref += 1
+        return number
+
+    def put(self, entity: str, packed: bytes) -> None:
+        """Set an entity."""
+        old = self._put.get(entity)
+        self._put[entity] = packed
+        self._put_bytes += len(packed) - (len(old) if old is not None else -len(entity))
+        if self._put_bytes > self._put_bytes_max:
+            self.settle()
+
+    def settle(self) -> None:
+        """Make a layer of what was put."""
+        if not self._put:
+            return
+        placed: dict[int, list[Member]] = {}
+        for entity, packed in self._put.items():
+            placed.setdefault(place_of(entity), []).append((entity.encode(), packed))
+        numbers = self._layer((place, sorted(placed[place])) for place in sorted(placed))
+        self._put.clear()
+        self._put_bytes = 0
+        self._spilled.append((0, numbers))
+        self._merge()
+
+    def _layer(self, groups: Iterable[Group]) -> list[int]:
+        return [self._take(Chunk(data, "a view", checked=True), repeat(None)) for data in chunks_of(groups)]
+
+    def _merge(self) -> None:
+        """The last MERGED layers of one level become one of the next."""
+        while len(self._spilled) >= MERGED and len({level for level, _ in self._spilled[-MERGED:]}) == 1:
+            level = self._spilled[-1][0]
+            old = {number for _, numbers in self._spilled[-MERGED:] for number in numbers}
+            del self._spilled[-MERGED:]
+            merged: dict[int, list[int]] = {}
+            for place in list(self._newest):
+                above = [ref for ref in self._refs(place) if ref >> _GROUP_BITS in old]  # they are its newest
+                if above:
+                    merged[place] = above
+                    self._cut(place, above)
+            numbers = self._layer((place, self._merged(merged[place])) for place in sorted(merged))
+            for number in old:
+                self._store.drop(number)
+            self._spilled.append((level + 1, numbers))
+
+    def _cut(self, place: int, above: list[int]) -> None:
+        """Take a place's newest groups out."""
+        below = self._older.get(above[-1])
+        for ref in above:
+            self._older.pop(ref, None)
+        if below is None:
+            del self._newest[place]
+        else:
+            self._newest[place] = below
+
+    # Asking
+
+    def _refs(self, place: int) -> list[int]:
+        """The groups of a place, newest first."""
+        found = []
+        ref = self._newest.get(place)
+        while ref is not None:
+            found.append(ref)
+            ref = self._older.get(ref)
+        return found
+
+    def get(self, entity: str) -> bytes | None:
+        """The encoded entity, or None."""
+        found = self._put.get(entity)
+        if found is not None:
+            return found
+        place, key = place_of(entity), entity.encode()
+        for ref in self._refs(place):
+            found = self._store.get(ref >> _GROUP_BITS).find(ref & _GROUP_MASK, key)
+            if found is not None:
+                return found
+        return None if self._cold is None else self._cold.get(place, key)
+
+    def groups(self) -> Iterator[Group]:
+        """(place, entities in key order) of all but the closed ones, by place."""
+        self.settle()
+        for place in sorted(self._newest):
+            yield place, self._merged(self._refs(place))
+
+    def members(self, place: int) -> list[Member]:
+        """The entities of a place in key order, but the closed ones."""
+        self.settle()
+        return self._merged(self._refs(place))
+
+    def hashes(self, place: int) -> list[tuple[bytes, bytes]]:
+        """(key, state hash) of the entities of a place, in key order."""
+        self.settle()
+        refs = self._refs(place)
+        if len(refs) == 1 and self._cold is None:
+            return self._store.get(refs[0] >> _GROUP_BITS).hashes(refs[0] & _GROUP_MASK)
+        return sorted(self._latest(refs, Chunk.hashes, {} if self._cold is None else self._cold.hashes(place)).items())
+
+    def rows(self, reads: Callable[[str, str], bool] | None = None) -> Iterator[tuple[str, bytes]]:
+        """(entity, encoded) of all, each once.
+
+        reads: of which type and month (YYYY-MM) of closing the closed ones are read; None for all.
+        """
+        self.settle()
+        alone: dict[int, bytearray] = {}  # by chunk: of which groups no other chunk has a part
+        shared = []
+        for place, ref in self._newest.items():
+            if ref in self._older:
+                shared.append(place)
+                continue
+            number = ref >> _GROUP_BITS
+            if number not in alone:
+                alone[number] = bytearray(len(self._store.get(number).places))
+            alone[number][ref & _GROUP_MASK] = 1
+        for number in sorted(alone):
+            yield from self._store.get(number).rows(alone[number])
+        for place in sorted(shared):
+            for key, packed in self._merged(self._refs(place)):
+                yield key.decode(), packed
+        if self._cold is None:
+            return
+        missing = sum(1 for _ in self._closed()) if reads is None else 0
+        for place, key, packed in self._cold.rows(reads or (lambda _type_name, _month: True)):
+            if not self._is_open(place, key):
+                missing -= 1
+                yield key.decode(), packed
+        if reads is None and missing:
+            raise CorruptionError(f"{missing} closed entities are in no snapshot that should hold them")
+
+    def names(self) -> Iterator[str]:
+        """Every entity, each once."""
+        self.settle()
+        for place in self._newest:
+            for key in self._open_keys(place):
+                yield key.decode()
+        yield from self._closed()
+
+    def _closed(self) -> Iterator[str]:
+        """The entities that stand among the closed ones alone."""
+        if self._cold is None:
+            return
+        known: set[bytes] = set()
+        for place, key in self._cold.names():
+            if key not in known and not self._is_open(place, key):
+                known.add(key)
+                yield key.decode()
+
+    def _is_open(self, place: int, key: bytes) -> bool:
+        """Whether a key stands above the closed ones."""
+        return key in self._open_keys(place)
+
+    def _open_keys(self, place: int) -> Collection[bytes]:
+        return self._latest(self._refs(place), Chunk.hashes, {}).keys()
+
+    def _merged(self, refs: list[int]) -> list[Member]:
+        if len(refs) == 1:
+            return self._store.get(refs[0] >> _GROUP_BITS).members(refs[0] & _GROUP_MASK)
+        return sorted(self._latest(refs, Chunk.members, {}).items())
+
+    def _latest(self, refs: list[int], read: Read, found: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """What is read of several groups, newest first, over what is found, the newer over the older."""
+        for ref in reversed(refs):
+            found.update(read(self._store.get(ref >> _GROUP_BITS), ref & _GROUP_MASK))
+        return found
+
+    # Digests
+
+    def settled_by(self, digests: Digests) -> None:
+        """Take the digests of all that was added until now as they are given."""
+        self.digests = digests
+        self._unhashed.clear()
+
+    def rehash(self) -> Digests:
+        """The digests of all places, those that something was added to hashed again."""
+        self.settle()
+        slot, buckets = -1, bytearray()
+        for place in sorted(self._unhashed):  # in the order of their chunks
+            digest = hashlib.sha256(self._unhashed[place] or self._preimages(place)).digest()
+            if place >> 8 != slot:
+                slot = place >> 8
+                buckets = self.digests.opened(slot)
+            at = (place & 0xFF) * 32
+            buckets[at : at + 32] = digest
+        self._unhashed.clear()
+        return self.digests
+
+    def _preimages(self, place: int) -> bytes:
+        """A place's preimage."""
+        refs = self._refs(place)
+        parts = [self._store.get(ref >> _GROUP_BITS).preimage(ref & _GROUP_MASK) for ref in reversed(refs)]
+        if self._cold is not None:
+            parts.insert(0, b"".join(preimage(*each) for each in self._cold.hashes(place).items()))
+        return newest(b"".join(parts))

@@ -1,0 +1,189 @@
+"""The manifest: the record that seals an epoch of one partition, and says exactly what a rebuild reads and checks.
+
+Its bytes are deterministic CBOR, a map of the fields below, and a CRC-32C. Its name is its key: `epoch/`, partition
+u16, observations offset u64, schemas offset u64, big-endian, so that names sort by the point they stand for. The digest
+is the SHA-256 of the bytes; each manifest names that of the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import cbor2
+
+from refold.avro.canonical import encode
+from refold.avro.errors import CorruptionError
+from refold.streams.checksum import sealed, unsealed
+from refold.streams.cut import FOLD_VERSION
+
+FORMAT = 1
+PREFIX = b"epoch/"
+_NAME = struct.Struct(">HQQ")
+KEY_BYTES = len(PREFIX) + _NAME.size
+
+
+class Epoch(NamedTuple):
+    """A partition's sealed point: the next offsets of its observations and of `.schemas`."""
+
+    partition: int
+    offset: int
+    schemas: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}={self.offset}"
+
+    @property
+    def key(self) -> bytes:
+        """The manifest's key."""
+        return PREFIX + _NAME.pack(*self)
+
+
+def epoch_of(key: bytes) -> Epoch:
+    """The epoch behind a manifest's key."""
+    try:
+        return Epoch(*_NAME.unpack(key.removeprefix(PREFIX)))
+    except struct.error as error:
+        raise CorruptionError(f"{key!r:.80} is no manifest's key; run refold verify") from error
+
+
+class Span(NamedTuple):
+    """Offsets in the partition's `.snapshots`, start inclusive, end exclusive, and the SHA-256 over their records."""
+
+    start: int
+    end: int
+    digest: bytes
+
+
+class Cold(NamedTuple):
+    """A span of closed entities of one type and month of closing; a rebuild reads it when it is asked for.
+
+    month: YYYY-MM (UTC), of the observation that closed them.
+    """
+
+    type_name: str
+    month: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One sealed epoch. `entities` and `observations` (distinct) count all, closed ones included.
+
+    ranges: what to read, base first, what stands later wins; the last is this epoch's own.
+    slots: the digest of each of the partition's slots, ascending. root: over these, other slots empty.
+    changed: entities in the deltas since the base. previous: digest of the manifest before, empty in the first.
+    warm: entities in the base. recorded_at: the greatest below, in milliseconds. deadletters: their next offset.
+    cold, index, buckets: see streams/snapshots/cold.py. records, size: how many records and bytes sealing it wrote.
+    """
+
+    log_id: bytes
+    epoch: Epoch
+    ranges: tuple[Span, ...]
+    entities: int
+    observations: int
+    slots: tuple[bytes, ...]
+    root: bytes
+    types: Mapping[str, bytes]
+    recorded_at: int
+    warm: int
+    changed: int = 0
+    cold: tuple[Cold, ...] = ()
+    index: tuple[Span, ...] = ()
+    buckets: tuple[Span, ...] = ()
+    deadletters: int = 0
+    records: int = 0
+    size: int = 0
+    previous: bytes = b""
+    fold_version: int = FOLD_VERSION
+    encoded: bytes = field(default=b"", compare=False, repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the manifest's bytes."""
+        return hashlib.sha256(self.encoded or encode_manifest(self)).digest()
+
+    @property
+    def is_base(self) -> bool:
+        """Whether the epoch holds every open entity in a range of its own."""
+        return len(self.ranges) == 1
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Every span that has to stay for this epoch to be read."""
+        return (*self.ranges, *(each.span for each in self.cold), *self.index, *self.buckets)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The stored form."""
+    tree = {
+        "format": FORMAT,
+        "log": manifest.log_id,
+        "epoch": list(manifest.epoch),
+        "ranges": [list(each) for each in manifest.ranges],
+        "entities": manifest.entities,
+        "observations": manifest.observations,
+        "slots": b"".join(manifest.slots),
+        "root": manifest.root,
+        "types": dict(manifest.types),
+        "recorded_at": manifest.recorded_at,
+        "warm": manifest.warm,
+        "changed": manifest.changed,
+        "cold": [[each.type_name, each.month, list(each.span)] for each in manifest.cold],
+        "index": [list(each) for each in manifest.index],
+        "buckets": [list(each) for each in manifest.buckets],
+        "deadletters": manifest.deadletters,
+        "records": manifest.records,
+        "size": manifest.size,
+        "previous": manifest.previous,
+        "fold": manifest.fold_version,
+    }
+    return sealed(encode(tree))
+
+
+def read_manifest(data: bytes, epoch: Epoch) -> Manifest:
+    """The manifest behind its bytes; CorruptionError where they are not what was written for this epoch."""
+    where = f"the manifest of epoch {epoch}"
+    try:
+        tree = cbor2.loads(unsealed(data, where))
+        if tree["format"] != FORMAT:
+            raise CorruptionError(f"{where} has format {tree['format']}, this release reads {FORMAT}")
+        found = _manifest(tree, data)
+    except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CorruptionError(f"{where} cannot be read: {error}; run refold verify") from error
+    if found.epoch != epoch:
+        raise CorruptionError(f"{where} says it is of epoch {found.epoch}; run refold verify")
+    return found
+
+
+def _manifest(tree: dict[str, Any], data: bytes) -> Manifest:
+    slots = tree["slots"]
+    return Manifest(
+        log_id=tree["log"],
+        epoch=Epoch(*tree["epoch"]),
+        ranges=_spans(tree["ranges"]),
+        entities=tree["entities"],
+        observations=tree["observations"],
+        slots=tuple(slots[at : at + 32] for at in range(0, len(slots), 32)),
+        root=tree["root"],
+        types=tree["types"],
+        recorded_at=tree["recorded_at"],
+        warm=tree["warm"],
+        changed=tree["changed"],
+        cold=tuple(Cold(name, month, Span(*span)) for name, month, span in tree["cold"]),
+        index=_spans(tree["index"]),
+        buckets=_spans(tree["buckets"]),
+        deadletters=tree["deadletters"],
+        records=tree["records"],
+        size=tree["size"],
+        previous=tree["previous"],
+        fold_version=tree["fold"],
+        encoded=data,
+    )
+
+
+def _spans(given: list[list[Any]]) -> tuple[Span, ...]:
+    return tuple(Span(*each) for each in given)

@@ -1,0 +1,315 @@
+"""Sealing an epoch: what a partition's table holds at one point becomes records of `.snapshots` and a manifest.
+
+1. Find the partition's last epoch. One at this very point is the answer. Without one, where its manifest or records are
+   damaged, or where a type's definition is another since, a base is written from the whole table.
+2. Take the entities with a distinct observation at or above the last epoch's offset, by the log's records and the
+   table: they are a delta. Hash their buckets again.
+3. When the deltas since the base, this one included, hold as many entities as the base, write a base instead: of the
+   whole table, or where there are closed entities (cold.py) of the last epoch's ranges with these over them, so that
+   closed ones are not read again.
+4. Append the records; then seal the manifest. A writer that ends before leaves records that no manifest names, one that
+   fails abandons them.
+What is written is a function of the log and of the epochs before: two owners write the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from refold.avro.errors import StorageError
+from refold.reducers.entity import stored_hash, stored_highest
+from refold.streams.checksum import sealed
+from refold.streams.cut import FOLD_VERSION
+from refold.streams.digest import EMPTY, Digests, root_over
+from refold.streams.partition import place_of, slots_of
+from refold.streams.snapshots.chunk import Chunk, Group, Member, Piece, piece_of, split
+from refold.streams.snapshots.cold import bucket_records, closed_month
+from refold.streams.snapshots.manifest import Cold, Epoch, Manifest, Span, encode_manifest, read_manifest
+from refold.streams.snapshots.read import check_slots, read_ranges
+from refold.streams.snapshots.spans import ChunkCache, Read, SortedSpan, hashes_at, merged
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.snapshots.store import SnapshotReader, SnapshotStore
+from refold.streams.snapshots.table import Standing, TableView
+from refold.streams.snapshots.write import SpanWriter
+
+# With closed entities each base writes all bucket digests: so many changes have to pay for them.
+CHANGED_MIN = 4096
+
+Write = Callable[[Iterable[Group]], Span]
+"""Writes groups of what was read as a span."""
+
+
+class Sealer:
+    """Seals the epochs of one log, one at a time; the digests of what it sealed last are kept."""
+
+    def __init__(self, store: SnapshotStore, log_id: bytes, partitions: int) -> None:
+        self._store = store
+        self._log_id = log_id
+        self._partitions = partitions
+        self._digests: dict[int, tuple[Epoch, Digests]] = {}
+
+    def seal(self, table: TableView) -> Manifest:
+        """Seal the epoch a view stands at, durable on return."""
+        epoch = table.standing.epoch
+        self._store.take(epoch.partition)
+        last = self._last(table)
+        if last is not None and last.epoch == epoch:
+            return last
+        try:
+            return self._write(table, last)
+        except BaseException:
+            self._store.abandon(epoch.partition)
+            raise
+
+    def _write(self, table: TableView, last: Manifest | None) -> Manifest:
+        epoch = table.standing.epoch
+        written = SpanWriter(self._store, epoch.partition)
+        known, digests = self._digests.pop(epoch.partition, (None, Digests()))
+        groups = table.groups()
+        if last is None:
+            digests = Digests()
+            groups = _hashing(groups, digests)
+        elif known != last.epoch:
+            digests = _hashed(table.groups())
+        parts = None if last is None else self._over(table, last, digests, written)
+        if parts is None:
+            parts = self._base(table.standing, groups, table.members, digests, written, None)
+        data = encode_manifest(self._manifest(table.standing, last, parts, digests, written))
+        self._store.seal(epoch, data)
+        self._digests[epoch.partition] = (epoch, digests)
+        return read_manifest(data, epoch)
+
+    def _last(self, table: TableView) -> Manifest | None:
+        """The partition's last epoch, if the next one may stand on it."""
+        standing = table.standing
+        for epoch in reversed(self._store.epochs(standing.epoch.partition)):
+            if epoch > standing.epoch:
+                continue
+            try:
+                manifest = self._store.manifest(epoch)
+            except StorageError:
+                return None
+            holds = manifest.log_id == self._log_id and manifest.fold_version == FOLD_VERSION
+            same = all(standing.types.get(name) == found for name, found in manifest.types.items())
+            return manifest if holds and same else None
+        return None
+
+    def _over(self, table: TableView, last: Manifest, digests: Digests, written: SpanWriter) -> _Parts | None:
+        """A delta or a base on the last epoch; None where a base is due and the whole table is to be read for it."""
+        changes = _Changes(table, last.epoch.offset, digests)
+        parts = _Parts(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
+        if last.changed + changes.at_most >= parts.base_due and last.changed + changes.count() >= parts.base_due:
+            # Without closed entities the table itself is the shortest way.
+            return self._base_over(table, last, changes, digests, written) if last.cold else None
+        span = written.pieces(changes.pieces())
+        return replace(parts, ranges=(*last.ranges, span), changed=last.changed + changes.count())
+
+    def _base_over(
+        self, table: TableView, last: Manifest, changes: _Changes, digests: Digests, written: SpanWriter
+    ) -> _Parts | None:
+        """A base of the last epoch's ranges and what changed since; None where what it rests on is damaged."""
+        try:
+            layers = read_ranges(self._store, last, self._partitions, ChunkStore())
+            check_slots(layers.rehash(), last, self._partitions)
+            for _, preimages, bodies in changes.pieces():
+                for (key, _), packed in zip(split(preimages), bodies, strict=True):
+                    layers.put(key.decode(), packed)
+            return self._base(table.standing, layers.groups(), layers.members, digests, written, last)
+        except StorageError:
+            return None
+
+    def _base(
+        self, standing: Standing, groups: Iterable[Group], find: Callable[[int], list[Member]], digests: Digests,
+        written: SpanWriter, last: Manifest | None,
+    ) -> _Parts:  # fmt: skip
+        """A base of these groups, and of what `last` holds closed."""
+        closing = standing.closing
+        closed: dict[tuple[str, str], dict[int, list[bytes]]] = {}
+        open_count = 0
+
+        def warm() -> Iterator[Group]:
+            nonlocal open_count
+            for place, members in groups:
+                left = [] if closing else members
+                for key, body in members if closing else ():
+                    month = closed_month(closing, key, body)
+                    if month is None:
+                        left.append((key, body))
+                    else:
+                        closed.setdefault(month, {}).setdefault(place, []).append(key)
+                open_count += len(left)
+                if left:
+                    yield place, left
+
+        span = written.span(warm())
+        cold = last.cold if last is not None else ()
+        index = last.index if last is not None else ()
+        buckets: tuple[Span, ...] = ()
+        if closed:
+            every = _joined(closed.values())
+            hashes = written.hashes(
+                (place, [(key, stored_hash(body)) for key, body in members]) for place, members in _chosen(every, find)
+            )
+            index = tuple(self._grown(written.partition, index, hashes, Chunk.hashes, written.hashes))
+            present = _Present(self._store, written.partition, index, every, find)
+            for (type_name, month), places in sorted(closed.items()):
+                alike = [each.span for each in cold if (each.type_name, each.month) == (type_name, month)]
+                others = tuple(each for each in cold if (each.type_name, each.month) != (type_name, month))
+                new = written.span(_chosen(places, find))
+                spans = self._grown(
+                    written.partition, alike, new, Chunk.members, lambda groups: written.span(present.of(groups))
+                )
+                cold = (*others, *(Cold(type_name, month, each) for each in spans))
+        if cold:
+            slots = slots_of(standing.epoch.partition, self._partitions)
+            buckets = (written.records(map(sealed, bucket_records(digests, slots))),)
+        return _Parts((span,), open_count, 0, cold, index, buckets)
+
+    def _grown(self, partition: int, spans: Sequence[Span], new: Span, read: Read, write: Write) -> list[Span]:
+        """Spans with a new one: those before it that are not much longer become one with it, so they stay few."""
+        left, alike = list(spans), [new]
+        while left and _length(left[-1]) <= 2 * sum(map(_length, alike)):
+            alike.insert(0, left.pop())
+        if len(alike) > 1:
+            new = write(merged(self._store, partition, alike, read))
+        return [*left, new]
+
+    def _manifest(
+        self, standing: Standing, last: Manifest | None, parts: _Parts, digests: Digests, written: SpanWriter
+    ) -> Manifest:
+        slots = {slot: digests.slot(slot) for slot in slots_of(standing.epoch.partition, self._partitions)}
+        return Manifest(
+            log_id=self._log_id,
+            epoch=standing.epoch,
+            ranges=parts.ranges,
+            entities=standing.entities,
+            observations=standing.observations,
+            slots=tuple(slots.values()),
+            root=root_over(slots, standing.entities),
+            types=standing.types,
+            recorded_at=standing.recorded_at,
+            warm=parts.warm,
+            changed=parts.changed,
+            cold=parts.cold,
+            index=parts.index,
+            buckets=parts.buckets,
+            deadletters=standing.deadletters,
+            records=written.count,
+            size=written.size,
+            previous=b"" if last is None else last.digest,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What an epoch reads; see Manifest."""
+
+    ranges: tuple[Span, ...]
+    warm: int
+    changed: int
+    cold: tuple[Cold, ...]
+    index: tuple[Span, ...]
+    buckets: tuple[Span, ...]
+
+    @property
+    def base_due(self) -> int:
+        """At how many changed entities a base is due."""
+        return max(self.warm, CHANGED_MIN if self.cold else 1)
+
+
+class _Changes:
+    """The entities with a distinct observation since an offset; their buckets are hashed again on the way.
+
+    at_most: no more than this, known without reading them.
+    """
+
+    def __init__(self, table: TableView, start: int, digests: Digests) -> None:
+        self.at_most = table.standing.epoch.offset - start
+        self._table = table
+        self._start = start
+        self._digests = digests
+        self._places = sorted({place_of(name) for name in table.touched(start)})
+        self._count: int | None = None
+
+    def count(self) -> int:
+        """How many they are."""
+        if self._count is None:
+            for _ in self.pieces():
+                pass
+        assert self._count is not None
+        return self._count
+
+    def pieces(self) -> Iterator[Piece]:
+        """Them, by place."""
+        count, start = 0, self._start
+        is_first = self._count is None
+        for place, members in self._table.at(self._places):
+            piece = piece_of(place, members)
+            if is_first:
+                self._digests.set(place, _digest(piece))
+            changed = [member for member in members if stored_highest(member[1]) >= start]
+            count += len(changed)
+            if changed:
+                yield piece if len(changed) == len(members) else piece_of(place, changed)
+        self._count = count
+
+
+class _Present:
+    """Which bodies in cold spans are those of entities that are closed now, and not of what became of them later."""
+
+    def __init__(
+        self, reader: SnapshotReader, partition: int, index: Sequence[Span], closed: Mapping[int, list[bytes]],
+        find: Callable[[int], list[Member]],
+    ) -> None:  # fmt: skip
+        cache = ChunkCache()
+        self._index = [SortedSpan(reader, partition, span, cache) for span in index]
+        self._closed = closed
+        self._find = find
+
+    def of(self, groups: Iterable[Group]) -> Iterator[Group]:
+        """The groups without the others."""
+        for place, members in groups:
+            hashes = hashes_at(self._index, place)
+            opened = {key for key, _ in self._find(place)}.difference(self._closed.get(place, ()))
+            left = [(key, body) for key, body in members
+                    if key not in opened and hashes.get(key) == stored_hash(body)]  # fmt: skip
+            if left:
+                yield place, left
+
+
+def _chosen(places: Mapping[int, list[bytes]], find: Callable[[int], list[Member]]) -> Iterator[Group]:
+    for place in sorted(places):
+        wanted = set(places[place])
+        yield place, [member for member in find(place) if member[0] in wanted]
+
+
+def _joined(several: Iterable[Mapping[int, list[bytes]]]) -> dict[int, list[bytes]]:
+    joined: dict[int, list[bytes]] = {}
+    for places in several:
+        for place, keys in places.items():
+            joined.setdefault(place, []).extend(keys)
+    return joined
+
+
+def _hashed(groups: Iterable[Group]) -> Digests:
+    digests = Digests()
+    for _ in _hashing(groups, digests):
+        pass
+    return digests
+
+
+def _hashing(groups: Iterable[Group], digests: Digests) -> Iterator[Group]:
+    """The groups, their digests set as they pass."""
+    for place, members in groups:
+        digests.set(place, _digest(piece_of(place, members)))
+        yield place, members
+
+
+def _digest(piece: Piece) -> bytes:
+    return sha256(piece[1]).digest() if piece[1] else EMPTY
+
+
+def _length(span: Span) -> int:
+    return span.end - span.start

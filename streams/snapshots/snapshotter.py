@@ -1,0 +1,186 @@
+"""Sealing in the background while the fold goes on, or at once when asked for.
+
+1. Whoever folds tells how many records it folded; from EPOCH_RECORDS on since the last epoch the thread is woken. It
+   seals at most every `every_ms`.
+2. It takes a view of the tables between two batches, which costs the fold nothing but the moment.
+3. It seals an epoch of each partition that is due (seal.py). One that fails is tried again with the next records.
+4. After a round that sealed a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
+Whoever asks for a snapshot does 2 to 4 in its own thread. One at a time seals, collects or pins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
+from itertools import takewhile
+from threading import Event, Lock, Thread
+
+from refold.avro.errors import RefoldError
+from refold.streams.snapshots.garbage import GRACE_MS, Collected, Collector
+from refold.streams.snapshots.manifest import Epoch, Manifest
+from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
+from refold.streams.snapshots.table import TableView
+
+EPOCH_RECORDS = 10_000
+COLLECT_EVERY_MS = 300_000
+WHOLE = -1
+"""For the partition, where records are counted for the whole log."""
+
+_log = logging.getLogger(__name__)
+
+Views = Callable[[Collection[int] | None], AbstractContextManager[Iterable[TableView]]]
+"""A view of each partition with records, or of some of them, as they are when it is their turn."""
+
+
+class Snapshotter:
+    """Seals epochs of one log until `stop`.
+
+    partitions: those that are sealed here now. clock_ms: milliseconds since 1970. prepare: done before each round, and
+    before whatever is asked for.
+    """
+
+    def __init__(
+        self, store: SnapshotStore, sealer: Sealer, views: Views, partitions: Callable[[], Iterable[int]],
+        clock_ms: Callable[[], int], *, every_ms: int = 0, prepare: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._sealer = sealer
+        self._views = views
+        self._partitions = partitions
+        self._clock_ms = clock_ms
+        self._every_ms = every_ms
+        self._prepare = prepare
+        self._collector = Collector(store, GRACE_MS)
+        self._collected_at: int | None = None
+        self._folded: dict[int, int] = {}
+        self._sealed: dict[int, tuple[int, int]] = {}
+        self._due = Event()
+        self._stopping = False
+        self._one_at_a_time = Lock()
+        self._counting = Lock()
+        self._thread = Thread(target=self._run, name="refold-snapshots", daemon=True)
+        self._thread.start()
+
+    def folded(self, records: int, partition: int = WHOLE) -> None:
+        """So many more records were folded."""
+        with self._counting:
+            folded = self._folded[partition] = self._folded.get(partition, 0) + records
+        if folded - self._sealed.get(partition, (0, 0))[0] >= EPOCH_RECORDS:
+            self._due.set()
+
+    def wake(self) -> None:
+        """Have a round soon, whether anything is due or not."""
+        self._due.set()
+
+    def seal(self, pinned_at: int | None = None) -> list[Manifest]:
+        """Seal an epoch of every partition, durable on return; with pinned_at (milliseconds), keep it for ever."""
+        with self._one_at_a_time:
+            self._prepare()
+            with self._views(None) as views:
+                manifests = [self._sealer.seal(view) for view in views]
+            if pinned_at is not None:
+                for manifest in manifests:
+                    self._store.pin(Pin(manifest.epoch, pinned_at))
+            self._collect_when_due(manifests)
+            return manifests
+
+    def pin(self, epochs: Iterable[Epoch], pinned_at: int) -> None:
+        """Keep epochs for ever, durable on return; InputError, and none is pinned, where one is not there."""
+        with self._one_at_a_time:
+            self._prepare()
+            for epoch in [self._there(epoch) for epoch in epochs]:
+                self._store.pin(Pin(epoch, pinned_at))
+
+    def unpin(self, epochs: Iterable[Epoch]) -> None:
+        """Keep epochs no longer than others, durable on return. One that is not pinned stays so."""
+        with self._one_at_a_time:
+            self._prepare()
+            for epoch in epochs:
+                self._store.unpin(epoch)
+
+    def collect(self, *, dry_run: bool, damaged: bool) -> list[Collected]:
+        """Collect garbage now, or say what would be collected; see Collector."""
+        with self._one_at_a_time:
+            self._prepare()
+            return self._collector.collect(self._partitions(), self._clock_ms(), dry_run=dry_run, damaged=damaged)
+
+    def stop(self) -> None:
+        """End the thread; what it was writing is left without a manifest, for garbage to take."""
+        self.stop_soon()
+        self._thread.join()
+
+    def stop_soon(self) -> None:
+        """Let the thread end, without waiting for it."""
+        self._stopping = True
+        self._store.stop()
+        self._due.set()
+
+    def _run(self) -> None:
+        wait_s: float | None = None
+        while True:
+            self._due.wait(wait_s)
+            self._due.clear()
+            if self._stopping:
+                return
+            try:
+                wait_s = self._round()
+            except RefoldError as error:
+                if self._stopping:
+                    return
+                _later(error)
+
+    def _round(self) -> float | None:
+        """Seal what is due; returns in how many seconds something will be, if that is known."""
+        with self._one_at_a_time:
+            self._prepare()
+            now_ms = self._clock_ms()
+            many = [each for each, folded in list(self._folded.items()) if folded - self._at(each)[0] >= EPOCH_RECORDS]
+            early_ms = {each: self._every_ms - (now_ms - self._at(each)[1]) for each in many}
+            waiting = [each for each, left_ms in early_ms.items() if 0 < left_ms <= self._every_ms]
+            due = {each for each in many if each not in waiting}
+            for each in due:
+                self._sealed[each] = (self._folded[each], now_ms)
+            if due:
+                self._seal(None if WHOLE in due else due)
+            return min(early_ms[each] for each in waiting) / 1000 if waiting else None
+
+    def _at(self, partition: int) -> tuple[int, int]:
+        """How many records were folded when the partition was sealed last, and when that was."""
+        return self._sealed.get(partition, (0, 0))
+
+    def _seal(self, partitions: Collection[int] | None) -> None:
+        manifests = []
+        with self._views(partitions) as views:
+            for view in takewhile(lambda _: not self._stopping, views):
+                try:
+                    manifests.append(self._sealer.seal(view))
+                except RefoldError as error:
+                    if self._stopping:
+                        return
+                    _later(error)
+        self._collect_when_due(manifests)
+
+    def _collect_when_due(self, sealed: Iterable[Manifest]) -> None:
+        now_ms = self._clock_ms()
+        is_early = self._collected_at is not None and 0 <= now_ms - self._collected_at < COLLECT_EVERY_MS
+        if is_early or not any(manifest.is_base for manifest in sealed):
+            return
+        self._collected_at = now_ms
+        partitions = takewhile(lambda _: not self._stopping, self._partitions())
+        try:
+            problems = [problem for each in self._collector.collect(partitions, now_ms) for problem in each.problems]
+        except RefoldError as error:
+            problems = [f"garbage of snapshots is collected later: {error}"]
+        for problem in problems:
+            _log.warning("%s", problem)
+
+    def _there(self, epoch: Epoch) -> Epoch:
+        if self._store.manifest_bytes(epoch) is None:
+            raise no_such_epoch(epoch)
+        return epoch
+
+
+def _later(error: RefoldError) -> None:
+    _log.warning("no snapshot was made, the next one is tried later: %s", error)

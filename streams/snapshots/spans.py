@@ -1,0 +1,126 @@
+"""Spans of chunks by place, read where they are stored: looked into, or merged."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+
+from refold.avro.errors import CorruptionError
+from refold.streams.snapshots.chunk import Chunk
+from refold.streams.snapshots.manifest import Span
+from refold.streams.snapshots.store import SnapshotReader
+
+OPEN_CHUNKS = 512
+
+Pair = tuple[bytes, bytes]
+Read = Callable[[Chunk, int], list[Pair]]
+"""What to read of a group of a chunk: `Chunk.hashes` or `Chunk.members`."""
+
+
+def record_at(reader: SnapshotReader, partition: int, offset: int) -> tuple[str, bytes]:
+    """(place, bytes) of a record."""
+    where = place_text(partition, offset)
+    for _, data in reader.records(partition, offset, offset + 1):
+        return where, data
+    raise CorruptionError(f"{where} is gone: garbage took it; rebuild again")
+
+
+def place_text(partition: int, offset: int) -> str:
+    """How errors name a record."""
+    return f"the snapshot record {partition}={offset}"
+
+
+class ChunkCache:
+    """The chunks read last."""
+
+    def __init__(self) -> None:
+        self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
+
+    def get(self, reader: SnapshotReader, partition: int, offset: int) -> Chunk:
+        found = self._chunks.get((partition, offset))
+        if found is None:
+            where, data = record_at(reader, partition, offset)
+            found = self._chunks[partition, offset] = Chunk(data, where)
+            if len(self._chunks) > OPEN_CHUNKS:
+                self._chunks.popitem(last=False)
+        return found
+
+
+class SortedSpan:
+    """A span of chunks by place, found by halving."""
+
+    def __init__(self, reader: SnapshotReader, partition: int, span: Span, cache: ChunkCache) -> None:
+        self._reader = reader
+        self._partition = partition
+        self._span = span
+        self._cache = cache
+        self._firsts: dict[int, int] = {}
+
+    def locate(self, place: int) -> tuple[Chunk, int] | None:
+        """The chunk and the number of the group that hold a place, or None."""
+        at = self._before(place)
+        if at >= self._span.end:
+            return None
+        chunk = self._chunk(at)
+        group = chunk.group_of(place)
+        return None if group is None else (chunk, group)
+
+    def covering(self, start: int, end: int) -> Iterator[int]:
+        """The offsets of the records that may hold places with start <= place < end, ascending."""
+        at = self._before(start)
+        while at < self._span.end and self._first(at) < end:
+            yield at
+            at += 1
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All of them."""
+        return map(self._chunk, range(self._span.start, self._span.end))
+
+    def groups(self, number: int, read: Read) -> Iterator[tuple[int, int, list[Pair]]]:
+        """(place, number, what is read of the group) of all groups."""
+        for chunk in self.chunks():
+            for group, place in enumerate(chunk.places):
+                yield place, number, read(chunk, group)
+
+    def _before(self, place: int) -> int:
+        """The offset of the last record that begins at or before a place, else of the first."""
+        low, high = self._span.start, self._span.end
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._first(middle) <= place:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _first(self, offset: int) -> int:
+        first = self._firsts.get(offset)
+        if first is None:
+            first = self._firsts[offset] = self._chunk(offset).places[0]
+        return first
+
+    def _chunk(self, offset: int) -> Chunk:
+        return self._cache.get(self._reader, self._partition, offset)
+
+
+def merged(reader: SnapshotReader, partition: int, spans: list[Span], read: Read) -> Iterator[tuple[int, list[Pair]]]:
+    """(place, pairs in key order) of several spans; of a key that stands in several the last counts."""
+    cache = ChunkCache()
+    each = [SortedSpan(reader, partition, span, cache).groups(number, read) for number, span in enumerate(spans)]
+    for place, groups in groupby(heapq.merge(*each, key=lambda group: group[:2]), key=lambda group: group[0]):
+        found: dict[bytes, bytes] = {}
+        for _, _, pairs in groups:
+            found.update(pairs)
+        yield place, sorted(found.items())
+
+
+def hashes_at(index: Iterable[SortedSpan], place: int) -> dict[bytes, bytes]:
+    """Key to state hash at a place of an index; what stands in a later span wins."""
+    found: dict[bytes, bytes] = {}
+    for span in index:
+        located = span.locate(place)
+        if located is not None:
+            found.update(located[0].hashes(located[1]))
+    return found

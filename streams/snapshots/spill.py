@@ -1,0 +1,86 @@
+"""Chunks kept for a while: in memory up to a bound, beyond it in a temporary file that has no name."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections import OrderedDict
+from typing import IO, NamedTuple
+
+from refold.streams.snapshots.chunk import Chunk
+
+# What may stand in memory beside a fold, and of a view that somebody waits for.
+MEMORY_BYTES = 64 << 20
+VIEW_BYTES = 512 << 20
+OPEN_CHUNKS = 512
+
+
+class Filed(NamedTuple):
+    """Where a chunk stands in a file, which lives as long as this."""
+
+    file: IO[bytes]
+    at: int
+    size: int
+
+
+class ChunkStore:
+    """Chunks by number: in memory up to memory_bytes, the others in the file, of which at most OPEN_CHUNKS are open."""
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._memory_bytes = memory_bytes
+        self._held: dict[int, Chunk | Filed] = {}
+        self._open: OrderedDict[int, Chunk] = OrderedDict()
+        self._held_bytes = 0
+        self._next = 0
+        self._file: IO[bytes] | None = None
+        self._file_bytes = 0
+
+    def add(self, chunk: Chunk, filed: Filed | None = None) -> int:
+        """Keep a chunk, which may stand in a file already; returns its number."""
+        number = self._next
+        self._next += 1
+        if filed is None and self._held_bytes + len(chunk.data) <= self._memory_bytes:
+            self._held[number] = chunk
+            self._held_bytes += len(chunk.data)
+        else:
+            self._held[number] = filed or self._file_away(chunk.data)
+            self._remember(number, chunk)
+        return number
+
+    def keep(self, file: IO[bytes]) -> None:
+        """Close a file that chunks stand in when the store goes."""
+        weakref.finalize(self, file.close)
+
+    def get(self, number: int) -> Chunk:
+        """A chunk by its number."""
+        held = self._held[number]
+        if isinstance(held, Chunk):
+            return held
+        chunk = self._open.get(number)
+        if chunk is None:
+            chunk = Chunk(os.pread(held.file.fileno(), held.size, held.at), f"chunk {number} of a view")
+            self._remember(number, chunk)
+        return chunk
+
+    def drop(self, number: int) -> None:
+        """Let a chunk go; its place in the file stays taken until the store goes."""
+        held = self._held.pop(number)
+        if isinstance(held, Chunk):
+            self._held_bytes -= len(held.data)
+        self._open.pop(number, None)
+
+    def _remember(self, number: int, chunk: Chunk) -> None:
+        self._open[number] = chunk
+        if len(self._open) > OPEN_CHUNKS:
+            self._open.popitem(last=False)
+
+    def _file_away(self, data: bytes) -> Filed:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="refold-view-", buffering=0)  # noqa: SIM115
+            self.keep(self._file)
+        left = memoryview(data)
+        while left:  # an unbuffered file may take in a part
+            left = left[self._file.write(left) :]
+        self._file_bytes += len(data)
+        return Filed(self._file, self._file_bytes - len(data), len(data))

@@ -1,0 +1,139 @@
+"""Where a log keeps its epochs: records by partition and offset, manifests by name. Every log has one of these.
+
+What holds: offsets only grow, those of removed records are not given again, those of an epoch stand without a gap.
+`seal` makes a manifest visible only when every record appended before it is durable. What no manifest names was left by
+a writer that ended or gave up; garbage takes it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from refold.avro.errors import CorruptionError, InputError
+from refold.streams.snapshots.manifest import Epoch, Manifest, Span, read_manifest
+
+
+class Pin(NamedTuple):
+    """An epoch that garbage leaves for ever; pinned_at in milliseconds."""
+
+    epoch: Epoch
+    pinned_at: int
+
+
+class Tomb(NamedTuple):
+    """A removed manifest, whose records wait for readers to end; removed_at in milliseconds."""
+
+    epoch: Epoch
+    removed_at: int
+    data: bytes
+
+
+class Cleared(NamedTuple):
+    """How many records were removed, or would be, and their bytes."""
+
+    records: int = 0
+    removed_bytes: int = 0
+
+    def plus(self, other: Cleared) -> Cleared:
+        """Both."""
+        return Cleared(self.records + other.records, self.removed_bytes + other.removed_bytes)
+
+
+def no_such_epoch(epoch: Epoch) -> InputError:
+    """What is said where an epoch is named that is not there."""
+    return InputError(f"there is no snapshot of epoch {epoch}; refold snapshot --list shows those there are")
+
+
+class SnapshotReader(ABC):
+    """The reading side: any process."""
+
+    @abstractmethod
+    def epochs(self, partition: int) -> Sequence[Epoch]:
+        """The sealed epochs of a partition, by offset."""
+
+    @abstractmethod
+    def manifest_bytes(self, epoch: Epoch) -> bytes | None:
+        """An epoch's manifest as it is stored, or None."""
+
+    @abstractmethod
+    def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of the records there are with start <= offset < end, in order."""
+
+    @abstractmethod
+    def pins(self) -> Sequence[Pin]:
+        """The pinned epochs."""
+
+    @abstractmethod
+    def tombs(self) -> Iterable[Tomb]:
+        """The removed manifests whose records may still be there."""
+
+    def manifest(self, epoch: Epoch) -> Manifest:
+        """An epoch's manifest; CorruptionError where it is damaged or gone."""
+        data = self.manifest_bytes(epoch)
+        if data is None:
+            raise CorruptionError(f"the manifest of epoch {epoch} is gone")
+        return read_manifest(data, epoch)
+
+    def span(self, partition: int, span: Span) -> Iterator[tuple[int, bytes]]:
+        """A span's records; CorruptionError where one is missing."""
+        expected = span.start
+        for offset, data in self.records(partition, span.start, span.end):
+            if offset != expected:
+                break
+            expected += 1
+            yield offset, data
+        if expected != span.end:
+            raise CorruptionError(f"the snapshot record {partition}={expected} is gone")
+
+
+class SnapshotStore(SnapshotReader):
+    """The writing side too: the log's owner, one thread at a time."""
+
+    def take(self, partition: int) -> None:
+        """See what was written of a partition by now, as the one who writes it from now on."""
+
+    @abstractmethod
+    def end(self, partition: int) -> int:
+        """The next offset in a partition."""
+
+    @abstractmethod
+    def append(self, partition: int, data: bytes) -> None:
+        """Write a record at the partition's next offset; durable with the next `seal`.
+
+        What was appended is read by this store at once, by others when it is sealed at the latest.
+        """
+
+    def abandon(self, partition: int) -> None:
+        """Nothing will name what was appended to a partition since the last `seal`."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Append no more: `append` raises StorageError from now on, also to a thread that is writing an epoch."""
+
+    @abstractmethod
+    def seal(self, epoch: Epoch, data: bytes) -> None:
+        """Make an epoch visible, durable on return."""
+
+    @abstractmethod
+    def pin(self, pin: Pin) -> None:
+        """Keep an epoch for ever, durable on return."""
+
+    @abstractmethod
+    def unpin(self, epoch: Epoch) -> None:
+        """Let garbage have it again."""
+
+    @abstractmethod
+    def bury(self, *tombs: Tomb) -> None:
+        """Remove manifests of one partition, all or none, durable on return; their records stay."""
+
+    @abstractmethod
+    def clear(
+        self, partition: int, kept: Sequence[tuple[int, int]], forgotten: Sequence[Epoch], *, dry_run: bool = False
+    ) -> Cleared:
+        """Remove every record outside the kept [start, end) and the tombs of `forgotten`; returns what was removed.
+
+        Records at or above the end at this call stay. A removed record may be read for some time yet; it is not
+        removed, nor counted, again. dry_run: remove nothing.
+        """

@@ -1,0 +1,46 @@
+"""What sealing needs of a table: each partition as it stands at one point, whatever is folded meanwhile."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from refold.streams.snapshots.chunk import Group, Member
+from refold.streams.snapshots.cold import Closing
+from refold.streams.snapshots.manifest import Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a partition's table at an epoch besides its entities; see Manifest."""
+
+    epoch: Epoch
+    entities: int
+    observations: int
+    recorded_at: int
+    deadletters: int
+    types: Mapping[str, bytes]
+    closing: Mapping[str, Closing]
+
+
+class TableView(ABC):
+    """A partition's table as it was at an epoch, whatever is folded meanwhile."""
+
+    standing: Standing
+
+    @abstractmethod
+    def members(self, place: int) -> list[Member]:
+        """The entities of a place in key order."""
+
+    @abstractmethod
+    def groups(self) -> Iterator[Group]:
+        """(place, entities in key order) of all, by place."""
+
+    def at(self, places: Sequence[int]) -> Iterator[Group]:
+        """(place, entities in key order) of some places, in their order."""
+        return ((place, self.members(place)) for place in places)
+
+    @abstractmethod
+    def touched(self, start: int) -> Iterable[str]:
+        """The entities of the log's records from an offset to the epoch's."""

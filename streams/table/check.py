@@ -1,0 +1,127 @@
+"""The indexes of a table against the log's records: timeline, arrivals, ids, and checkpoints.
+
+For each record: its timeline entry holds the bytes and the offset of its first occurrence, which is this record or an
+earlier one of the same id (a repeat may be written by another definition); a first occurrence has its arrival and its
+id entry. As many entries stand in each family as there are first occurrences; where there are more, those without a
+record are named. Checkpoints are compared with a fold (streams/table/check_checkpoints.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from refold.avro.errors import CorruptionError, UndecodableError
+from refold.avro.registry import Registry
+from refold.streams.log.port import Arrival, Mismatch, Record, arrival_of
+from refold.streams.partition import partition_of
+from refold.streams.rocks.database import Database
+from refold.streams.rocks.families import Family
+from refold.streams.table import keys
+from refold.streams.table.check_checkpoints import check_checkpoints
+
+AT_ONCE = 500
+INDEXES: tuple[Family, ...] = ("timeline", "arrivals", "ids")
+
+
+class IndexCheck:
+    """Compares one table's indexes with the records of all its partitions, given to `records`; then `end`.
+
+    partitions: how many the log has. record_at: the record at a partition and offset of those given, or None.
+    """
+
+    def __init__(
+        self, database: Database, registry: Registry, partitions: int, record_at: Callable[[int, int], Record | None]
+    ) -> None:
+        self._database = database
+        self._registry = registry
+        self._partitions = partitions
+        self._record_at = record_at
+        self._firsts = 0
+
+    def records(self, given: Iterable[Record]) -> Iterator[Mismatch]:
+        """What the indexes have wrong of some records, in the order of each partition."""
+        records = iter(given)
+        while some := list(islice(records, AT_ONCE)):
+            yield from self._check_some(some)
+
+    def end(self) -> Iterator[Mismatch]:
+        """What they hold that no record was given for, and the checkpoints."""
+        for family in INDEXES:
+            entries = sum(1 for _ in self._database.scan(family))
+            if entries != self._firsts:
+                yield Mismatch(family, f"{entries} entries for {self._firsts} distinct observations")
+            if entries > self._firsts:
+                yield from self._without_record(family)
+        yield from check_checkpoints(self._database, self._registry, self._partitions)
+
+    def _check_some(self, some: list[Record]) -> Iterator[Mismatch]:
+        """What is wrong with the entries of some records; those that are first occurrences are counted."""
+        ordered: list[tuple[Record, bytes, Arrival]] = []
+        for record in some:
+            try:
+                arrival = arrival_of(self._registry, record)
+            except UndecodableError:
+                continue  # named by the check of the records themselves
+            ordered.append((record, keys.entity_prefix(record.entity), arrival))
+        places = [prefix + arrival.q for _, prefix, arrival in ordered]
+        firsts: list[tuple[Record, bytes, Arrival]] = []
+        for each, value in zip(ordered, self._database.multi_get("timeline", places), strict=True):
+            record = each[0]
+            problem = "is missing" if value is None else self._timeline_problem(record, value)
+            if problem:
+                yield Mismatch("timeline", f"{_place(record)} {problem}", record.entity)
+            elif value is not None and keys.timeline_of(value)[0] == record.offset:
+                firsts.append(each)
+        arrived = [keys.arrival_key(prefix, record.offset) for record, prefix, _ in firsts]
+        named = [keys.id_key(record.id, record.partition, record.offset) for record, _, _ in firsts]
+        entries = zip(
+            firsts, self._database.multi_get("arrivals", arrived), self._database.multi_get("ids", named), strict=True
+        )
+        for (record, _, arrival), value, entry in entries:
+            if value != keys.arrival_value(arrival.recorded_at, arrival.q, arrival.retracts):
+                yield Mismatch("arrivals", f"{_place(record)} is not what the log holds", record.entity)
+            if entry != b"":
+                problem = "is missing" if entry is None else "is not empty"
+                yield Mismatch("ids", f"{_place(record)} {problem}", record.entity)
+        self._firsts += len(firsts)
+
+    def _timeline_problem(self, record: Record, value: bytes) -> str:
+        """What is wrong with a record's timeline entry."""
+        try:
+            offset, recorded_at, data = keys.timeline_of(value)
+        except CorruptionError:
+            return "is no timeline entry"
+        if offset > record.offset or (offset == record.offset and data != record.data):
+            return "is not what the log holds"
+        if offset == record.offset:
+            return "" if recorded_at == record.recorded_at else "has another recorded_at"
+        first = self._record_at(record.partition, offset)
+        return "" if first is not None and first.id == record.id else f"is no repeat of offset {offset}"
+
+    def _without_record(self, family: Family) -> Iterator[Mismatch]:
+        """The entries of an index that no record stands behind."""
+        for key, value in self._database.scan(family):
+            try:
+                entity, partition, offset, prefix = self._named(family, key, value)
+                record = self._record_at(partition, offset)
+            except (CorruptionError, UnicodeDecodeError):
+                yield Mismatch(family, f"the entry {key.hex()[:200]} cannot be read")
+                continue
+            if record is None or not record.id.startswith(prefix) or entity not in {"", record.entity}:
+                yield Mismatch(family, f"an entry for {partition}={offset}, which is no such observation", entity)
+
+    def _named(self, family: Family, key: bytes, value: bytes) -> tuple[str, int, int, bytes]:
+        """(entity or "", partition, offset, how the id begins) that an entry speaks of."""
+        if family == "ids":
+            return "", *keys.id_position(key), key[: keys.ID_PREFIX_BYTES]
+        entity = key.partition(b"\0")[0].decode()
+        partition = partition_of(entity, self._partitions)
+        if family == "timeline":
+            return entity, partition, keys.timeline_of(value)[0], key[-32:]
+        arrival = keys.arrival_of(key, value)
+        return entity, partition, arrival.offset, arrival.q[-32:]
+
+
+def _place(record: Record) -> str:
+    return f"{record.partition}={record.offset}"

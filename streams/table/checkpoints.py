@@ -1,0 +1,53 @@
+"""Checkpoints: a long entity as it was after some of its arrivals, so that its past is not folded from nothing.
+
+1. From version FIRST on, the fold writes one after every STEP-th version and after every reopening, in its own write.
+   So what arrives between two checkpoints always folds directly onto the first.
+2. Of a large state it writes fewer: about PER_VERSION_BYTES a version at most, however much the state holds, but
+   always one when the version has doubled.
+3. A definition that is taken up folds its entities again, and leaves one of each long one.
+
+Stored form: the packed entity (reducers/entity.py) and a CRC-32C. Of the residue it has what folding directly asks for;
+its state hash is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from refold.avro.errors import CorruptionError
+from refold.reducers.entity import Entity, pack, unpack
+from refold.reducers.residue import Residue
+from refold.streams.checksum import sealed, unsealed
+from refold.streams.log.port import Checkpoint
+from refold.streams.table import keys
+
+FIRST = 16
+STEP = 8
+PER_VERSION_BYTES = 1024
+
+
+def is_due(version: int, size: int) -> bool:
+    """Whether a version that folded directly gets a checkpoint; size: about how many bytes its state takes."""
+    if version < FIRST or version % STEP:
+        return False
+    step = STEP
+    while step * PER_VERSION_BYTES < size:
+        step *= 2
+    return version % step == 0 or version & (version - 1) == 0
+
+
+def checkpoint_value(entity: Entity) -> bytes:
+    """The stored form of an entity's checkpoint."""
+    held = entity.residue
+    residue = Residue(greatest=held.greatest, pending=held.pending, lowest_offset=held.lowest_offset,
+                      highest_offset=held.highest_offset)  # fmt: skip
+    return sealed(pack(replace(entity, residue=residue, state_hash=b"")))
+
+
+def checkpoint_of(key: bytes, value: bytes) -> Checkpoint:
+    """The checkpoint behind its stored key and value; CorruptionError where it is damaged."""
+    name, offset, definition = keys.checkpoint_place(key)
+    entity = unpack(name, unsealed(value, f"the checkpoint of {name} at offset {offset}"))
+    if entity.residue.highest_offset != offset:
+        raise CorruptionError(f"the checkpoint of {name} at offset {offset} is another one's; run refold verify")
+    return Checkpoint(offset, definition, entity)

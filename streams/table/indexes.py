@@ -1,0 +1,54 @@
+"""Reading a table's indexes: one entity's observations, its checkpoints, and where an id stands.
+
+Who asks has seen that the indexes hold what he asks for (streams/table/gaps.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice, starmap
+
+from refold.streams.log.port import Arrival, Record
+from refold.streams.rocks.database import Database
+from refold.streams.rocks.scan import Row
+from refold.streams.table import keys
+
+READ_AT_ONCE = 256
+
+
+def arrivals(database: Database, entity: str, start: int, end: int) -> Iterator[Arrival]:
+    """LogPort.arrivals."""
+    prefix = keys.entity_prefix(entity)
+    rows = database.scan("arrivals", keys.arrival_key(prefix, start), keys.arrival_key(prefix, end))
+    return starmap(keys.arrival_of, rows)
+
+
+def records_of(
+    database: Database, partition: int, entity: str, qs: Iterable[bytes]
+) -> Iterator[tuple[bytes, Record | None]]:
+    """Each order key, and the first record of that observation of an entity; None where it is not there."""
+    prefix, wanted = keys.entity_prefix(entity), iter(qs)
+    while some := list(islice(wanted, READ_AT_ONCE)):
+        for q, value in zip(some, database.multi_get("timeline", [prefix + q for q in some]), strict=True):
+            if value is None:
+                yield q, None
+            else:
+                offset, recorded_at, data = keys.timeline_of(value)
+                yield q, Record(partition, offset, recorded_at, entity, q[-32:], data)
+
+
+def checkpoint(database: Database, entity: str, end: int, definition: int) -> Row | None:
+    """The last checkpoint below an offset that was folded by a definition, as it is stored (checkpoints.py)."""
+    prefix = keys.entity_prefix(entity)
+    stop = keys.checkpoint_key(prefix, end, 0)
+    while (row := database.last("checkpoints", prefix, stop)) is not None:
+        if keys.checkpoint_place(row[0])[2] == definition:
+            return row
+        stop = row[0]
+    return None
+
+
+def positions(database: Database, observation_id: bytes) -> Iterator[tuple[int, int]]:
+    """(partition, offset) of the records whose ids begin as this one: nearly always the one asked for, or none."""
+    prefix = observation_id[: keys.ID_PREFIX_BYTES]
+    return (keys.id_position(key) for key, _ in database.scan("ids", prefix, keys.after_id(prefix)))

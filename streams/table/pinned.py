@@ -1,0 +1,48 @@
+"""A table as it is at one moment, for sealing epochs while the fold goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from refold.streams.partition import slots_of
+from refold.streams.rocks.scan import Pinned
+from refold.streams.snapshots.chunk import Group, Member
+from refold.streams.snapshots.table import Standing, TableView
+from refold.streams.table import keys
+
+
+class PinnedTable(TableView):
+    """One partition of a table; several may share one `states`. touched: TableView.touched."""
+
+    def __init__(
+        self, states: Pinned, standing: Standing, partitions: int, touched: Callable[[int], Iterable[str]]
+    ) -> None:
+        self.standing = standing
+        self._states = states
+        self._partitions = partitions
+        self._touched = touched
+
+    def members(self, place: int) -> list[Member]:
+        rows = self._states.scan(keys.place_key(place), keys.place_key(place + 1))
+        return [(key[keys.PLACE_BYTES :], packed) for key, packed in rows]
+
+    def at(self, places: Sequence[int]) -> Iterator[Group]:
+        for place, rows in zip(places, self._states.prefixed(map(keys.place_key, places)), strict=True):
+            yield place, [(key[keys.PLACE_BYTES :], packed) for key, packed in rows]
+
+    def groups(self) -> Iterator[Group]:
+        for slot in slots_of(self.standing.epoch.partition, self._partitions):
+            rows = self._states.scan(keys.place_key(slot << 8), keys.place_key((slot + 1) << 8))
+            place = b""
+            members: list[Member] = []
+            for key, packed in rows:
+                if not key.startswith(place) or not members:
+                    if members:
+                        yield int.from_bytes(place, "big"), members
+                    place, members = key[: keys.PLACE_BYTES], []
+                members.append((key[keys.PLACE_BYTES :], packed))
+            if members:
+                yield int.from_bytes(place, "big"), members
+
+    def touched(self, start: int) -> Iterable[str]:
+        return self._touched(start)

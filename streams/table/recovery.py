@@ -1,0 +1,56 @@
+"""Making a lost or stale table again, by the code that rewinds: nearest snapshot and tail.
+
+1. Remove the record `table` (streams/table/gaps.py), synced: from here on there is no table until step 4.
+2. Remove the rows of the table's families.
+3. Rebuild the log's end, by the definitions that are taken up; put every entity.
+4. In one write, synced: how many entities and observations are folded, and the record `table`, its indexes lacking
+   all. The table is caught up: folding goes on, while the indexes are filled in the background.
+A crash before 4 leaves no table, and the next owner begins at 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from refold.streams.cut import Cut
+from refold.streams.log.port import LogPort
+from refold.streams.rebuild.part import Progress
+from refold.streams.rebuild.rebuilt import Rebuilt
+from refold.streams.rebuild.run import rebuild
+from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.database import Database
+from refold.streams.rocks.families import Family
+from refold.streams.snapshots.spill import MEMORY_BYTES
+from refold.streams.table import keys
+from refold.streams.table.gaps import TABLE, Gap, table_record
+
+FAMILIES: tuple[Family, ...] = ("state", "timeline", "arrivals", "ids", "checkpoints")
+PUT_AT_ONCE = 500
+
+
+def recover(
+    database: Database, log: LogPort, cut: Cut, put_totals: Callable[[Rebuilt, Batch], None],
+    progress: Progress = lambda more, total: None,
+) -> Rebuilt:  # fmt: skip
+    """Make the table of a log's end again, of the cut's partitions; put_totals adds to the last write what step 4
+    counts. What progress raises ends it before step 4."""
+    write = database.batch()
+    write.delete("meta", TABLE)
+    database.write(write, sync=True)
+    for family in FAMILIES:
+        database.clear(family)
+    rebuilt = rebuild(log, cut, progress, memory_bytes=MEMORY_BYTES)
+    rows = rebuilt.rows()
+    while some := list(islice(rows, PUT_AT_ONCE)):
+        progress(0, cut.records)
+        write = database.batch()
+        for name, packed in some:
+            write.put("state", keys.state_key(name), packed)
+        database.write(write, sync=False)
+    write = database.batch()
+    put_totals(rebuilt, write)
+    gaps = {partition: Gap(0, end) for partition, end in cut.offsets.items() if end}
+    write.put("meta", TABLE, table_record(gaps))
+    database.write(write, sync=True)
+    return rebuilt

@@ -1,0 +1,201 @@
+"""The chains of changes, made once more from the observations and compared byte for byte with what is stored.
+
+Of each change:
+1. its entity has observations, and its definition is one the log holds;
+2. it begins at the version and hash that the change before it reached;
+3. its steps are the entity's next distinct observations, with the mutations that the fold makes of them;
+4. `through` lies past its steps, and no later batch reaches back before it.
+At its end each chain stands at the entity's state. A change by a definition whose custom code is gone is held to the
+chain alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from refold.avro.errors import CorruptionError, SchemaError, StorageError, UndecodableError
+from refold.reducers.entity import Entity, pack, unpack
+from refold.reducers.fold import Fold, Seen
+from refold.reducers.state import hash_state
+from refold.streams.changes import Change, Step
+from refold.streams.feed import ChangeReader
+from refold.streams.history import seen_in
+from refold.streams.log.port import ChangeRecord, LogPort, Mismatch, Record
+from refold.streams.table.folds import TypeFold
+
+Firsts = Mapping[str, "array[int]"]
+"""Of the entities of one partition, the offsets where their distinct observations first stand."""
+
+
+class _Reached(NamedTuple):
+    """Where a chain stands; packed is None where it could not be folded."""
+
+    version: int
+    hash: bytes | None
+    definition: bytes
+    packed: bytes | None
+
+
+_BEGIN = _Reached(0, None, b"", None)
+
+
+def check_changes(log: LogPort, partition: int, end: int, firsts: Firsts, hashes: Mapping[str, bytes] | None,
+                  record_at: Callable[[int, int], Record | None]) -> Iterator[Mismatch]:  # fmt: skip
+    """The changes of one partition, made of the records below `end`; hashes: the states' there, where they are known.
+
+    record_at: LogPort.record_at, by a way that is fast.
+    """
+    chains = _Chains(log, partition, end, firsts, record_at)
+    for record in log.read_changes(partition, 0):
+        yield from chains.check(record)
+    yield from chains.check_end()
+    for name in firsts:
+        if hashes is not None and chains.reached.get(name, _BEGIN).hash != hashes.get(name):
+            yield Mismatch("changes", "the chain does not end at the entity's state", name)
+
+
+class _Chains:
+    """The chains of one partition, as far as they were followed."""
+
+    def __init__(
+        self, log: LogPort, partition: int, end: int, firsts: Firsts,
+        record_at: Callable[[int, int], Record | None],
+    ) -> None:  # fmt: skip
+        self.reached: dict[str, _Reached] = {}
+        self._log = log
+        self._partition = partition
+        self._end = end
+        self._firsts = firsts
+        self._record_at = record_at
+        self._reader = ChangeReader(log)
+        self._versions = {each.definition.fingerprint: each for each in log.registry}
+        self._folds: dict[bytes, TypeFold | None] = {}
+        self._next = 0
+        self._through = 0
+        self._batch_begin = 0
+
+    def check(self, record: ChangeRecord) -> Iterator[Mismatch]:
+        """The next change."""
+        place = f"changes {self._partition}={record.offset}"
+        if record.offset != self._next and self._log.is_dense:
+            yield Mismatch(f"changes {self._partition}={self._next}", f"missing; the next there is {record.offset}")
+        self._next = record.offset + 1
+        try:
+            change = self._reader.decode(record.data)
+            yield from self._check_place(change, place)
+            yield from self._check_chain(change, record.data, place)
+        except (UndecodableError, StorageError) as error:
+            yield Mismatch(place, str(error))
+
+    def check_end(self) -> Iterator[Mismatch]:
+        """What the log holds to be the next offset."""
+        end = self._log.changes_end(self._partition)
+        if end != self._next and self._log.is_dense:
+            place = f"changes {self._partition}={self._next}"
+            yield Mismatch(place, f"the log's next offset there is {end}, and the last change stands before this one")
+
+    def _check_place(self, change: Change, place: str) -> Iterator[Mismatch]:
+        if change.through > self._through:
+            self._batch_begin, self._through = self._through, change.through
+        offsets = [step.offset for step in change.steps]
+        fits = self._batch_begin <= min(offsets) and max(offsets) < change.through if offsets else True
+        if change.through != self._through or change.through > self._end or not fits:
+            yield Mismatch(place, f"`through` is {change.through}, which its batch cannot have reached", change.entity)
+
+    def _check_chain(self, change: Change, data: bytes, place: str) -> Iterator[Mismatch]:
+        name, before = change.entity, self.reached.get(change.entity, _BEGIN)
+        offsets = self._firsts.get(name)
+        if offsets is None:
+            yield Mismatch(place, "a change of an entity that has no observation in this partition", name)
+            return
+        if change.definition not in self._versions:
+            yield Mismatch(place, "made by a definition this log does not hold", name)
+            return
+        if (change.from_version, change.hash_before) != before[:2]:
+            yield Mismatch(place, f"does not follow v{before.version}", name)
+        if not change.from_version <= change.to_version <= len(offsets):
+            yield Mismatch(place, f"reaches v{change.to_version}; there are {len(offsets)} observations", name)
+            return
+        type_fold = self._fold_of(change.definition)
+        if type_fold is None:
+            self.reached[name] = _Reached(change.to_version, change.hash_after, change.definition, None)
+            return
+        expected, entity = self._made(change, before, offsets, type_fold)
+        self.reached[name] = _Reached(entity.version, entity.state_hash, change.definition, pack(entity))
+        if type_fold.changes.encode(expected) != data:
+            yield from _differences(expected, change, place)
+
+    def _fold_of(self, definition: bytes) -> TypeFold | None:
+        if definition not in self._folds:
+            try:
+                self._folds[definition] = TypeFold(self._versions[definition])
+            except SchemaError:  # its custom reducer is not the code it was
+                self._folds[definition] = None
+        return self._folds[definition]
+
+    def _made(
+        self, change: Change, before: _Reached, offsets: array[int], type_fold: TypeFold
+    ) -> tuple[Change, Entity]:
+        """The change as the observations make it, and the entity after it."""
+        fold = type_fold.fold
+        entity = self._entity_at(change, before, offsets, fold)
+        redefined = change.from_version == change.to_version
+        hash_before = before.hash if redefined else entity.state_hash or None
+        steps = []
+        for number in range(change.from_version, change.to_version):
+            offset = offsets[number]
+            seen, recorded_at = self._seen(offset)
+            entity, mutations = fold.step(entity, seen, partial(self._history, offsets[:number]))
+            stated = seen.observation
+            steps.append(Step(offset, number + 1, seen.id, stated.observed_at, recorded_at, stated.source, mutations))
+        entity.state_hash = hash_state(fold, entity)
+        return change._replace(hash_before=hash_before, hash_after=entity.state_hash, redefined=redefined,
+                       steps=steps), entity  # fmt: skip
+
+    def _entity_at(self, change: Change, before: _Reached, offsets: array[int], fold: Fold) -> Entity:
+        """The entity at the version a change begins with, by the change's own definition."""
+        if (before.version, before.definition) == (change.from_version, change.definition) and before.packed:
+            return unpack(change.entity, before.packed)
+        if not change.from_version:
+            return Entity(change.entity)
+        entity = fold.from_nothing(change.entity, self._history(offsets[: change.from_version]))
+        entity.state_hash = hash_state(fold, entity)
+        return entity
+
+    def _history(self, offsets: array[int]) -> list[Seen]:
+        return [self._seen(offset)[0] for offset in offsets]
+
+    def _seen(self, offset: int) -> tuple[Seen, int]:
+        record = self._record_at(self._partition, offset)
+        if record is None:
+            raise CorruptionError(f"the observation {self._partition}={offset} is there in a scan and not by its key")
+        return seen_in(record, self._log.registry), record.recorded_at
+
+
+def _differences(expected: Change, change: Change, place: str) -> Iterator[Mismatch]:
+    """What is wrong with a change that is not byte for byte what it should be."""
+    name = change.entity
+    found = False
+    for part in ("hash_before", "hash_after", "redefined"):
+        if getattr(expected, part) != getattr(change, part):
+            found = True
+            yield Mismatch(place, f"its {part} is not what its observations give", name)
+    if len(expected.steps) != len(change.steps):
+        found = True
+        yield Mismatch(place, "its steps are not its versions", name)
+    for should, step in zip(expected.steps, change.steps, strict=False):
+        for part in ("offset", "version", "observation", "observed_at", "recorded_at", "source"):
+            if getattr(should, part) != getattr(step, part):
+                found = True
+                yield Mismatch(place, f"v{should.version}: its {part} is not the observation's", name)
+        fields = {each.field for each in (*should.mutations, *step.mutations)}
+        for field in sorted(fields):
+            made = [each for each in should.mutations if each.field == field]
+            if made != [each for each in step.mutations if each.field == field]:
+                found = True
+                yield Mismatch(place, f"v{should.version}: not the mutations its observation makes", name, field)
+    if not found:
+        yield Mismatch(place, "not the bytes that say it", name)

@@ -1,0 +1,106 @@
+"""One partition folded from nothing, which stops at each point it is asked for, in order: one fold for all checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from refold.avro.errors import RefoldError, SchemaError, StorageError
+from refold.avro.observation import type_of
+from refold.streams.digest import Digests
+from refold.streams.log.port import LogPort
+from refold.streams.rebuild.rebuilt import Part
+from refold.streams.rebuild.replay import Replay
+from refold.streams.snapshots.layers import Layers
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.table.folds import Folds
+
+
+class Refold:
+    """The entities of one partition at `offset`, by the definitions below `schemas`.
+
+    gone: types whose definition there names custom code that is gone; their entities are not to be looked at.
+    touched: the entities with records between the last point and the one before it.
+    """
+
+    def __init__(self, log: LogPort, partition: int, store: ChunkStore, read: Callable[[int], None]) -> None:
+        self._registry = log.registry
+        self._left: set[str] = set()
+        self._replay = Replay(log, partition, Layers(store), Folds(log.registry, 0), read, self._wants)
+        self.offset = 0
+        self.schemas = 0
+        self.gone: frozenset[str] = frozenset()
+        self.touched: set[str] = set()
+
+    def to(self, offset: int, schemas: int) -> None:
+        """Fold on to a point. RefoldError where that fails, after which there is no going on."""
+        try:
+            aside = [] if schemas == self.schemas else self._redefined(schemas)
+            self.touched.clear()
+            self._replay.advance(self.offset, offset, aside=aside)
+            self._replay.finish()
+        except StorageError as error:
+            raise RefoldError(str(error)) from error
+        self.offset, self.schemas = offset, schemas
+
+    def _redefined(self, schemas: int) -> list[str]:
+        """Take up the definitions below an offset; the entities that are to be folded again by them."""
+        before, after = self._registry.fingerprints(self.schemas), self._registry.fingerprints(schemas)
+        self._replay.folds = folds = Folds(self._registry, schemas)
+        gone = frozenset(name for name in after if _is_gone(folds, name))
+        again = {name for name, found in before.items() if after.get(name) != found} - gone
+        self.gone = gone
+        if not again:
+            return []
+        names = {name for name in self.layers.names() if type_of(name) in again}
+        names.update(name for name in self._left if type_of(name) in again)
+        self._left -= names
+        return sorted(names)
+
+    def require_all(self) -> None:
+        """Raise SchemaError where there are entities that could not be folded."""
+        if self.gone:
+            for name in (*self._left, *self.layers.names()):
+                if self.is_gone(name):
+                    self._replay.folds.of_entity(name)
+
+    def _wants(self, name: str) -> bool:
+        self.touched.add(name)
+        if type_of(name) in self.gone:
+            self._left.add(name)
+            return False
+        return True
+
+    @property
+    def layers(self) -> Layers:
+        """The entities."""
+        return self._replay.layers
+
+    @property
+    def entities(self) -> int:
+        """How many there are."""
+        return self._replay.entities
+
+    @property
+    def observations(self) -> int:
+        """How many distinct observations they are the fold of."""
+        return self._replay.observations
+
+    def is_gone(self, name: str) -> bool:
+        """Whether an entity's type is one of `gone`."""
+        return bool(self.gone) and type_of(name) in self.gone
+
+    def digests(self) -> Digests:
+        """The digests of the entities."""
+        return self.layers.rehash()
+
+    def part(self) -> Part:
+        """The entities as a rebuild gives them."""
+        return Part(self.layers, self.entities, self.observations)
+
+
+def _is_gone(folds: Folds, type_name: str) -> bool:
+    try:
+        folds.of(type_name)
+    except SchemaError:
+        return True
+    return False

@@ -1,0 +1,260 @@
+"""The sealed epochs of one partition, oldest first, each against the log folded to its point.
+
+Of each epoch:
+1. its manifest can be read, and fits the log and the manifests before it (manifests.py);
+2. every record of every span is there and whole (spans.py); each span is read once, however many epochs share it;
+3. every entity in a span that is new here is, byte for byte, what the log folds to at this point, unless a later span
+   has it again; what the base has is open, what a cold span has was closed in its month;
+4. nothing is missing: a delta onto the epoch before has exactly the entities that a distinct observation came to since,
+   any other epoch has every entity, open in its ranges or closed in its index and cold spans;
+5. entities, observations, slots, root, and the buckets below the closed ones, are those of the log.
+Where a type's custom code as of an epoch is gone, its entities are left out, and the epoch is held to its own digests.
+What no manifest names was left by a writer that ended, and is no mismatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from refold.avro.errors import CorruptionError, StorageError
+from refold.reducers.entity import stored_hash, stored_highest
+from refold.streams.cut import Cut
+from refold.streams.digest import Digests
+from refold.streams.log.port import LogPort, Mismatch
+from refold.streams.partition import BUCKETS, place_of, slots_of
+from refold.streams.snapshots.cold import Closing, closed_month, closings, take_buckets
+from refold.streams.snapshots.manifest import Manifest, Span, read_manifest
+from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.verify.manifests import check_manifest, follows, place_of_manifest
+from refold.streams.verify.refold import Refold
+from refold.streams.verify.spans import SpanReader
+from refold.streams.verify.table import compare
+
+SHOWN = 8
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a span that was read holds: state hashes by entity. whole: nothing in it was found damaged."""
+
+    hashes: dict[str, bytes] = field(default_factory=dict)
+    whole: bool = True
+
+
+def check_epochs(log: LogPort, partition: int, cut: Cut, refold: Refold) -> Iterator[Mismatch]:
+    """Every epoch of a partition below a cut at the log's end; `refold` is taken along to each."""
+    deadletters = max((each.offset + 1 for each in log.deadletters() if each.partition == partition), default=0)
+    spans = _Spans(log, partition, refold)
+    before: Manifest | None = None
+    for epoch in log.snapshots.epochs(partition):
+        place = f"manifests {epoch}"
+        if not 0 < epoch.offset <= cut.offsets[partition] or epoch.schemas > cut.schemas:
+            yield Mismatch(place, f"no point of this log: offset {epoch.offset}, {epoch.schemas} definitions")
+            continue
+        try:
+            manifest = log.snapshots.manifest(epoch)
+        except StorageError as error:
+            yield Mismatch(place, str(error))
+            continue
+        yield from check_manifest(log, manifest, before, deadletters)
+        refold.to(epoch.offset, epoch.schemas)
+        yield from spans.check(manifest, before)
+        yield from _check_digests(log, manifest, refold)
+        before = manifest
+
+
+def check_removed(log: LogPort) -> Iterator[Mismatch]:
+    """Pins name epochs that are there; manifests that were removed, and whose records wait, can be read."""
+    kept = {epoch for partition in range(log.partitions) for epoch in log.snapshots.epochs(partition)}
+    for tomb in log.snapshots.tombs():
+        kept.add(tomb.epoch)  # whoever buries a damaged one unpins it after that
+        try:
+            read_manifest(tomb.data, tomb.epoch)
+        except CorruptionError as error:
+            yield Mismatch(f"tombs {tomb.epoch}", str(error))
+    for pin in log.snapshots.pins():
+        if pin.epoch not in kept:
+            yield Mismatch(f"pins {pin.epoch}", "pins an epoch that is not there")
+
+
+def _check_digests(log: LogPort, manifest: Manifest, refold: Refold) -> Iterator[Mismatch]:
+    place = place_of_manifest(manifest)
+    if refold.gone:
+        try:
+            read_epoch(log.snapshots, manifest, log.partitions, ChunkStore())
+        except StorageError as error:
+            yield Mismatch(place, str(error))
+        return
+    counted = {"entities": refold.entities, "observations": refold.observations}
+    for part, expected in counted.items():
+        if getattr(manifest, part) != expected:
+            yield Mismatch(place, f"counts {getattr(manifest, part)} {part}; the log has {expected} there")
+    digests = refold.digests()
+    slots = zip(slots_of(manifest.epoch.partition, log.partitions), manifest.slots, strict=False)
+    wrong = [str(slot) for slot, digest in slots if digests.slot(slot) != digest]
+    if wrong:
+        shown = ", ".join(wrong[:SHOWN]) + (f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else "")
+        yield Mismatch(place, f"the log folds to other digests than it has of the slots {shown}")
+
+
+class _Spans:
+    """The spans that the epoch looked at last reads."""
+
+    def __init__(self, log: LogPort, partition: int, refold: Refold) -> None:
+        self._log = log
+        self._partition = partition
+        self._refold = refold
+        self._reader = SpanReader(log, partition)
+        self._held: dict[Span, _Held] = {}
+
+    def check(self, manifest: Manifest, before: Manifest | None) -> Iterator[Mismatch]:
+        """The records of an epoch; `before` is the one that was checked last."""
+        new = [span for span in manifest.ranges if span not in self._held]
+        closing = closings(self._log.registry, manifest.epoch.schemas)
+        for number in range(len(manifest.ranges) - 1, -1, -1):
+            if manifest.ranges[number] in new:
+                yield from self._range(manifest.ranges, number, closing)
+        for index in manifest.index:
+            if index not in self._held:
+                held = self._held[index] = _Held()
+                held.hashes.update((name, state_hash) for _, name, state_hash, _ in self._reader.entries(index))
+                yield from self._told(held)
+        yield from self._cold(manifest, closing)
+        for span in manifest.buckets:
+            if span not in self._held:
+                yield from self._buckets(manifest, span)
+        if manifest.ranges and all(self._held[span].whole for span in manifest.spans):
+            yield from self._counts(manifest)
+            if follows(manifest, before) and before is not None:
+                yield from self._delta(manifest, before)
+            else:
+                yield from self._all(manifest)
+        self._held = {span: self._held[span] for span in manifest.spans}
+
+    def _told(self, held: _Held) -> Iterator[Mismatch]:
+        """What was found wrong in the span read last."""
+        held.whole = not self._reader.problems
+        yield from self._reader.problems
+        self._reader.problems.clear()
+
+    def _range(self, ranges: Sequence[Span], number: int, closing: dict[str, Closing]) -> Iterator[Mismatch]:
+        held = self._held[ranges[number]] = _Held()
+        later = [self._held[span].hashes for span in ranges[number + 1 :]]
+        for place, name, state_hash, body in self._reader.entries(ranges[number]):
+            held.hashes[name] = state_hash
+            if self._refold.is_gone(name) or any(name in each for each in later):
+                continue
+            found = list(self._entity(place, name, body))
+            if not (found or number) and closing and closed_month(closing, name.encode(), body) is not None:
+                found = [Mismatch(place, "closed, and stands among the open ones", name)]
+            yield from found
+        yield from self._told(held)
+
+    def _cold(self, manifest: Manifest, closing: dict[str, Closing]) -> Iterator[Mismatch]:
+        """The spans of closed entities that are new. Of one that closed several times older bodies may stand in any of
+        them: what is wrong with a body counts unless another one is that of the index."""
+        doubtful: list[tuple[str, bytes, list[Mismatch]]] = []
+        for cold in manifest.cold:
+            if cold.span in self._held:
+                continue
+            held = self._held[cold.span] = _Held()
+            for place, name, state_hash, body in self._reader.entries(cold.span):
+                held.hashes[name] = state_hash
+                if self._refold.is_gone(name) or any(name in self._held[span].hashes for span in manifest.ranges):
+                    continue
+                found = list(self._entity(place, name, body))
+                if not found and closed_month(closing, name.encode(), body) != (cold.type_name, cold.month):
+                    found = [Mismatch(place, f"not closed in {cold.month}, or not of type {cold.type_name}", name)]
+                if found:
+                    doubtful.append((name, state_hash, found))
+            yield from self._told(held)
+        closed = self._closed(manifest) if doubtful else {}
+        for name, state_hash, found in doubtful:
+            present = closed.get(name)
+            is_old = present not in (None, state_hash) and any(
+                self._held[each.span].hashes.get(name) == present for each in manifest.cold
+            )
+            if not is_old:
+                yield from found
+
+    def _closed(self, manifest: Manifest) -> dict[str, bytes]:
+        """The index of closed entities: each with its state hash."""
+        closed: dict[str, bytes] = {}
+        for span in manifest.index:
+            closed.update(self._held[span].hashes)
+        return closed
+
+    def _entity(self, place: str, name: str, body: bytes) -> Iterator[Mismatch]:
+        expected = self._refold.layers.get(name)
+        if expected is None:
+            yield Mismatch(place, "in a snapshot, but no observation of it is in the log below that", name)
+        elif body != expected:
+            yield from compare(place, name, body, expected)
+
+    def _buckets(self, manifest: Manifest, span: Span) -> Iterator[Mismatch]:
+        """The digests below the closed entities, but for the buckets that a delta changed since."""
+        held = self._held[span] = _Held()
+        slots = slots_of(self._partition, self._log.partitions)
+        found, mine = Digests(), self._refold.digests()
+        try:
+            take_buckets(found, slots, self._reader.records(span))
+        except (CorruptionError, IndexError) as error:
+            yield Mismatch(
+                f"snapshots {self._partition}={span.start} to {span.end - 1}", f"no digests of buckets: {error}"
+            )
+            self._reader.problems.clear()
+            held.whole = False
+            return
+        yield from self._told(held)
+        changed = {place_of(name) for each in manifest.ranges[1:] for name in self._held[each].hashes}
+        for slot in slots if held.whole and not self._refold.gone else ():
+            if found.buckets(slot) == mine.buckets(slot):
+                continue
+            for place in range(slot * BUCKETS, (slot + 1) * BUCKETS):
+                if place not in changed and found.bucket(place) != mine.bucket(place):
+                    problem = f"the bucket {slot}/{place % BUCKETS} has another digest than the log folds to"
+                    yield Mismatch(f"snapshots {self._partition}={span.start} to {span.end - 1}", problem)
+
+    def _counts(self, manifest: Manifest) -> Iterator[Mismatch]:
+        base, *deltas = (len(self._held[span].hashes) for span in manifest.ranges)
+        for part, given, found in (("warm", manifest.warm, base), ("changed", manifest.changed, sum(deltas))):
+            if given != found:
+                yield Mismatch(place_of_manifest(manifest), f"counts {given} {part} entities; its ranges have {found}")
+
+    def _delta(self, manifest: Manifest, before: Manifest) -> Iterator[Mismatch]:
+        place, start = place_of_manifest(manifest), before.epoch.offset
+        has = {name for span in manifest.ranges[len(before.ranges) :] for name in self._held[span].hashes}
+        changed = set()
+        for name in self._refold.touched:
+            packed = None if self._refold.is_gone(name) else self._refold.layers.get(name)
+            if packed is not None and stored_highest(packed) >= start:
+                changed.add(name)
+        for name in sorted(changed - has):
+            yield Mismatch(place, f"changed since the epoch {before.epoch}, and is not in the delta", name)
+        for name in sorted(has - changed):
+            if not self._refold.is_gone(name):
+                yield Mismatch(place, f"in the delta, and did not change since the epoch {before.epoch}", name)
+
+    def _all(self, manifest: Manifest) -> Iterator[Mismatch]:
+        place = place_of_manifest(manifest)
+        ranges = [self._held[span].hashes for span in manifest.ranges]
+        closed = self._closed(manifest)
+        bodies: set[tuple[str, bytes]] = set()
+        for cold in manifest.cold:
+            bodies.update(self._held[cold.span].hashes.items())
+        for name, packed in self._refold.layers.rows():
+            if self._refold.is_gone(name) or any(name in each for each in ranges):
+                closed.pop(name, None)
+                continue
+            found = closed.pop(name, None)
+            if found is None:
+                yield Mismatch(place, "missing: neither among its open nor its closed entities", name)
+            elif found != stored_hash(packed):
+                yield Mismatch(place, "has another state hash in the index of closed entities", name)
+            elif (name, found) not in bodies:
+                yield Mismatch(place, "in the index of closed entities, and in none of their spans as it is now", name)
+        for name in sorted(closed):
+            if not self._refold.is_gone(name):
+                yield Mismatch(place, "in the index of closed entities, but no observation of it is in the log", name)

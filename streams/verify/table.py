@@ -1,0 +1,71 @@
+"""The entity table against the replayed entities, and how two encoded entities differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import cbor2
+
+from refold.avro.errors import StorageError
+from refold.reducers.entity import Entity, pack, unpack
+from refold.streams.log.port import Mismatch
+from refold.streams.partition import partition_of
+from refold.streams.snapshots.layers import Layers
+
+
+def check_table(
+    entities: Iterable[tuple[str, bytes]], partitions: int, replayed: Mapping[int, Layers]
+) -> Iterator[Mismatch]:
+    """Every stored entity of the partitions that were replayed; partitions: how many the log has."""
+    stored = set()
+    for name, packed in entities:
+        partition = partition_of(name, partitions)
+        if partition not in replayed:
+            continue
+        stored.add(name)
+        expected = replayed[partition].get(name)
+        if expected is None:
+            yield Mismatch("state", "stored, but no observation of it is in the log", name)
+        elif packed != expected:
+            yield from compare("state", name, packed, expected)
+    for name in sorted(name for layers in replayed.values() for name in layers.names() if name not in stored):
+        yield Mismatch("state", "missing", name)
+
+
+def compare(place: str, name: str, packed: bytes, expected: bytes) -> Iterator[Mismatch]:
+    """What differs, part by part: the same state may be stored in another order of its fields."""
+    try:
+        found, should = unpack(name, packed), unpack(name, expected)
+        parts, again = _parts(found), pack(found)
+        field_names = found.cells.keys() | should.cells.keys()
+    except (StorageError, TypeError, ValueError, LookupError, AttributeError) as error:
+        yield Mismatch(place, f"cannot be read: {error}", name)
+        return
+    for field_name in sorted(field_names):
+        if not _same(found.cells.get(field_name), should.cells.get(field_name)):
+            yield Mismatch(place, "another value or holder than the log folds to", name, field_name)
+    for part, value in _parts(should).items():
+        if not _same(parts[part], value):
+            yield Mismatch(place, f"another {part} than the log folds to", name)
+    if again != packed:
+        yield Mismatch(place, "not the bytes that say it", name)
+
+
+def _parts(entity: Entity) -> dict[str, Any]:
+    """What is stored beside the cells, as plain trees."""
+    residue = entity.residue
+    pending = None if residue.pending is None else sorted(residue.pending)
+    return {
+        "version": entity.version,
+        "links": sorted([*key, *cell] for key, cell in entity.links.items()),
+        "clears": entity.clears,
+        "residue": [residue.greatest, list(residue.sources.items()), residue.floor, residue.last_ids, pending,
+                    residue.lowest_offset, residue.highest_offset],
+        "state_hash": entity.state_hash,
+    }  # fmt: skip
+
+
+def _same(found: Any, should: Any) -> bool:
+    """Equal, and of equal types: Python takes 1, 1.0 and True for the same."""
+    return found == should and cbor2.dumps(found, canonical=True) == cbor2.dumps(should, canonical=True)

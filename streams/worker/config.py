@@ -1,0 +1,46 @@
+"""What a worker is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from refold.streams.registry.settings import RegistrySettings
+
+COMMIT_MS = 100
+RECORDS_MAX = 10_000
+BYTES_MAX = 32 << 20
+SESSION_MS = 10_000
+TRANSACTION_MS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class FoldConfig:
+    """How one fold service runs.
+
+    url: of the log. folder: where it keeps tables, one folder a partition; workers on one machine may share it, and
+    find each other's tables when a partition moves. instance: its name among the log's workers, the same after a
+    restart: what an earlier process of this name left open is aborted at its start.
+    is_static: the group knows it by that name too, and gives it its partitions back when it is there again within a
+    session. is_standby: it keeps warm tables of the partitions that it does not have, in a folder of its own.
+    commit_ms, records_max, bytes_max: a batch is committed after so long, so many records, or so many bytes.
+    session_ms: how long the group waits for a worker that is silent. transaction_ms: after how long the broker aborts
+    a transaction that one left open; a partition's next owner waits for that.
+    registry: the Schema Registry, which a log that is bound to one asks about ids that it does not hold.
+    kafka: settings of librdkafka over those of the environment. client_id: what others see the worker as.
+    """
+
+    url: str
+    folder: Path
+    instance: str
+    is_static: bool = False
+    is_standby: bool = False
+    commit_ms: int = COMMIT_MS
+    records_max: int = RECORDS_MAX
+    bytes_max: int = BYTES_MAX
+    session_ms: int = SESSION_MS
+    transaction_ms: int = TRANSACTION_MS
+    registry: RegistrySettings | None = None
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client_id: str = "refold-worker"

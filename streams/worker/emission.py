@@ -1,0 +1,206 @@
+"""Emitting what a batch brings about: steps 2 to 4 of the protocol in service.py, exactly once.
+
+2. Begin a transaction; produce each partition's changes and dead letters, with the point that its step leads to.
+3. Send those points as the group's offsets, with the membership as it is at this moment. It is the broker that looks
+   whether it still holds: a worker that was away for too long is refused here, and what it produced is never seen.
+4. Commit.
+When the group's coordinator dies while offsets are sent, the client may wait for it without end, whatever time it was
+given, until the connection to any broker changes (confluentinc/librdkafka#5511; seen with 2.16). So its connections are
+closed when nothing comes for a while, and each try is short; they are repeated until the transaction's time is over.
+
+A membership that moved on in this very moment aborts the transaction, for certain: `MembershipMoved`. All other
+failures end the worker, for what became of the transaction is not known here; the next start finds out.
+
+A transaction without offsets is not made, for it would not be fenced; nor one by a client that is in no generation of
+its group at all, for the broker takes offsets from those unasked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from refold.avro.errors import StorageError
+from refold.streams.log.kafka.access import GROUP, READ, TOPIC, TRANSACTIONAL_ID, WRITE, Grant
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.deadletters import verdict_key
+from refold.streams.log.kafka.faults import error_of, is_denied, storage_error, text_of
+from refold.streams.log.kafka.reading import Headers
+from refold.streams.log.kafka.topics import Topics
+from refold.streams.verdicts import Verdict, verdict_value
+from refold.streams.worker.table import Overlay, PartitionTable
+
+# A dead letter holds a whole record, which another producer's limits may have let through.
+MESSAGE_BYTES_MAX = 1_000_000_000
+_POLL_S = 0.2
+_ABORT_S = 5.0
+_SEND_S = 3.0
+_IDLE_MS = 5_000
+_METADATA = b"CGMDv2:"
+_GENERATION = struct.Struct("<i")
+
+_MOVED = frozenset({
+    KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.UNKNOWN_MEMBER_ID,
+})  # fmt: skip
+
+
+class MembershipMoved(Exception):
+    """The group's generation is another by now; nothing was emitted."""
+
+
+class Step(NamedTuple):
+    """What one partition has to emit."""
+
+    partition: int
+    table: PartitionTable
+    overlay: Overlay
+    verdicts: Sequence[Verdict]
+
+
+class Emitter:
+    """The transactional producer of one worker process."""
+
+    def __init__(self, clients: Clients, topics: Topics, transactional_id: str, timeout_ms: int) -> None:
+        self._clients = clients
+        self._topics = topics
+        self._id = transactional_id
+        self._timeout_s = timeout_ms / 1000
+        settings = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+        # It may not be the longer of the two.
+        settings["message.timeout.ms"] = timeout_ms
+        settings["message.max.bytes"] = MESSAGE_BYTES_MAX
+        settings["connections.max.idle.ms"] = _IDLE_MS
+        self._producer: Producer = clients.producer(**settings)
+        self._lettered: dict[int, int] = {}
+
+    def fence(self, is_stopping: Callable[[], bool]) -> None:
+        """Abort what an earlier process of this id left open, and keep it from going on."""
+        while not is_stopping():
+            if self._tried("begin", lambda: self._producer.init_transactions(_POLL_S * 5)):
+                return
+
+    def emit(self, steps: Sequence[Step], membership: Callable[[], bytes]) -> dict[int, int]:
+        """Emit steps in one transaction; MembershipMoved, StorageError.
+
+        Returns the next offset of `.deadletters` in those partitions where there are new ones.
+        """
+        self._lettered.clear()
+        try:
+            self._emit(steps, membership)
+        except StorageError:
+            # A next owner of these partitions need not wait for it to time out.
+            with contextlib.suppress(KafkaException):
+                self._producer.abort_transaction(_ABORT_S)
+            raise
+        return dict(self._lettered)
+
+    def _emit(self, steps: Sequence[Step], membership: Callable[[], bytes]) -> None:
+        self._producer.begin_transaction()
+        for step in steps:
+            self._produce(step)
+        offsets = [
+            TopicPartition(self._topics.observations, step.partition, at.offset, at.metadata)
+            for step in steps
+            for at in (step.overlay.stored.at,)
+        ]
+        self._send_offsets(offsets, membership)
+        while not self._tried("commit", self._producer.commit_transaction):
+            pass
+
+    def abort(self) -> None:
+        """Abort the transaction that is open."""
+        while not self._tried("abort", self._producer.abort_transaction):
+            pass
+
+    def _produce(self, step: Step) -> None:
+        headers = step.overlay.stored.at.headers
+        for change in step.overlay.changes:
+            self._send(self._topics.changes, step.partition, change.entity.encode(), change.data, headers)
+        for verdict in step.verdicts:
+            self._send(
+                self._topics.deadletters, step.partition, verdict_key(verdict), verdict_value(verdict), headers,
+                on_delivery=self._lettered_at,
+            )  # fmt: skip
+
+    def _send(
+        self, topic: str, partition: int, key: bytes, value: bytes, headers: Headers,
+        on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
+    ) -> None:  # fmt: skip
+        while True:
+            try:
+                self._producer.produce(
+                    topic, partition=partition, key=key, value=value, headers=headers, on_delivery=on_delivery
+                )
+                return
+            except BufferError:
+                self._producer.poll(_POLL_S)
+            except KafkaException as failed:
+                raise self._failure("emit", failed) from failed
+
+    def _lettered_at(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            partition, offset = message.partition() or 0, message.offset() or 0
+            self._lettered[partition] = max(self._lettered.get(partition, 0), offset + 1)
+
+    def _send_offsets(self, offsets: list[TopicPartition], membership: Callable[[], bytes]) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            member = membership()
+            if not is_member(member):
+                self.abort()
+                raise MembershipMoved
+            try:
+                self._producer.send_offsets_to_transaction(offsets, member, _SEND_S)
+                return
+            except KafkaException as failed:
+                error = error_of(failed)
+                if error is not None and error.code() in _MOVED and not error.fatal():
+                    self.abort()
+                    raise MembershipMoved from failed
+                if error is None or not error.retriable() or time.monotonic() > deadline:
+                    raise self._failure("send its offsets", failed) from failed
+
+    def _tried(self, doing: str, call: Callable[[], None]) -> bool:
+        """Whether it went well; False where it may be tried again."""
+        try:
+            call()
+        except KafkaException as failed:
+            error = error_of(failed)
+            if error is not None and error.retriable() and not error.txn_requires_abort():
+                return False
+            raise self._failure(doing, failed) from failed
+        return True
+
+    def _failure(self, doing: str, failed: KafkaException) -> StorageError:
+        error = error_of(failed)
+        if error is not None and is_denied(error):
+            return storage_error(f"the worker's transaction ({self._id}) cannot {doing}", failed,
+                                 needs=self._needs(error))  # fmt: skip
+        return StorageError(f"the worker's transaction ({self._id}) could not {doing}: {text_of(failed)}; start it "
+                            "again, it goes on where it was")  # fmt: skip
+
+    def _needs(self, error: KafkaError) -> str:
+        group = self._topics.group
+        if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return self._clients.lacks(Grant(TRANSACTIONAL_ID, f"{group}.fold.", WRITE, is_prefix=True))
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return self._clients.lacks(Grant(GROUP, group, READ))
+        written = self._topics.changes, self._topics.deadletters
+        return " and ".join(self._clients.lacks(Grant(TOPIC, each, WRITE)) for each in written)
+
+
+def is_member(metadata: bytes) -> bool:
+    """Whether a consumer's metadata is that of a member in a generation of its group.
+
+    confluent-kafka gives it as librdkafka writes it: "CGMDv2:", generation i32, group, NUL, member, NUL, ...
+    """
+    if not metadata.startswith(_METADATA):
+        raise StorageError(f"this release of confluent-kafka gives a group's metadata another form: {metadata[:8]!r}")
+    (generation,) = _GENERATION.unpack_from(metadata, len(_METADATA))
+    _, member, _ = metadata[len(_METADATA) + _GENERATION.size :].split(b"\0", 2)
+    return generation >= 0 and member != b""

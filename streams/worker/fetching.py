@@ -1,0 +1,156 @@
+"""Fetching the records of the partitions that are folded, by a consumer that is told from which offset.
+
+It is in no group. A partition is fetched from exactly where its fold stands; one whose records cannot be decided now is
+not fetched on. Beside the observations it watches `.schemas`, so that a new definition is known at once.
+
+A consumer may be stuck: where a broker lost and got back the lead of a partition by itself, the client may never learn
+of it, and fetches nothing more (confluentinc/librdkafka#5430; seen with 2.16). So where all that was fetched has been
+given out, the ends are asked of partitions of which nothing came for a while. One that is behind its end then, and
+still is at the same offset a while later, is fetched by a new consumer, and with it all others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from refold.avro.errors import StorageError
+from refold.reducers.cells import new_tuple
+from refold.streams.log.kafka.access import READ, TOPIC, Grant
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.faults import raise_lasting, storage_error
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.reading import Raw, raw_of
+from refold.streams.log.kafka.topics import Topics
+
+_SETTINGS = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": 64 << 10, "fetch.message.max.bytes": 1 << 20}
+STUCK_S = 10.0
+_ASKED_S = 2.0
+
+
+class AtEnd(NamedTuple):
+    """A partition's end was reached, at this offset."""
+
+    offset: int
+
+
+class Fetcher:
+    """For one thread."""
+
+    def __init__(self, clients: Clients, topics: Topics, schemas: int) -> None:
+        self._clients = clients
+        self._offsets = Offsets(clients.admin(), _ASKED_S)
+        self._consumer = clients.reader(**_SETTINGS)
+        self._observations = topics.observations
+        self._schemas = Place(topics.schemas, 0)
+        # The next offset of everything that is fetched, and when something came of it last.
+        self._next: dict[Place, int] = {}
+        self._heard_s: dict[Place, float] = {}
+        self._behind: dict[Place, int] = {}
+        self._looked_s = time.monotonic()
+        self._paused: set[int] = set()
+        self.schemas_moved = False
+        self._assign({self._schemas: schemas})
+
+    def begin(self, partition: int, offset: int) -> None:
+        """Fetch a partition from an offset on."""
+        self._assign({Place(self._observations, partition): offset})
+
+    def end(self, partition: int) -> None:
+        """Fetch it no more; what was fetched of it is not given out."""
+        self._paused.discard(partition)
+        place = Place(self._observations, partition)
+        del self._next[place], self._heard_s[place]
+        self._consumer.incremental_unassign([TopicPartition(self._observations, partition)])
+
+    def hold(self, partition: int, *, is_held: bool) -> None:
+        """Fetch no more of a partition for now, or go on."""
+        if is_held == (partition in self._paused):
+            return
+        place = [TopicPartition(self._observations, partition)]
+        if is_held:
+            self._paused.add(partition)
+            self._consumer.pause(place)
+        else:
+            self._paused.discard(partition)
+            self._consumer.resume(place)
+
+    def fetch(self, records_max: int, timeout_s: float) -> Iterator[tuple[int, Raw | AtEnd]]:
+        """What came by partition; an error that waiting does not mend is raised."""
+        try:
+            messages = self._consumer.consume(records_max, timeout_s)
+        except KafkaException as failed:
+            raise storage_error("the log cannot be read", failed) from failed
+        if len(messages) < records_max and time.monotonic() - self._looked_s > STUCK_S:
+            self._look()
+        now_s = time.monotonic()
+        for message in messages:
+            place = new_tuple(Place, (message.topic() or "", message.partition() or 0))
+            error = message.error()
+            self._heard(place, error, message.offset(), now_s)
+            if place.topic == self._schemas.topic:
+                self.schemas_moved = self.schemas_moved or error is None
+            elif error is None:
+                yield place.partition, raw_of(message)
+            else:
+                yield from self._judged(message)
+
+    def end_of(self, partition: int) -> int:
+        """Up to where a partition is known to reach, as the last fetch of it said; 0 before one."""
+        place = TopicPartition(self._observations, partition)
+        _, end = self._consumer.get_watermark_offsets(place, cached=True) or (0, 0)
+        return max(0, int(end))
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _assign(self, offsets: Mapping[Place, int]) -> None:
+        now_s = time.monotonic()
+        self._next.update(offsets)
+        self._heard_s.update(dict.fromkeys(offsets, now_s))
+        self._consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in offsets.items()])
+
+    def _heard(self, place: Place, error: KafkaError | None, offset: int | None, now_s: float) -> None:
+        if place in self._next and offset is not None and offset >= 0:
+            if error is None:
+                self._next[place] = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._next[place] = offset
+            self._heard_s[place] = now_s
+
+    def _look(self) -> None:
+        """Ask for the ends of what is silent; begin with a new consumer where one is stuck."""
+        self._looked_s = time.monotonic()
+        silent = [
+            place for place, heard_s in self._heard_s.items()
+            if self._looked_s - heard_s > STUCK_S
+            and (place.topic != self._observations or place.partition not in self._paused)
+        ]  # fmt: skip
+        try:
+            ends = self._offsets.ends(silent)
+        except StorageError:  # nobody answers: then there is nothing to be fetched by anybody
+            ends = {}
+        before = self._behind
+        self._behind = {place: self._next[place] for place, end in ends.items() if end > self._next[place]}
+        if any(before.get(place) == offset for place, offset in self._behind.items()):
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._consumer.close()
+        self._consumer = self._clients.reader(**_SETTINGS)
+        self._behind.clear()
+        self._assign(dict(self._next))
+        if self._paused:
+            self._consumer.pause([TopicPartition(self._observations, each) for each in self._paused])
+
+    def _judged(self, message: Message) -> Iterator[tuple[int, AtEnd]]:
+        error, partition = message.error(), message.partition() or 0
+        assert error is not None
+        if error.code() == KafkaError._PARTITION_EOF:
+            yield partition, AtEnd(message.offset() or 0)
+        else:
+            needs = self._clients.lacks(Grant(TOPIC, self._observations, READ))
+            raise_lasting(error, f"{self._observations}/{partition}", message.offset() or 0, needs)

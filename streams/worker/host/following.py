@@ -1,0 +1,154 @@
+"""Faust over `.changes`: agents see what is committed, and acknowledge what they have done.
+
+Faust alone would not keep this (each point is held by tests/streams/worker/host):
+1. It reads uncommitted records unless it runs exactly_once: here its consumer is told read_committed.
+2. Its stream acknowledges an event when the loop's body is left, also by an exception: here the stream is told not to
+   (noack), and the event is acknowledged behind the agents' return and their log's flush.
+3. By default an agent that raised is started anew behind the event it failed at: here CrashingSupervisor ends the
+   process. Nothing behind the event was acknowledged, for there is one agent, which takes one event at a time.
+4. Where the group was rebalanced meanwhile, an event of before counts as done though nobody did it. Here it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import faust
+from faust.transport.drivers import aiokafka as driver
+from faust.types import StreamT
+from faust.types.tuples import Message
+from mode.supervisors import CrashingSupervisor
+from mode.utils.futures import notify
+
+from refold.avro.errors import RefoldError, StorageError
+from refold.streams.changes import Change
+from refold.streams.client import Log
+from refold.streams.worker.agents import ChangesAgent
+from refold.streams.worker.host.credentials import credentials_of
+from refold.streams.worker.host.schema import ChangeSchema, Decode, Unreadable
+
+SESSION_TIMEOUT_S = 10.0
+
+
+class _ConsumerThread(driver.AIOKafkaConsumerThread):
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        consumer = super()._create_worker_consumer(transport)
+        # No setting of Faust leads there. Read when the consumer starts, which is later.
+        if getattr(consumer, "_isolation_level", None) != "read_uncommitted":
+            raise StorageError("this release of aiokafka or faust-streaming is not known to refold: whether it would "
+                               "show uncommitted changes cannot be told")  # fmt: skip
+        consumer._isolation_level = "read_committed"
+        return consumer
+
+
+class _Consumer(driver.Consumer):
+    def _new_consumer_thread(self) -> Any:
+        return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    def ack(self, message: Message) -> bool:
+        """Acknowledge what this generation of the group was given: what an earlier one was, comes again."""
+        if message.generation_id != self.app.consumer_generation_id:
+            self._unacked_messages.discard(message)
+            notify(self._waiting_for_ack)
+            return False
+        return bool(super().ack(message))
+
+
+class _Transport(driver.Transport):
+    Consumer = _Consumer
+
+
+class AgentFailed(RefoldError):
+    """An agent raised; the change it was given is not acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What agents follow: the topic, as which group and instance, and where Faust may keep a folder."""
+
+    topic: str
+    group: str
+    instance: str | None
+    folder: Path
+
+
+class AgentThread:
+    """The one thread in which agents run, and their log."""
+
+    def __init__(self, agents: Sequence[ChangesAgent], open_log: Callable[[], Log]) -> None:
+        self._agents = agents
+        self._open_log = open_log
+        self._log: Log | None = None
+        self._pool = ThreadPoolExecutor(1, "refold-agents")
+
+    async def run(self, value: Change | Unreadable, place: str) -> None:
+        """Give a change to every agent, and have what they observed durable; AgentFailed."""
+        if isinstance(value, Unreadable):
+            raise AgentFailed(f"{place} cannot be read: {value.error}") from value.error
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._act, value, place)
+
+    def close(self) -> None:
+        """Let go of the log; waits for an agent that is at work."""
+        self._pool.submit(self._close).result()
+        self._pool.shutdown()
+
+    def _act(self, change: Change, place: str) -> None:
+        if self._log is None:
+            self._log = self._open_log()
+        name = ""
+        try:
+            for agent in self._agents:
+                name = agent.name
+                agent(change, self._log)
+            self._log.flush()
+        except Exception as error:
+            raise AgentFailed(f"the agent {name} failed at the change of {change.entity} to v{change.to_version} "
+                              f"({place}): {type(error).__name__}: {error}; it comes again at the next start"
+                              ) from error  # fmt: skip
+
+    def _close(self) -> None:
+        if self._log is not None:
+            with contextlib.suppress(RefoldError):
+                self._log.close()
+
+
+def following_app(config: Mapping[str, str], following: Following, decode: Decode, thread: AgentThread) -> faust.App:
+    """A Faust app whose one agent hands changes to a thread; config: as for confluent-kafka's clients."""
+    servers = config["bootstrap.servers"].split(",")
+    app = faust.App(
+        following.group,
+        broker=[f"kafka://{each}" for each in servers],
+        broker_credentials=credentials_of(config),
+        broker_session_timeout=SESSION_TIMEOUT_S,
+        broker_heartbeat_interval=SESSION_TIMEOUT_S / 5,
+        broker_commit_interval=1.0,
+        consumer_auto_offset_reset="earliest",
+        consumer_group_instance_id=following.instance,
+        agent_supervisor=CrashingSupervisor,
+        processing_guarantee="at_least_once",
+        datadir=str(following.folder),
+        store="memory://",
+        table_standby_replicas=0,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        # Whatever starts a Faust web server by itself finds it on loopback; ours is host/web.py.
+        web_enabled=False,
+        web_bind="127.0.0.1",
+    )
+    app.transport = _Transport(app.conf.broker, app, loop=app.loop)
+    topic = app.topic(following.topic, schema=ChangeSchema(decode))
+
+    async def follow(changes: StreamT[Any]) -> None:
+        async for event in cast("faust.Stream[Any]", changes).noack().events():
+            message = event.message
+            await thread.run(event.value, f"{message.topic}/{message.partition} offset {message.offset}")
+            event.ack()
+
+    app.agent(topic, name="changes", supervisor_strategy=CrashingSupervisor)(follow)
+    return app

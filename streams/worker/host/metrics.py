@@ -1,0 +1,123 @@
+"""What Prometheus is told, made from the fold's status when it asks: nothing is counted twice, nothing goes stale.
+
+Counters are of this process and begin anew whenever it takes a partition up, as Prometheus expects of counters. Ages
+are taken when a page is asked for, so none can stand still where its writer hangs. All have the label `log`: a
+partition's number means nothing without it. docs/METRICS.md has them all, and a test compares it with the tables here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from refold.streams.worker.host.health import Status, health_of, readiness_of
+
+# What a worker says of itself.
+WORKER_GAUGES = {
+    "info": ("refold_worker_info", "Always 1; its version."),
+    "log_partitions": ("refold_log_partitions", "Partitions that the log has."),
+    "partitions": ("refold_partitions", "Partitions that this worker has, by state."),
+    "healthy": ("refold_healthy", "1 while it commits what there is to commit."),
+    "ready": ("refold_ready", "1 while it has partitions, and each is caught up."),
+    "disk_free": ("refold_disk_free_bytes", "Free on the disk of its tables, for its user."),
+    "disk_size": ("refold_disk_size_bytes", "Size of the disk of its tables."),
+}
+# Of each partition that it folds.
+GAUGES = {
+    "lag": ("refold_lag_records", "Offsets of .observations that are not folded yet."),
+    "offset": ("refold_folded_offset", "Next offset of .observations to fold."),
+    "caught_up": ("refold_caught_up", "1 while it keeps up: what was there when it last saw the end is folded."),
+    "timeline_complete": ("refold_timeline_complete", "1 where the table's indexes hold every record."),
+    "lacking": ("refold_timeline_lacking_records", "Records whose index entries may be missing yet."),
+    "table_bytes": ("refold_table_bytes", "Size of the entity table on disk."),
+    "snapshot_bytes": ("refold_snapshot_bytes", "Bytes that were written for the epochs that stand."),
+    "snapshot_lag": ("refold_snapshot_lag_records", "Folded offsets that no epoch covers: what a rebuild replays."),
+    "rebuild_s": ("refold_rebuild_seconds", "How long its table took to be opened, or made again, at the last start."),
+    "last_commit_s": ("refold_last_commit_age_seconds", "Time since a step of the partition was committed here."),
+    "uncommitted_s": ("refold_uncommitted_seconds", "Time since when there is something to commit, and no commit."),
+    "followed": ("refold_followed_records", "Records that the table was behind when it was taken up."),
+    "waits_for": ("refold_registry_waiting", "1 while it is held back for an answer of the Schema Registry."),
+}
+# Of tables that follow another worker's fold; under names of their own, so that sums over workers stay true.
+STANDBY_GAUGES = {
+    "lag": ("refold_standby_lag_records", "Offsets of .observations that are committed and not followed yet."),
+    "offset": ("refold_standby_offset", "Next offset of .observations to follow."),
+    "table_bytes": ("refold_standby_table_bytes", "Size of the standby's table on disk."),
+}
+COUNTERS = {
+    "steps": ("refold_batches_total", "Committed batches that moved the partition."),
+    "observations": ("refold_observations_total", "Distinct observations folded."),
+    "records": ("refold_records_total", "Records folded."),
+    "changes": ("refold_changes_total", "Changes emitted."),
+    "late": ("refold_late_observations_total", "Observations folded behind a later one of their entity."),
+    "reopened": ("refold_reopened_entities_total", "Entities folded again from nothing, where direct folding cannot."),
+    "deadletters": ("refold_dead_letters_total", "Records that got a verdict."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a worker's metrics say of it besides its status. log: the log's prefix. folder: where its tables are."""
+
+    log: str
+    partitions: int
+    folder: Path
+    version: str
+
+
+class _StatusCollector(Collector):
+    def __init__(self, status: Callable[[], Status], about: About) -> None:
+        self._status = status
+        self._about = about
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric that the status of a partition has something for."""
+        status = self._status()
+        yield from self._of_worker(status)
+        standby = {number: each for number, each in status.items() if each.get("state") == "standby"}
+        folded = {number: each for number, each in status.items() if number not in standby}
+        for gauges, given in ((GAUGES, folded), (STANDBY_GAUGES, standby)):
+            for key, (name, text) in gauges.items():
+                yield from self._filled(GaugeMetricFamily(name, text, labels=["log", "partition"]), key, given)
+        for key, (name, text) in COUNTERS.items():
+            yield from self._filled(CounterMetricFamily(name, text, labels=["log", "partition"]), key, folded)
+
+    def _of_worker(self, status: Status) -> Iterator[Metric]:
+        states = [str(each.get("state", "")) for each in status.values()]
+        yield self._gauge("info", [([self._about.version], 1)], "version")
+        yield self._gauge("log_partitions", [([], self._about.partitions)])
+        yield self._gauge("partitions", [([each], states.count(each)) for each in sorted({*states})], "state")
+        yield self._gauge("healthy", [([], health_of(status)["healthy"])])
+        yield self._gauge("ready", [([], readiness_of(status)["ready"])])
+        try:
+            disk = shutil.disk_usage(self._about.folder)
+        except OSError:  # a folder that is made in a moment, or was taken away: absent says more than a number would
+            return
+        yield self._gauge("disk_free", [([], disk.free)])
+        yield self._gauge("disk_size", [([], disk.total)])
+
+    def _gauge(self, key: str, samples: Sequence[tuple[list[str], float]], *labels: str) -> Metric:
+        gauge = GaugeMetricFamily(*WORKER_GAUGES[key], labels=["log", *labels])
+        for values, value in samples:
+            gauge.add_metric([self._about.log, *values], float(value))
+        return gauge
+
+    def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, key: str, status: Status) -> Iterator[Metric]:
+        known = {partition: each[key] for partition, each in status.items() if each.get(key) is not None}
+        for partition, value in sorted(known.items()):
+            family.add_metric([self._about.log, str(partition)], float(bool(value) if key == "waits_for" else value))
+        if known:
+            yield family
+
+
+def metrics_of(status: Callable[[], Status], about: About) -> Callable[[], bytes]:
+    """Prometheus' text of a fold's status, made at each call."""
+    registry = CollectorRegistry()
+    registry.register(_StatusCollector(status, about))
+    return lambda: generate_latest(registry)

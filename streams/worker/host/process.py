@@ -1,0 +1,66 @@
+"""The worker's process: Faust's supervision over the fold, the pages, and users' agents where there are any.
+
+Without agents the process is what a Faust worker is made of, a mode.Worker, and has no Kafka client of Faust's: an app
+that consumes nothing would only be one more member of one more group.
+
+SIGTERM and SIGINT stop it: the agents first, then the fold drains. What failed is raised here, after everything has
+ended, for the command line to say in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import faust
+import mode
+
+from refold.avro.errors import StorageError
+from refold.streams.worker.host.service import FoldHost, FoldService
+
+GC_THRESHOLDS = 50_000, 20, 50
+# Faust tells of its start, its stop and its crash at length; refold says what matters itself.
+_LOUD = ("faust", "mode", "aiokafka", "asyncio")
+
+
+def run_process(service: FoldService, make_app: Callable[[], faust.App] | None = None) -> None:
+    """Run a fold service, and an app, until a signal; raises what ended it otherwise.
+
+    make_app: called when the event loop is there, for what Faust makes belongs to the loop of that moment.
+    """
+    # A batch is tens of thousands of small objects without cycles, all let go at its end: looking for cycles among them
+    # after every 700 was a tenth of the fold's time.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    for name in _LOUD:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    host = FoldHost(service)
+    app = None if make_app is None else make_app()
+    worker = _worker(host, app, loop)
+    ended: list[BaseException | None] = []
+    try:
+        worker.execute_from_commandline()
+    except BaseException as error:  # a crash comes as whatever was met first, or as the cancelling of the rest
+        ended.append(error)
+    failures = [host.failure, None if app is None else app.crash_reason, worker.crash_reason, *ended]
+    said = [each for each in failures if isinstance(each, Exception)]
+    if said:
+        raise said[0]
+    if any(isinstance(each, asyncio.CancelledError) for each in failures):
+        raise StorageError("the worker was cancelled from within, by what did not say why; start it again")
+
+
+def _worker(host: FoldHost, app: faust.App | None, loop: asyncio.AbstractEventLoop) -> mode.Worker:
+    quiet: dict[str, Any] = {
+        "loop": loop, "quiet": True, "override_logging": False, "redirect_stdouts": False, "stdout": io.StringIO(),
+        "stderr": io.StringIO(), "daemon": True,
+    }  # fmt: skip
+    if app is None:
+        return mode.Worker(host, **quiet)
+    return faust.Worker(app, host, **quiet)

@@ -1,0 +1,64 @@
+"""Several workers on one machine: each a process of its own, all ended when one ends.
+
+1. Each is started with the same words, but a data folder, an instance and a port of its own.
+2. SIGTERM and SIGINT are passed on to all: each drains.
+3. When one ends by itself the others are drained too, and the exit status is that one's: none is started again here.
+   Whoever supervises this process starts all of them anew.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_several(commands: Sequence[Sequence[str]]) -> int:
+    """Run the commands until all have ended; the exit status of the first that failed, else 0."""
+    workers = _Workers()
+    before = {number: signal.signal(number, workers.end) for number in _PASSED_ON}
+    try:
+        for command in commands:
+            workers.start(command)
+        return workers.wait()
+    finally:
+        workers.end()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Workers:
+    def __init__(self) -> None:
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._is_ending = False
+
+    def start(self, command: Sequence[str]) -> None:
+        # In a session of its own: Ctrl-C reaches it once, through here.
+        process = subprocess.Popen(command, start_new_session=True)
+        self._running[process.pid] = process
+        if self._is_ending:
+            process.terminate()
+
+    def end(self, *_: object) -> None:
+        """Drain all; once, for a second signal would end one that is about to leave."""
+        if self._is_ending:
+            return
+        self._is_ending = True
+        for process in list(self._running.values()):
+            process.terminate()
+
+    def wait(self) -> int:
+        """Wait for all; one that ends unasked has failed, whatever it says."""
+        status = 0
+        while self._running:
+            pid, waited = os.wait()
+            process = self._running.pop(pid, None)
+            if process is not None:
+                process.returncode = code = os.waitstatus_to_exitcode(waited)
+                failed = 128 - code if code < 0 else code
+                status = status or failed or (0 if self._is_ending else 1)
+                self.end()
+        return status

@@ -1,0 +1,96 @@
+"""The worker's place in its group: which partitions are its own. Nothing is read through it.
+
+A consumer of its own is in the group, with every partition paused, so that fetching (by another, that is told offsets)
+and membership do not get into each other's way. Cooperative: what stays is not given up while others come and go.
+Callbacks are made from `serve` alone, in the thread that calls it; a worker is in no next generation before its
+callback returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from refold.avro.errors import StorageError
+from refold.streams.log.kafka.access import GROUP, READ, Grant
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.faults import is_lasting, storage_error, text_of
+from refold.streams.log.kafka.topics import Topics
+from refold.streams.worker.config import FoldConfig
+
+Told = Callable[[Iterable[int]], None]
+
+
+class Membership:
+    """given: partitions that are its own from now on. taken: to be given up on return; others may have them already."""
+
+    def __init__(self, clients: Clients, topics: Topics, config: FoldConfig, given: Told, taken: Told) -> None:
+        settings: dict[str, object] = {
+            "group.id": topics.group,
+            "client.id": config.client_id,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": config.session_ms,
+            "heartbeat.interval.ms": max(100, config.session_ms // 10),
+            "enable.partition.eof": False,
+        }
+        if config.is_static:
+            settings["group.instance.id"] = config.instance
+        self._clients, self._group = clients, topics.group
+        self._instance = config.instance
+        self._topic = topics.observations
+        self._given, self._taken = given, taken
+        self._problem: Exception | None = None
+        self._consumer = clients.reader(**settings)
+        # With lost ones there is no more to do than with revoked ones: the broker refuses their steps (emission.py).
+        self._consumer.subscribe(
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_taken, on_lost=self._on_taken
+        )
+
+    def serve(self, timeout_s: float = 0) -> None:
+        """Take note of what the group decided; raises what a callback raised, and what a member cannot go on from."""
+        message = self._consumer.poll(timeout_s)
+        self._raise_problem()
+        error = None if message is None else message.error()
+        if error is not None and error.code() == KafkaError._FATAL:
+            raise StorageError(
+                f"the worker is out of its group: {text_of(error)}; where another one runs under its name, "
+                f"{self._instance}, give each an --instance of its own, then start it again"
+            )
+        if error is not None and is_lasting(error, _ENDING):
+            needs = self._clients.lacks(Grant(GROUP, self._group, READ))
+            raise storage_error("the worker cannot be in its group", error, needs=needs)
+
+    def metadata(self) -> bytes:
+        """The membership as it is at this moment."""
+        found: bytes = self._consumer.consumer_group_metadata()
+        return found
+
+    def leave(self) -> None:
+        """Give everything up, by the callback, and be out of the group."""
+        self._consumer.close()
+
+    def _raise_problem(self) -> None:
+        if self._problem is not None:
+            problem, self._problem = self._problem, None
+            raise problem
+
+    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        consumer.incremental_assign([TopicPartition(self._topic, each.partition, 0) for each in places])
+        consumer.pause(places)
+        self._tell(self._given, places)
+
+    def _on_taken(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._tell(self._taken, places)
+        consumer.incremental_unassign(places)
+
+    def _tell(self, told: Told, places: list[TopicPartition]) -> None:
+        try:
+            told([each.partition for each in places])
+        except Exception as problem:  # raised again by whoever serves, outside of librdkafka's callback
+            self._problem = problem
+
+
+_ENDING = frozenset({
+    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError.INVALID_SESSION_TIMEOUT,
+})  # fmt: skip

@@ -1,0 +1,149 @@
+"""What workers are told to do by others: each does it for the partitions that it folds, and says which these were.
+
+    flush     {offsets: {partition: offset}, schemas}  return when that much is folded
+    snapshot  {pinned_at: milliseconds or null}        seal an epoch where the fold stands
+    pin       {epochs: [[partition, offset, schemas]], pinned_at}
+    unpin     {epochs}
+    collect   {dry_run, damaged}                       remove old epochs
+    recover   {wait}                                   throw the tables away, and make them again
+    verify    {}                                       compare the tables with a full replay
+
+An answer is a list with one {partition, ...} for each of them. Who asks needs all that are `wanted`; one that is in
+nobody's answer was on the move.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+from refold.avro.errors import InputError, StorageError
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.url import parse_url
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.worker.checking import check_partition
+from refold.streams.worker.config import FoldConfig
+from refold.streams.worker.service import FoldService
+
+Given = Mapping[str, Any]
+Items = list[dict[str, Any]]
+POLL_S = 0.02
+FLUSH_S = 10.0
+RECOVER_S = 3_600.0
+GONE_S = 2.0
+
+
+class Operations:
+    """Does what is asked with one fold service; from any thread. InputError where what is given has another form."""
+
+    def __init__(self, service: FoldService, config: FoldConfig) -> None:
+        self._service = service
+        self._config = config
+        self._does: Mapping[str, Callable[[Given], Items]] = {
+            "flush": self._flush, "snapshot": self._snapshot, "pin": self._pin, "unpin": self._pin,
+            "collect": self._collect, "recover": self._recover, "verify": self._verify,
+        }  # fmt: skip
+
+    @property
+    def names(self) -> list[str]:
+        """What can be asked for."""
+        return [*self._does]
+
+    def wanted(self, name: str, given: Given) -> set[int]:
+        """The partitions that all answers together must have."""
+        with _form(name):
+            if name == "flush":
+                return {int(each) for each in given["offsets"]}
+            if name in ("pin", "unpin"):
+                return {Epoch(*each).partition for each in given["epochs"]}
+        return set(range(self._service.log.partitions))
+
+    def do(self, name: str, given: Given) -> Items:
+        """Do it for the partitions here."""
+        return self._does[name](given)
+
+    def _own(self) -> list[int]:
+        return [each for each in range(self._service.log.partitions) if self._service.table(each) is not None]
+
+    def _flush(self, given: Given) -> Items:
+        with _form("flush"):
+            offsets = {int(partition): int(offset) for partition, offset in given["offsets"].items()}
+            schemas = int(given["schemas"])
+        deadline = time.monotonic() + FLUSH_S
+        while True:
+            found: Items = []
+            waits = False
+            for partition, offset in offsets.items():
+                table = self._service.table(partition)
+                at = None if table is None else table.here.at
+                if at is not None and at.offset >= offset and at.schemas >= schemas:
+                    found.append({"partition": partition, "offset": at.offset, "schemas": at.schemas})
+                elif self._service.has(partition):
+                    waits = True
+            if not waits or time.monotonic() > deadline:
+                return found
+            time.sleep(POLL_S)
+
+    def _snapshot(self, given: Given) -> Items:
+        with _form("snapshot"):
+            pinned_at = _pinned_at(given)
+        sealed = self._service.sealing.seal(pinned_at)
+        return [{"partition": each, "epoch": None if epoch is None else list(epoch)} for each, epoch in sealed.items()]
+
+    def _pin(self, given: Given) -> Items:
+        with _form("pin"):
+            epochs = [Epoch(*map(int, each)) for each in given["epochs"]]
+            pinned_at = _pinned_at(given)
+        own = self._service.sealing.pin(epochs, pinned_at)
+        return [{"partition": epoch.partition, "epoch": list(epoch)} for epoch in own]
+
+    def _collect(self, given: Given) -> Items:
+        flags = {name: bool(given.get(name)) for name in ("dry_run", "damaged")}
+        found = self._service.sealing.collect(**flags)
+        return [{"partition": each.partition, "collected": list(each)} for each in found]
+
+    def _recover(self, given: Given) -> Items:
+        numbers = self._service.recover()
+        deadline = time.monotonic() + RECOVER_S
+        return [self._recovered(each, deadline, wait=bool(given.get("wait"))) for each in numbers]
+
+    def _recovered(self, partition: int, deadline: float, *, wait: bool) -> dict[str, Any]:
+        had_at = time.monotonic()
+        while (now := time.monotonic()) < deadline:
+            table = self._service.table(partition)
+            if table is not None and not (wait and table.lacking):
+                return {"partition": partition, "source": table.made_from}
+            if self._service.has(partition):
+                had_at = now
+            elif now - had_at > GONE_S:
+                raise StorageError(f"partition {partition} went to another worker while its table was made again; "
+                                   "that one has a table of its own: verify again")  # fmt: skip
+            time.sleep(POLL_S)
+        raise StorageError(f"the table of partition {partition} is still being made; /status says how far it is")
+
+    def _verify(self, given: Given) -> Items:
+        address = parse_url(self._config.url)
+        with closing(KafkaLog(address, config=self._config.kafka, read_only=True)) as log:
+            found = [check_partition(log, self._config.folder, each) for each in self._own()]
+        return [
+            {"partition": each.partition, "offset": each.offset, "mismatches": [list(one) for one in each.mismatches]}
+            for each in found
+        ]
+
+
+def _pinned_at(given: Given) -> int | None:
+    found = given.get("pinned_at")
+    return None if found is None else int(found)
+
+
+@contextmanager
+def _form(name: str) -> Iterator[None]:
+    """What a form that is not as it should be raises inside is an InputError outside."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"/{name}: what was sent is not of the form in docs/OPERATIONS.md ({type(error).__name__}: {error})"
+        ) from error

@@ -1,0 +1,226 @@
+"""One partition in a worker's hands: what came, what of it is decided, and the next step that it makes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from refold.avro.errors import RegistryUnavailable, UndecodableError
+from refold.avro.registry import Registry
+from refold.streams.log.kafka.reading import Raw
+from refold.streams.table.batch import Arrived
+from refold.streams.verdicts import Verdict
+from refold.streams.worker.emission import Step
+from refold.streams.worker.table import PartitionTable
+from refold.streams.worker.verdicts import Decider
+from refold.streams.worker.way import pass_over, redefine
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one partition did since it was taken up."""
+
+    records: int = 0
+    observations: int = 0
+    entities: int = 0
+    late: int = 0
+    reopened: int = 0
+    changes: int = 0
+    deadletters: int = 0
+    steps: int = 0
+    redefinitions: int = 0
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The records of the step to come."""
+
+    arrived: list[Arrived] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    size: int = 0
+
+    def __len__(self) -> int:
+        return len(self.arrived) + len(self.verdicts)
+
+
+class Partition:
+    """A partition that is folded. `take` takes records, `decide` and `step` make steps of them; `written` ends one.
+
+    now_s: any clock that does not go back. rebuild_s: how long it took to take the table up.
+    """
+
+    def __init__(
+        self, number: int, table: PartitionTable, registry: Registry, decider: Decider,
+        now_s: Callable[[], float], rebuild_s: float,
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.table = table
+        self.counts = Counts()
+        self.is_caught_up = False
+        self._is_at_end = self._was_at_end = False
+        self.end = table.here.at.offset
+        self.refused: RegistryUnavailable | None = None
+        self.retry_at_s = 0.0
+        self._now_s = now_s
+        self._rebuild_s = rebuild_s
+        self._committed_at_s: float | None = None
+        self._uncommitted_from_s: float | None = None
+        self._registry = registry
+        self._decider = decider
+        self._waiting: deque[Raw] = deque()
+        self._batch = _Batch()
+        self._taken = self._next = table.here.at.offset
+        self._recorded_at = table.here.recorded_at
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether records wait that cannot be decided yet; more of them are not to be fetched."""
+        return bool(self._waiting)
+
+    @property
+    def decided(self) -> int:
+        """How many decided records the next step has."""
+        return len(self._batch)
+
+    @property
+    def decided_bytes(self) -> int:
+        """How many bytes they are."""
+        return self._batch.size
+
+    def reached_end(self, offset: int) -> None:
+        """The partition's end is at this offset, for now."""
+        self.end = offset
+        self._is_at_end = self._was_at_end = True
+        self.is_caught_up = self.is_caught_up or not self.lag
+
+    def ends_at(self, offset: int) -> None:
+        """The partition is known to reach this offset."""
+        self.end = max(self.end, offset)
+
+    def take(self, raw: Raw) -> None:
+        """A record came."""
+        self._waiting.append(raw)
+        self._taken = raw.offset + 1
+        self._is_at_end = False
+
+    def decide(self) -> None:
+        """Decide what waits, up to a record that needs a definition first, or an answer that nobody gives now."""
+        self.refused = None
+        if not self.lag:
+            self._uncommitted_from_s = None
+        elif self._uncommitted_from_s is None:
+            self._uncommitted_from_s = self._now_s()
+        waiting, batch, decide = self._waiting, self._batch, self._decider.decide
+        known, is_behind = len(self._registry), self._is_behind
+        while waiting:
+            raw = waiting[0]
+            if is_behind and self._needs_definitions(raw):
+                return
+            recorded_at = max(self._recorded_at, raw.timestamp)
+            try:
+                decided = decide(raw, recorded_at)
+            except RegistryUnavailable as error:
+                self.refused = error
+                return
+            if len(self._registry) != known:
+                known, is_behind = len(self._registry), self._is_behind
+                if self._needs_definitions(raw):
+                    return  # its definition was found just now: it is taken up first
+            waiting.popleft()
+            self._next, self._recorded_at = raw.offset + 1, recorded_at
+            batch.size += len(raw.value or b"")
+            if isinstance(decided, Verdict):
+                batch.verdicts.append(decided)
+            else:
+                batch.arrived.append(decided)
+
+    def _needs_definitions(self, raw: Raw) -> bool:
+        """Whether the record was written by a definition that is not taken up yet, or it is time to take some up."""
+        schemas = self.table.here.at.schemas
+        if schemas == len(self._registry):
+            return False
+        if not self.table.is_filling:
+            return True
+        try:
+            writer = self._registry.writer(raw.value or b"")
+        except UndecodableError:
+            return False
+        return writer is not None and writer.offset >= schemas
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is a step to make at once: definitions are to be taken up."""
+        return self._is_behind and not self.table.is_filling
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether there are definitions that are not taken up."""
+        return self.table.here.at.schemas < len(self._registry)
+
+    def step(self) -> Step | None:
+        """The next step, folded, to be emitted and then `written`; None where there is none."""
+        if self._batch:
+            batch, self._batch = self._batch, _Batch()
+            overlay = self.table.fold(batch.arrived, self._next, self._recorded_at)
+            self.counts.records += len(batch)
+            return Step(self.number, self.table, overlay, batch.verdicts)
+        if self.is_due:
+            version = pass_over(self.table, self._registry, len(self._registry))
+            if version is not None:
+                self.counts.redefinitions += 1
+                return Step(self.number, self.table, redefine(self.table, version), ())
+        return None
+
+    def written(self, step: Step, deadletters: int | None) -> None:
+        """The step was emitted: put it into the table. deadletters: their next offset, where there are new ones."""
+        overlay = step.overlay
+        if deadletters is not None:
+            overlay.stored = replace(overlay.stored, deadletters=deadletters)
+        self.table.write(overlay)
+        # Where records keep coming something always is on its way: who has seen the end since the last step keeps up.
+        self.is_caught_up, self._was_at_end = self._was_at_end, self._is_at_end
+        self._committed_at_s = self._now_s()
+        self._uncommitted_from_s = self._committed_at_s if self.lag else None
+        self.counts.steps += 1
+        self.counts.observations += overlay.distinct
+        self.counts.entities += overlay.entities
+        self.counts.late += overlay.late
+        self.counts.reopened += overlay.reopened
+        self.counts.changes += len(overlay.changes)
+        self.counts.deadletters += len(step.verdicts)
+
+    @property
+    def lag(self) -> int:
+        """How many offsets are not folded yet. The last ones of a partition may hold nothing: then it is caught up."""
+        if self._is_at_end and not self._batch and not self._waiting:
+            return 0
+        return max(self.end, self._taken) - self.table.here.at.offset
+
+    def status(self) -> dict[str, Any]:
+        """How it stands; sizes in bytes, times in seconds. Of any thread.
+
+        lacking: records whose index entries may be missing yet. followed: how many records the table was behind when
+        it was taken up. last_commit_s: how long ago that was, None before the first since then. uncommitted_s: for how
+        long there has been something to commit, and no commit.
+        """
+        at, lacking = self.table.here.at, self.table.lacking
+        committed_at_s, uncommitted_from_s = self._committed_at_s, self._uncommitted_from_s
+        now_s = self._now_s()
+        return {
+            "offset": at.offset,
+            "end": max(self.end, self._taken),
+            "lag": self.lag,
+            "schemas": at.schemas,
+            "caught_up": self.is_caught_up and not self._waiting and not (lacking == 0 and self._is_behind),
+            "timeline_complete": lacking == 0,
+            "lacking": lacking,
+            "followed": self.table.followed,
+            "waits_for": "" if self.refused is None else str(self.refused),
+            "table_bytes": self.table.size_bytes,
+            "rebuild_s": round(self._rebuild_s, 3),
+            "last_commit_s": None if committed_at_s is None else round(now_s - committed_at_s, 3),
+            "uncommitted_s": 0.0 if uncommitted_from_s is None else round(now_s - uncommitted_from_s, 3),
+            **asdict(self.counts),
+        }

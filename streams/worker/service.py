@@ -1,0 +1,359 @@
+"""The fold service: every partition that this process has in the group `refold.<prefix>` is folded exactly once.
+
+One batch, all partitions together:
+1. Fold what came into overlays, one a partition: changes, and a write to its table that is not made yet.
+2. Begin a transaction; produce the changes and dead letters, each with the point that the step leads to.
+3. Send those points as the group's offsets, with the membership as it is at this moment.
+4. Commit. From here on the batch is decided, for every process that ever has these partitions.
+5. Put each overlay into its table, with the point, in one write.
+6. Only then the next batch is folded.
+
+A process that ends between 4 and 5 has tables that are behind: the next start folds them up to the committed point and
+emits nothing of it again (start.py). One that ends before 4 has emitted nothing. Between two batches definitions are
+taken up, by steps that go through 2 to 5 alike (way.py).
+
+Beside all this a thread seals epochs of the tables (snapshots.py), and where it was asked for, another one follows the
+partitions that others have (standby.py).
+
+When the group takes a partition away, it is between two batches, and what came of it and is not folded is dropped. One
+that is lost in the middle of a batch is left out of it: the broker refused its emission. Whatever else fails ends the
+worker, and its next start finds out from the log what became of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from queue import SimpleQueue
+from threading import Event
+from typing import Any
+
+from refold.avro.errors import StorageError
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.url import parse_url
+from refold.streams.registry.ids import SchemaIds, UnknownId
+from refold.streams.rocks.families import Memory
+from refold.streams.worker.config import FoldConfig
+from refold.streams.worker.emission import Emitter, MembershipMoved, Step
+from refold.streams.worker.fetching import AtEnd, Fetcher
+from refold.streams.worker.folder import held
+from refold.streams.worker.membership import Membership
+from refold.streams.worker.partition import Partition
+from refold.streams.worker.snapshots import Sealing
+from refold.streams.worker.standby import Standbys
+from refold.streams.worker.start import Cancelled, Starter
+from refold.streams.worker.table import PartitionTable
+from refold.streams.worker.verdicts import Decider, Missing
+
+STARTS_AT_ONCE = 2
+IDLE_S = 0.1
+RETRY_S = 1.0
+ENDED_POLL_S = 1.0
+FETCHED_AT_ONCE = 2_000
+# The Schema Registry is asked between batches, which wait for its answer.
+ASKED_S = 2.0
+_REASONS = {UnknownId.MISSING: "no_such_id", UnknownId.FOREIGN: "foreign_schema"}
+
+_log = logging.getLogger(__name__)
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Starting:
+    """A partition that is being taken up by a thread. took_s: how long that took, once it is done."""
+
+    def __init__(self) -> None:
+        self.cancelled = Event()
+        self.table: Future[PartitionTable] | None = None
+        self.took_s = 0.0
+
+
+class FoldService:
+    """One worker's fold. `run` it in a thread of its own; `drain` and `status` may be called from any other."""
+
+    def __init__(
+        self, config: FoldConfig, now_s: Callable[[], float] = time.monotonic, clock_ms: Callable[[], int] = _clock_ms
+    ) -> None:
+        """Opens the log, which is made where there is none.
+
+        now_s: any clock that does not go back. clock_ms: milliseconds since 1970.
+        """
+        self._config = config
+        self._now_s = now_s
+        schema_ids = None if config.registry is None else SchemaIds(config.registry, timeout_s=ASKED_S, retries=0)
+        log = self._log = KafkaLog(parse_url(config.url), config=config.kafka, schema_ids=schema_ids)
+        self._stopping = Event()
+        self._has_ended = Event()
+        self._memory = Memory(log.partitions)
+        self._partitions: dict[int, Partition] = {}
+        self._starting: dict[int, Starting] = {}
+        self._pool = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="refold-start")
+        transactional_id = f"{log.topics.group}.fold.{config.instance}"
+        self._starter = Starter(log, config.folder, self._memory)
+        self._emitter = Emitter(log.clients, log.topics, transactional_id, config.transaction_ms)
+        self._fetcher = Fetcher(log.clients, log.topics, len(log.registry))
+        self._sealing = Sealing(log, clock_ms)
+        self._standbys = Standbys(log, self._starter) if config.is_standby else None
+        self._membership: Membership | None = None
+        self._batch_from = 0.0
+        self._to_recover: SimpleQueue[Future[list[int]]] = SimpleQueue()
+
+    # Of any thread
+
+    def drain(self) -> None:
+        """Let `run` finish the batch under way, leave the group and return."""
+        self._stopping.set()
+
+    def status(self) -> dict[int, dict[str, Any]]:
+        """By partition how it stands; what of one that is folded: `Partition.status`."""
+        found = {} if self._standbys is None else self._standbys.status()
+        found |= {number: {"state": "starting"} for number in list(self._starting)}
+        for number, partition in list(self._partitions.items()):
+            own = partition.status()
+            sealed = {
+                "snapshot_bytes": self._sealing.size_bytes(number),
+                "snapshot_lag": max(0, own["offset"] - self._sealing.sealed_to(number)),
+            }
+            found[number] = {"state": "folding", **own, **sealed}
+        return found
+
+    @property
+    def log(self) -> KafkaLog:
+        """The log that is folded, to be read by whoever knows what other threads may do with it."""
+        return self._log
+
+    @property
+    def sealing(self) -> Sealing:
+        """The snapshots of what is folded here."""
+        return self._sealing
+
+    def table(self, partition: int) -> PartitionTable | None:
+        """The table of a partition that is folded here at this moment."""
+        found = self._partitions.get(partition)
+        return None if found is None else found.table
+
+    def has(self, partition: int) -> bool:
+        """Whether a partition is this worker's: folded, or being taken up; for a moment between the two it is not."""
+        return partition in self._starting or partition in self._partitions
+
+    def recover(self) -> list[int]:
+        """Throw the tables that are here away, to be made again; returns the partitions that are started anew."""
+        asked: Future[list[int]] = Future()
+        self._to_recover.put(asked)
+        while not wait([asked], ENDED_POLL_S).done:
+            if self._has_ended.is_set():
+                raise StorageError("the worker has ended; its tables are made again by the next one where they are "
+                                   "damaged, or missing")  # fmt: skip
+        return asked.result()
+
+    # Of the one that runs
+
+    def run(self) -> None:
+        """Fold until drained; raises what ends a worker."""
+        with held(self._config.folder, alone=self._config.is_standby):
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            self._emitter.fence(self._stopping.is_set)
+            if self._standbys is not None:
+                self._standbys.warm(self._stopping.is_set)
+            self._membership = Membership(self._log.clients, self._log.topics, self._config, self._given, self._taken)
+            while not self._stopping.is_set():
+                self._turn(self._membership)
+            self._commit(self._membership)
+        finally:
+            self._has_ended.set()
+            self._close()
+
+    def _turn(self, membership: Membership) -> None:
+        if self._standbys is not None:
+            self._standbys.check()
+        membership.serve()
+        self._recover_asked()
+        self._begin_started()
+        self._follow_definitions()
+        self._fetch()
+        for partition in self._partitions.values():
+            self._decide(partition)
+        if self._is_due():
+            self._commit(membership)
+
+    # Records
+
+    def _fetch(self) -> None:
+        left = self._config.records_max - sum(each.decided for each in self._partitions.values())
+        fetched = set()
+        for number, found in self._fetcher.fetch(max(1, min(left, FETCHED_AT_ONCE)), self._patience_s()):
+            partition = self._partitions.get(number)
+            if partition is None:
+                continue
+            if isinstance(found, AtEnd):
+                partition.reached_end(found.offset)
+            else:
+                partition.take(found)
+                fetched.add(number)
+        for number in fetched:
+            self._partitions[number].ends_at(self._fetcher.end_of(number))
+
+    def _patience_s(self) -> float:
+        """How long to wait for records."""
+        if any(each.is_due for each in self._partitions.values()):
+            return 0
+        if not self._has_decided():
+            return IDLE_S
+        return max(0.0, self._batch_from + self._config.commit_ms / 1000 - self._now_s())
+
+    def _decide(self, partition: Partition) -> None:
+        had = self._has_decided()
+        if partition.refused is None or self._now_s() >= partition.retry_at_s:
+            partition.decide()
+            if partition.refused is not None:
+                _log.warning("partition %d waits: %s", partition.number, partition.refused)
+                partition.retry_at_s = self._now_s() + RETRY_S
+        self._fetcher.hold(partition.number, is_held=partition.is_waiting)
+        if not had and self._has_decided():
+            self._batch_from = self._now_s()
+
+    def _has_decided(self) -> bool:
+        return any(each.decided for each in self._partitions.values())
+
+    def _is_due(self) -> bool:
+        partitions = self._partitions.values()
+        if any(each.is_due for each in partitions):
+            return True
+        records = sum(each.decided for each in partitions)
+        return records > 0 and (
+            self._now_s() >= self._batch_from + self._config.commit_ms / 1000
+            or records >= self._config.records_max
+            or sum(each.decided_bytes for each in partitions) >= self._config.bytes_max
+        )
+
+    def _commit(self, membership: Membership) -> None:
+        """One batch, by the steps of the protocol."""
+        steps = [step for each in list(self._partitions.values()) if (step := each.step()) is not None]
+        while steps:
+            try:
+                lettered = self._emitter.emit(steps, membership.metadata)
+            except MembershipMoved:
+                membership.serve(IDLE_S)
+                steps = [step for step in steps if self._still_has(step)]
+                continue
+            for step in steps:
+                partition = self._partitions[step.partition]
+                begin = partition.table.here.at.offset
+                partition.written(step, lettered.get(step.partition))
+                self._sealing.committed(step.partition, begin, step.overlay)
+            return
+
+    def _still_has(self, step: Step) -> bool:
+        partition = self._partitions.get(step.partition)
+        return partition is not None and partition.table is step.table
+
+    # Definitions
+
+    def _follow_definitions(self) -> None:
+        if self._fetcher.schemas_moved:
+            self._fetcher.schemas_moved = False
+            self._starter.refresh()
+
+    def _resolve(self, wire_id: int) -> Missing | None:
+        """Look for a schema to the end of `.schemas`, and where the log is bound to one, in the Schema Registry."""
+        self._starter.refresh()
+        if self._log.registry.writer(b"\0" + wire_id.to_bytes(4, "big")) is not None:
+            return None
+        unknown = self._log.unknown_id(wire_id)
+        if unknown is None:
+            return Missing("no_such_id", f"the log has no schema with id {wire_id}")
+        return Missing(_REASONS[unknown], f"the log has no schema with id {wire_id}; {unknown.value}")
+
+    # Partitions
+
+    def _given(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if self._standbys is not None:
+                self._standbys.leave(number)
+            starting = self._starting[number] = Starting()
+            starting.table = self._pool.submit(self._start, number, starting)
+
+    def _start(self, number: int, starting: Starting) -> PartitionTable:
+        begun_s = self._now_s()
+        if self._standbys is not None:
+            self._standbys.await_left(number, starting.cancelled.is_set)
+        table = self._starter.start(number, starting.cancelled.is_set)
+        starting.took_s = self._now_s() - begun_s
+        return table
+
+    def _begin_started(self) -> None:
+        for number, starting in list(self._starting.items()):
+            if starting.table is not None and starting.table.done():
+                del self._starting[number]
+                table = starting.table.result()
+                decider = Decider(self._log.registry, self._resolve, number, self._log.partitions)
+                self._partitions[number] = Partition(
+                    number, table, self._log.registry, decider, self._now_s, starting.took_s
+                )
+                self._fetcher.begin(number, table.here.at.offset)
+                self._sealing.begin(number, table)
+
+    def _taken(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        starting = self._starting.pop(number, None)
+        if starting is not None:
+            starting.cancelled.set()
+            if starting.table is not None:
+                starting.table.add_done_callback(_close_started)
+        self._end_folding(number)
+        if self._standbys is not None:
+            self._standbys.take(number)
+
+    def _end_folding(self, number: int) -> None:
+        partition = self._partitions.pop(number, None)
+        if partition is not None:
+            self._fetcher.end(number)
+            self._sealing.end(number)
+            partition.table.close()
+
+    def _recover_asked(self) -> None:
+        """Between two batches: let go of the tables, as when the group takes them, and take them up anew without."""
+        while not self._to_recover.empty():
+            asked, numbers = self._to_recover.get(), list(self._partitions)
+            for number in numbers:
+                self._end_folding(number)
+                shutil.rmtree(self._config.folder / str(number))
+            self._given(numbers)
+            asked.set_result(numbers)
+
+    def _close(self) -> None:
+        """Give everything up. A worker that failed leaves its group too: others need not wait for its session's end."""
+        self._sealing.stop_soon()
+        if self._standbys is not None:
+            self._standbys.stop_soon()
+        if self._membership is not None:
+            self._membership.leave()
+        self._taken([*self._starting, *self._partitions])
+        self._pool.shutdown()
+        self._sealing.close()
+        if self._standbys is not None:
+            self._standbys.close()
+        self._fetcher.close()
+        self._log.close()
+
+
+def _close_started(table: Future[PartitionTable]) -> None:
+    """Let go of what was taken up in vain."""
+    if table.cancelled():
+        return
+    problem = table.exception()
+    if problem is None:
+        table.result().close()
+    elif not isinstance(problem, Cancelled):
+        _log.warning("a partition that was given up could not be taken up: %s", problem)

@@ -1,0 +1,269 @@
+"""Sealing epochs of the partitions that a worker folds, in a thread of its own beside the fold.
+
+1. When the fold of a partition begins, it is taken: whoever wrote its snapshots before is fenced, and an epoch that was
+   left open is aborted. Records folded since the partition's last epoch count, whoever folded them.
+2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS (streams/snapshots/snapshotter.py). Its view is taken
+   without holding up the fold: read where the table stands, pin the states, and read again. Another point means that a
+   step was written in between: again. A table that is in the middle of a definition is left for the next time.
+3. When a partition is given up, every further write of its epoch is refused here, and closing its table ends the
+   reading. What is open is aborted, at the latest when its next owner fences this process.
+4. Whoever finds himself fenced may have lost the partition without knowing. A fold of it that was committed shows that
+   he has it: only then it is taken again.
+What is sealed is a function of the log and of the epochs before, so it matters little who sealed what.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+
+from refold.avro.errors import CorruptionError, RefoldError, StorageError
+from refold.streams.log.kafka.log import TIMEOUT_S, KafkaLog
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
+from refold.streams.partition import partition_of
+from refold.streams.rocks.scan import Pinned
+from refold.streams.snapshots.cold import closings
+from refold.streams.snapshots.garbage import Collected
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.snapshotter import Snapshotter
+from refold.streams.snapshots.table import Standing
+from refold.streams.snapshots.touched import Touched
+from refold.streams.table.pinned import PinnedTable
+from refold.streams.worker.position import Stored, read_stored
+from refold.streams.worker.table import Overlay, PartitionTable
+
+EVERY_MS = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+class _Held:
+    """A partition that is folded here.
+
+    begun_at: the offset where that began. touched: the entities of its latest records. commits: how many of its steps
+    were committed. fenced_at: how many there were when another process was found to write its snapshots; None where
+    that is not so.
+    """
+
+    def __init__(self, table: PartitionTable) -> None:
+        self.database = table.database
+        self.begun_at = table.here.at.offset
+        self.touched = Touched()
+        self.commits = 0
+        self.fenced_at: int | None = None
+
+
+class Sealing:
+    """Seals what one worker folds, in a thread. The fold says what it does by `begin`, `committed`, `end`."""
+
+    def __init__(self, log: KafkaLog, clock_ms: Callable[[], int]) -> None:
+        """clock_ms: milliseconds since 1970."""
+        self._log = log
+        self._held: dict[int, _Held] = {}
+        self._taken: dict[int, _Held] = {}
+        self._undecided = Reading(log.clients, TIMEOUT_S, committed=False)
+        self._store = KafkaSnapshotStore(
+            log.clients, log.topics, log.manifests, log.offsets, log.reading, self._undecided, owns=self._owns
+        )
+        sealer = Sealer(self._store, log.log_id, log.partitions)
+        self._sizes: dict[int, dict[Epoch, int]] = {}
+        self._is_stopping = False
+        self._snapshotter = Snapshotter(
+            self._store, sealer, self._views, self._owned, clock_ms, every_ms=EVERY_MS, prepare=self._prepare
+        )
+
+    # Of the fold
+
+    def begin(self, partition: int, table: PartitionTable) -> None:
+        """The fold of a partition begins."""
+        self._held[partition] = _Held(table)
+        self._snapshotter.wake()
+
+    def committed(self, partition: int, begin: int, step: Overlay) -> None:
+        """A step that began at this offset was committed, and is in the table."""
+        held, end = self._held[partition], step.stored.at.offset
+        held.touched.tell(begin, end, [change.entity for change in step.changes])
+        held.commits += 1
+        self._snapshotter.folded(end - begin, partition)
+
+    def end(self, partition: int) -> None:
+        """The partition is given up; its table may be closed now."""
+        if self._held.pop(partition, None) is not None:
+            self._snapshotter.wake()
+
+    def stop_soon(self) -> None:
+        """Seal no more, without waiting."""
+        self._is_stopping = True
+        self._snapshotter.stop_soon()
+
+    def close(self) -> None:
+        """Seal no more; returns when the thread has ended and what it had open is aborted."""
+        self.stop_soon()
+        self._snapshotter.stop()
+        self._store.close()
+        self._undecided.close()
+
+    # Of any thread
+
+    def size_bytes(self, partition: int) -> int:
+        """How much was written for the epochs of a partition that stand, as far as this process has seen them."""
+        known = self._sizes.get(partition, {})
+        # Of a manifest nothing ever changes, so each is read once.
+        sizes = {each: known[each] if each in known else self._size(each) for each in self._store.epochs(partition)}
+        self._sizes[partition] = sizes
+        return sum(sizes.values())
+
+    def sealed_to(self, partition: int) -> int:
+        """The offset of a partition's newest epoch, as far as this process has seen them; 0 without one."""
+        return max((each.offset for each in self._store.epochs(partition)), default=0)
+
+    def _size(self, epoch: Epoch) -> int:
+        try:
+            return self._store.manifest(epoch).size
+        except CorruptionError:  # damaged, for verify to name; or removed just now
+            return 0
+
+    # Of whoever asks
+
+    def seal(self, pinned_at: int | None) -> dict[int, Epoch | None]:
+        """Seal an epoch of what is folded here, and with pinned_at (milliseconds) keep it for ever, durable on return.
+
+        By partition; None where nothing is recorded. StorageError where one of them cannot be sealed at this moment.
+        """
+        partitions = sorted(self._held)
+        sealed = {each.epoch.partition: each.epoch for each in self._snapshotter.seal(pinned_at)}
+        for partition in partitions:
+            held = self._held.get(partition)
+            stored = None if held is None else read_stored(held.database)
+            if partition not in sealed and (stored is None or stored.at.offset):
+                raise StorageError(f"partition {partition} is on its way to another worker, or a definition is being "
+                                   "taken up: nothing was sealed of it; ask again")  # fmt: skip
+        return {partition: sealed.get(partition) for partition in partitions}
+
+    def pin(self, epochs: Iterable[Epoch], pinned_at: int | None) -> list[Epoch]:
+        """Keep those of some epochs that are of a partition here; pinned_at None: no longer than others. Returns them.
+
+        InputError, and none is pinned, where one is not there.
+        """
+        own = [epoch for epoch in epochs if self._owns(epoch.partition)]
+        if pinned_at is None:
+            self._snapshotter.unpin(own)
+        else:
+            self._snapshotter.pin(own, pinned_at)
+        return own
+
+    def collect(self, *, dry_run: bool, damaged: bool) -> list[Collected]:
+        """Collect garbage of what is folded here, or say what would be collected."""
+        return self._snapshotter.collect(dry_run=dry_run, damaged=damaged)
+
+    # Of the thread
+
+    def _owns(self, partition: int) -> bool:
+        held = None if self._is_stopping else self._held.get(partition)
+        return held is not None and (held.fenced_at is None or held.commits > held.fenced_at)
+
+    def _owned(self) -> list[int]:
+        return [each for each in sorted(self._held) if self._owns(each)]
+
+    def _prepare(self) -> None:
+        """Let go of what was given up or fenced, and take what is held."""
+        for partition in self._store.taken:
+            held = self._held.get(partition)
+            self._note_fenced(partition, held)
+            if held is None or held is not self._taken.get(partition) or held.fenced_at is not None:
+                self._store.drop(partition)
+                self._taken.pop(partition, None)
+        for partition in self._owned():
+            held = self._held.get(partition)
+            if held is None or self._taken.get(partition) is held:
+                continue
+            try:
+                self._take(partition, held)
+            except StorageError as error:
+                if self._owns(partition):
+                    _log.warning("partition %d: its snapshots are taken up later: %s", partition, error)
+
+    def _take(self, partition: int, held: _Held) -> None:
+        self._store.take(partition)
+        is_new = held.fenced_at is None
+        held.fenced_at = None
+        self._taken[partition] = held
+        if is_new:
+            self._snapshotter.folded(max(0, held.begun_at - self.sealed_to(partition)), partition)
+
+    def _note_fenced(self, partition: int, held: _Held | None) -> None:
+        if held is not None and held.fenced_at is None and self._store.is_fenced(partition):
+            held.fenced_at = held.commits
+
+    @contextmanager
+    def _views(self, partitions: Collection[int] | None) -> Iterator[Iterator[PinnedTable]]:
+        with closing(self._each(partitions)) as views:
+            yield views
+
+    def _each(self, partitions: Collection[int] | None) -> Generator[PinnedTable]:
+        for partition in self._owned():
+            held = self._held.get(partition)
+            if held is None or (partitions is not None and partition not in partitions):
+                continue
+            try:
+                found = self._pinned(partition, held)
+            except RefoldError:
+                if self._held.get(partition) is held:
+                    raise
+                continue  # given up, and closed, just now
+            if found is None:
+                continue
+            stored, states = found
+            try:
+                yield PinnedTable(
+                    states, self._standing(stored), stored.partitions, partial(self._touched, held, stored)
+                )
+            finally:
+                states.release()
+                self._note_fenced(partition, held)
+
+    def _pinned(self, partition: int, held: _Held) -> tuple[Stored, Pinned] | None:
+        """Where a table stands, and its states there; None where there is nothing to seal."""
+        while self._held.get(partition) is held:
+            stored = read_stored(held.database)
+            if stored is None or stored.at.offset == 0 or stored.at.place > 0:
+                return None
+            states = held.database.pin("state")
+            if read_stored(held.database) == stored:
+                return stored, states
+            states.release()
+        return None
+
+    def _standing(self, stored: Stored) -> Standing:
+        at, registry = stored.at, self._log.registry
+        return Standing(
+            epoch=Epoch(stored.partition, at.offset, at.schemas),
+            entities=stored.entities,
+            observations=stored.distinct,
+            recorded_at=stored.recorded_at,
+            deadletters=stored.deadletters,
+            types=registry.fingerprints(at.schemas),
+            closing=closings(registry, at.schemas),
+        )
+
+    def _touched(self, held: _Held, stored: Stored, start: int) -> Iterable[str]:
+        known = held.touched.between(start, stored.at.offset)
+        return self._named(stored, start) if known is None else known
+
+    def _named(self, stored: Stored, start: int) -> Iterator[str]:
+        """The entities that keys name. One that a record with a verdict names is looked at in vain, no more."""
+        place = Place(self._log.topics.observations, stored.partition)
+        for raw in self._log.reading.records(place, start, stored.at.offset):
+            if not self._owns(stored.partition):
+                raise StorageError(f"partition {stored.partition} was given up while its epoch was sealed")
+            try:
+                name = (raw.key or b"").decode()
+            except UnicodeDecodeError:
+                continue
+            if partition_of(name, stored.partitions) == stored.partition:
+                yield name

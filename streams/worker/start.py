@@ -1,0 +1,186 @@
+"""Taking a partition up: where its emission stands, and its table brought there, before anything is emitted.
+
+Before, once a process: fence (`Emitter.fence`), so that nothing of an earlier process of this id is still under way.
+
+1. Read the group's committed offset, a stable one: offsets in an open transaction are waited for.
+2. Wait until the last stable offsets of `.changes` and `.deadletters` are their ends: whatever another process produced
+   here is committed or aborted by then, and what it does later is refused (emission.py).
+3. Step back from those ends, in doubling ranges, to the last committed record; the end may be markers and aborted
+   records. Its headers say through where it was emitted.
+4. Emission stands at the greatest of the committed point and these two: committed offsets expire.
+5. Open the table. One that is lost is made again at that point (recovery.py).
+6. Fold the log from where the table stands to exactly there, emitting nothing: definitions are taken up where they were
+   (way.py), and records with verdicts stay out, for a verdict is final.
+Then the fold goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from refold.avro.errors import CorruptionError, InputError, StorageError
+from refold.streams.log.kafka.access import GROUP, READ, Grant
+from refold.streams.log.kafka.faults import error_of, is_denied, storage_error
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of, emitted_of
+from refold.streams.log.kafka.records import ID
+from refold.streams.log.kafka.times import Times
+from refold.streams.rocks.families import Memory
+from refold.streams.worker.position import Stored
+from refold.streams.worker.recovery import recover_table
+from refold.streams.worker.table import GONE, PartitionTable, open_database, usable
+from refold.streams.worker.way import follow, standing
+
+STABLE_POLL_S = 0.05
+OFFSETS_TIMEOUT_S = 2.0
+LOCK_WAIT_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Cancelled(Exception):
+    """The partition was taken away, or the worker is stopping."""
+
+
+class Starter:
+    """Takes partitions up, several at a time, each in its own thread."""
+
+    def __init__(self, log: KafkaLog, folder: Path, memory: Memory) -> None:
+        self._log = log
+        self._clients, self._topics, self._reading, self._offsets = log.clients, log.topics, log.reading, log.offsets
+        self._folder = folder
+        self._memory = memory
+        self._lock = Lock()
+
+    def refresh(self) -> None:
+        """See what the log holds by now; one thread at a time."""
+        with self._lock:
+            self._log.refresh()
+
+    def start(self, partition: int, is_cancelled: Callable[[], bool]) -> PartitionTable:
+        """The partition's table, at the point where its emission stands. Cancelled where it is not wanted any more."""
+
+        def go_on() -> None:
+            if is_cancelled():
+                raise Cancelled
+
+        at, deadletters = self.emitted(partition, go_on)
+        self.refresh()
+        table = self.open(partition, go_on)
+        try:
+            self.bring(table, partition, at, go_on)
+            standing(table, deadletters)
+        except BaseException:
+            table.close()
+            raise
+        return table
+
+    def emitted(self, partition: int, go_on: Callable[[], None]) -> tuple[Reached, int]:
+        """Steps 1 to 4: where emission stands, and the next offset of `.deadletters`."""
+        found = [self.committed(partition, go_on) or BEGIN]
+        places = [Place(self._topics.changes, partition), Place(self._topics.deadletters, partition)]
+        self._await_stable(places, go_on)
+        ends = self._offsets.ends(places)
+        last = [self._reading.last(place, ends[place]) for place in places]
+        for place, raw in zip(places, last, strict=True):
+            if raw is not None:
+                found.append(emitted_of(place, raw))
+        return max(found), 0 if last[1] is None else last[1].offset + 1
+
+    def committed(self, partition: int, go_on: Callable[[], None]) -> Reached | None:
+        """The point at the group's committed offset."""
+        # A consumer that reads committed records only asks for stable offsets, and waits for them.
+        consumer = self._clients.reader(**{"group.id": self._topics.group})
+        try:
+            while True:
+                go_on()
+                try:
+                    (found,) = consumer.committed(
+                        [TopicPartition(self._topics.observations, partition)], OFFSETS_TIMEOUT_S
+                    )
+                except KafkaException as failed:
+                    error = error_of(failed)
+                    if error is None or is_denied(error):
+                        raise self._refused(failed) from failed
+                    continue
+                if found.error is None:
+                    return committed_of(found.offset, found.metadata)
+                if is_denied(found.error):
+                    raise self._refused(found.error)
+        finally:
+            consumer.close()
+
+    def _refused(self, failed: KafkaException | KafkaError) -> StorageError:
+        needs = self._clients.lacks(Grant(GROUP, self._topics.group, READ))
+        return storage_error(f"the offsets of {self._topics.group} cannot be read", failed, needs=needs)
+
+    def _await_stable(self, places: list[Place], go_on: Callable[[], None]) -> None:
+        while self._offsets.ends(places) != self._offsets.ends(places, committed=False):
+            go_on()
+            time.sleep(STABLE_POLL_S)
+
+    def open(self, partition: int, go_on: Callable[[], None]) -> PartitionTable:
+        """Step 5, but for making a lost one again."""
+        database = open_database(self._folder / str(partition), self._memory, LOCK_WAIT_S, go_on)
+        try:
+            stored = usable(database, self._log.log_id, partition, self._log.partitions, self._log.ends()[partition])
+            if stored is not None and stored.last is not None:
+                self._require_same(database.path, partition, *stored.last)
+            return PartitionTable(database, self._log.registry, self._log.read, stored)
+        except BaseException:
+            database.close()
+            raise
+
+    def bring(self, table: PartitionTable, partition: int, at: Reached, go_on: Callable[[], None]) -> None:
+        """Steps 5 and 6: the table at the point, whatever it is now, or where it is past it.
+
+        It is past it where what said so expired: nothing was emitted on the way there.
+        """
+        self._require_there(partition, at)
+        stored = table.stored
+        if stored is not None and stored.at != at and not stored.at.is_before(at) and not at.is_before(stored.at):
+            _log.warning("%s: the table stands at %s, from where no way leads to %s; it is made again",
+                         table.database.path, stored.at, at)  # fmt: skip
+            stored = None
+        if stored is None:
+            recorded_at = self._times(partition).below(at.offset)
+            begin = Stored(self._log.log_id, partition, self._log.partitions, at, recorded_at)
+            table.followed += recover_table(table, self._log, begin, go_on)
+        if table.here.at < at:
+            table.followed += follow(table, self._log, at, go_on)
+
+    def _times(self, partition: int) -> Times:
+        return Times(Place(self._topics.observations, partition), self._offsets, self._reading)
+
+    def _require_same(self, path: Path, partition: int, offset: int, observation_id: bytes) -> None:
+        """That the log has a table's last observation where the table has it."""
+        try:
+            raw = self._reading.first(Place(self._topics.observations, partition), offset, offset + 1)
+        except CorruptionError as error:  # deleted on the broker; where it is needed, that is said when it is read
+            _log.warning("%s: its last observation cannot be looked at: %s", path, error)
+            return
+        found = None if raw is None else raw.header(ID)
+        if raw is not None and found is None:  # of a producer that is not refold's
+            record = self._log.record_at(partition, offset)
+            found = None if record is None else record.id
+        if found != observation_id:
+            raise InputError(
+                f"{path}: the table has the observation {observation_id.hex()} at offset {offset} of partition "
+                f"{partition}, and the log has {'none' if found is None else found.hex()} there: it lost its end, and "
+                f"went on without it: {GONE}"
+            )
+
+    def _require_there(self, partition: int, at: Reached) -> None:
+        end = self._log.ends()[partition]
+        if at.offset > end or at.schemas + (at.place > 0) > len(self._log.registry):
+            raise CorruptionError(
+                f"{self._topics.observations}/{partition} was folded to offset {at.offset}, by {at.schemas} "
+                f"definitions; it ends at {end}, and there are {len(self._log.registry)}: {GONE}"
+            )

@@ -1,0 +1,103 @@
+"""The tables that this worker keeps, read by other threads than the one that folds.
+
+A table may be closed at any moment, for its partition is another worker's now: then it is as if it had never been here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.log.kafka.tables import Arrived, Held, Places, Tables
+from refold.streams.log.port import Checkpoint
+from refold.streams.rocks.scan import Row
+from refold.streams.table import indexes, keys
+from refold.streams.table.checkpoints import checkpoint_of
+from refold.streams.worker.table import PartitionTable
+
+Found = TypeVar("Found")
+ROWS_BYTES = 4 << 20
+
+
+class OwnTables(Tables):
+    """held: the table of a partition that is folded here, or None. partitions: how many the log has."""
+
+    def __init__(self, held: Callable[[int], PartitionTable | None], partitions: int) -> None:
+        self._held = held
+        self._partitions = partitions
+
+    def arrivals(self, partition: int, entity: str, start: int, end: int) -> Arrived | None:
+        def ask(table: PartitionTable) -> Arrived:
+            through = table.indexed
+            return Arrived(through, list(indexes.arrivals(table.database, entity, start, min(end, through))))
+
+        return self._asked(partition, ask)
+
+    def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> Held | None:
+        def ask(table: PartitionTable) -> Held:
+            through = table.indexed
+            found = indexes.records_of(table.database, partition, entity, qs)
+            return Held(through, [record for _, record in found])
+
+        return self._asked(partition, ask)
+
+    def checkpoint(self, partition: int, entity: str, end: int, definition: int) -> Checkpoint | None:
+        row = self.checkpoint_row(partition, entity, end, definition)
+        return None if row is None else checkpoint_of(*row)
+
+    def checkpoint_row(self, partition: int, entity: str, end: int, definition: int) -> Row | None:
+        """The last checkpoint below an offset by a definition, as it is stored."""
+        return self._asked(partition, lambda table: indexes.checkpoint(table.database, entity, end, definition))
+
+    def places_of(self, observation_id: bytes) -> Places:
+        places: list[tuple[int, int]] = []
+        through: dict[int, int] = {}
+
+        def ask(table: PartitionTable) -> tuple[int, list[tuple[int, int]]]:
+            return table.indexed, list(indexes.positions(table.database, observation_id))
+
+        for partition in range(self._partitions):
+            found = self._asked(partition, ask)
+            if found is not None:
+                through[partition] = found[0]
+                places += found[1]
+        return Places(places, through)
+
+    def entities(self, partition: int) -> Iterator[tuple[str, bytes]]:
+        rows = self._table(partition).database.scan("state")
+        return ((keys.entity_of(key), packed) for key, packed in rows)
+
+    def rows(self, partition: int, after: bytes) -> list[Row]:
+        """The next of a partition's states as they are stored, about ROWS_BYTES of them; after: the last key had."""
+        found: list[Row] = []
+        size = 0
+        for row in self._table(partition).database.scan("state", after and after + b"\0"):
+            found.append(row)
+            size += len(row[0]) + len(row[1])
+            if size >= ROWS_BYTES:
+                break
+        return found
+
+    def totals(self, partition: int) -> tuple[int, int]:
+        here = self._table(partition).here
+        return here.entities, here.distinct
+
+    def _table(self, partition: int) -> PartitionTable:
+        found = self._held(partition)
+        if found is None:
+            raise StorageError(f"partition {partition} is not folded by this worker at this moment; ask again")
+        return found
+
+    def _asked(self, partition: int, ask: Callable[[PartitionTable], Found]) -> Found | None:
+        table = self._held(partition)
+        if table is None:
+            return None
+        try:
+            return ask(table)
+        except CorruptionError:
+            raise
+        except StorageError:
+            if self._held(partition) is table:
+                raise
+            return None

@@ -1,0 +1,496 @@
+"""The ledger on an embedded log: what callers get, what stands in the log, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import refold
+from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
+from refold.agents.effects.keys import StepKeys, entity_of
+from refold.agents.effects.ledger import Ledger
+from refold.agents.effects.order import Done, Order, Terms
+from refold.agents.keys.memory import MemoryKeyRing
+from refold.agents.vault import Vault, run_key
+from refold.avro.errors import Expired, InputError, StorageError
+
+ARGUMENTS = {"kwargs": {"order": 7, "amount": 50.0}}
+LEASE_S = 60.0
+
+
+class World:
+    """A log, a clock that moves when somebody sleeps, and ledgers as processes would have them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = 1_000_000_000
+        self.slept: list[float] = []
+        self.tokens = iter(range(10**9))
+        self.log = refold.open(f"file:{path}")
+
+    def ledger(self, **more: Any) -> Ledger:
+        return Ledger(self.log, lambda: self.now, lambda: str(next(self.tokens)), sleep=self.sleep, **more)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += int(seconds * 1e6)
+
+    def status(self, order: Order) -> str:
+        return self.ledger().effect(order.key).status
+
+    def restarted(self) -> None:
+        """As after a crash: nothing but the log is left."""
+        self.log.close()
+        self.log = refold.open(f"file:{self.path}")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    found = World(tmp_path / "log")
+    yield found
+    found.log.close()
+
+
+def ordered(run: str = "r-1", step: int = 1) -> Order:
+    return Order(StepKeys("task", step).next("pay", ARGUMENTS), "pay", ARGUMENTS, run=run, agent="a", step=f"{run}#1")
+
+
+class Service:
+    """What a tool calls: it answers in turn, the last for ever; exceptions are raised."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = [*answers]
+        self.keys: list[str] = []
+
+    def __call__(self, key: str) -> Any:
+        self.keys.append(key)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer() if callable(answer) else answer
+
+
+def test_a_repeated_call_gets_the_first_result(world: World) -> None:
+    order, service = ordered(), Service({"id": "r", "amount": 50.0, "parts": (1, 2)}, "another")
+    result = {"id": "r", "amount": 50.0, "parts": [1, 2]}
+    for _ in range(2):
+        ledger = world.ledger()
+        for run in ("r-1", "r-2"):
+            found = ledger.perform(ordered(run), service)
+            assert found == result
+            assert type(found["amount"]) is float
+        world.restarted()
+    assert service.keys == [order.key]
+    effect = world.ledger().effect(order.key)
+    assert (effect.status, effect.run, effect.attempts, effect.times_done) == ("done", "r-1", 1, 1)
+    assert world.ledger().arguments(effect) == ARGUMENTS
+    assert world.ledger().result(effect) == result
+    fields = world.log.state(entity_of(order.key)).fields
+    assert (fields["agent"], fields["step"], fields["tool"]) == ("a", "r-1#1", "pay")
+
+
+def test_what_is_not_done_is_tried_again_with_growing_waits(world: World) -> None:
+    service = Service(NotDone("busy"), ConnectionRefusedError("down"), NotDone("busy"), "paid")
+    terms = Terms(attempts_max=4, backoff_ms=200, safe=(ConnectionRefusedError,))
+    assert world.ledger().perform(ordered(), service, terms) == "paid"
+    assert world.slept == [0.2, 0.4, 0.8]
+    effect = world.ledger().effect(ordered().key)
+    assert [(each["attempt"], each["backoff_ms"], each["error"]) for each in effect.retries] == [
+        (1, 200, "busy"), (2, 400, "down"), (3, 800, "busy"),
+    ]  # fmt: skip
+    assert (effect.attempts, effect.status) == (4, "done")
+
+
+def test_attempts_and_waits_are_remembered_over_restarts(world: World) -> None:
+    service, terms = Service(NotDone("busy")), Terms(attempts_max=3, backoff_ms=1000)
+
+    def killed(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    dying = Ledger(world.log, lambda: world.now, lambda: "t", sleep=killed)
+    with pytest.raises(KeyboardInterrupt):
+        dying.perform(ordered(), service, terms)
+    world.restarted()
+    world.now += 300_000
+    with pytest.raises(NotDone, match="busy"):
+        world.ledger().perform(ordered(), service, terms)
+    assert world.slept == [0.7, 2.0]
+    assert len(service.keys) == 3
+    world.restarted()
+    with pytest.raises(EffectFailed, match=r"attempt 3.*NotDone: busy"):
+        world.ledger().perform(ordered(), service, terms)
+    assert len(service.keys) == 3
+    # A person may say that it shall be tried again.
+    assert world.ledger().settle(ordered().key, NotDone(), by="ann").status == "failed"
+    with pytest.raises(NotDone):
+        world.ledger().perform(ordered(), service, terms)
+    assert len(service.keys) == 6
+
+
+def test_a_failure_that_no_attempt_helps_is_final(world: World) -> None:
+    service = Service(NotDone("declined", retryable=False))
+    with pytest.raises(NotDone, match="declined"):
+        world.ledger().perform(ordered(), service)
+    with pytest.raises(EffectFailed, match="declined"):
+        world.ledger().perform(ordered(), service)
+    assert len(service.keys) == 1
+    assert world.ledger().effect(ordered().key).settled_at == world.now
+
+
+@pytest.mark.parametrize("error", [TimeoutError("gone"), ValueError("?"), KeyboardInterrupt(), SystemExit(3)])
+def test_an_effect_is_unknown_where_the_tool_does_not_say_that_it_was_not_done(
+    world: World, error: BaseException
+) -> None:
+    service = Service(error, "never")
+    with pytest.raises(EffectUnknown if isinstance(error, Exception) else type(error)) as raised:
+        world.ledger().perform(ordered(), service)
+    assert raised.value.__cause__ is error or raised.value is error
+    assert world.status(ordered()) == "unknown"
+    for run in ("r-1", "r-2"):
+        with pytest.raises(EffectUnknown, match="refold effects settle"):
+            world.ledger().perform(ordered(run), service)
+    world.restarted()
+    with pytest.raises(EffectUnknown):
+        world.ledger().perform(ordered(), service)
+    assert len(service.keys) == 1
+    assert [each.key for each in world.ledger().list(status="unknown")] == [ordered().key]
+
+
+def test_an_unknown_effect_is_settled_by_hand(world: World) -> None:
+    service = Service(TimeoutError("gone"), "paid")
+    for step in (1, 2):
+        with pytest.raises(EffectUnknown):
+            world.ledger().perform(ordered(step=step), Service(TimeoutError("gone")))
+    ledger = world.ledger()
+    assert ledger.settle(ordered(step=1).key, Done({"id": 4}, receipt="R"), by="ann", note="seen").status == "done"
+    assert ledger.perform(ordered(step=1), service) == {"id": 4}
+    assert service.keys == []
+    settled = ledger.settle(ordered(step=2).key, NotDone(), by="ann")
+    assert (settled.status, settled.reconciled_by) == ("failed", "ann")
+    service.answers = ["paid"]
+    assert ledger.perform(ordered(step=2), service, Terms(attempts_max=1)) == "paid"
+    assert world.log.state(entity_of(ordered(step=1).key)).fields["reconciled_note"] == "seen"
+    for key, why in ((ordered(step=1).key, "it is done"), ("task:9:x:0", "nothing is known")):
+        with pytest.raises(InputError, match=why):
+            ledger.settle(key, Done(1), by="ann")
+    with pytest.raises(InputError, match="it is done"):
+        ledger.settle(ordered(step=1).key, NotDone(), by="ann")
+
+
+def test_what_somebody_may_be_sending_is_not_settled_before_its_lease_is_over(world: World) -> None:
+    order, other = ordered(), world.ledger()
+
+    def meanwhile() -> str:
+        with pytest.raises(InputError, match="may still be carrying it out"):
+            other.settle(order.key, NotDone(), by="ann")
+        assert world.status(order) == "intended"
+        world.now += int(LEASE_S * 1e6)
+        assert world.status(order) == "unknown"
+        assert other.settle(order.key, NotDone(), by="ann").status == "failed"
+        return "paid after all"
+
+    assert world.ledger().perform(order, Service(meanwhile)) == "paid after all"
+    # Whoever holds the claim knows better than the person who gave it up.
+    assert (world.status(order), other.perform(order, Service("no"))) == ("done", "paid after all")
+
+
+def test_an_effect_that_was_done_twice_says_so(world: World) -> None:
+    order, other = ordered(), world.ledger()
+
+    def meanwhile() -> str:
+        world.now += int(LEASE_S * 1e6)
+        other.settle(order.key, NotDone(), by="ann")
+        assert other.perform(ordered("r-2"), Service("second"), Terms(backoff_ms=0)) == "second"
+        return "first"
+
+    world.ledger().perform(order, Service(meanwhile))
+    effect = other.effect(order.key)
+    assert (effect.status, effect.times_done, effect.runs) == ("done", 2, frozenset({"r-1", "r-2"}))
+    assert other.perform(order, Service("third")) == "second"
+
+
+def test_what_is_refused_leaves_nothing_behind(world: World) -> None:
+    order = Order(ordered().key, "pay", {"kwargs": {"order": {1}}}, run="r-1")
+    with pytest.raises(InputError, match="a JSON value"):
+        world.ledger().perform(order, Service("never"))
+    assert world.ledger().list() == []
+
+
+def test_a_probe_that_finds_what_was_sent_again_meanwhile_counts_nothing_twice(world: World) -> None:
+    order, other = ordered(), world.ledger()
+
+    def late(key: str, arguments: Any) -> Done:
+        world.now += int(LEASE_S * 1e6)
+        other.settle(key, NotDone(), by="ann")
+        other.perform(ordered("r-2"), Service("paid"))
+        return Done("found")
+
+    assert world.ledger().perform(order, Service(TimeoutError("gone")), Terms(probe=late)) == "paid"
+    assert other.effect(order.key).times_done == 1
+
+
+class Asked:
+    """A probe that answers in turn."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = [*answers]
+        self.told: list[tuple[str, Any]] = []
+
+    def __call__(self, key: str, arguments: Any) -> Any:
+        self.told.append((key, arguments))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_probe_that_finds_it_done_settles_it_at_once(world: World) -> None:
+    service, probe = Service(TimeoutError("gone")), Asked(Done({"id": 4}))
+    assert world.ledger().perform(ordered(), service, Terms(probe=probe)) == {"id": 4}
+    assert probe.told == [(ordered().key, ARGUMENTS)]
+    assert world.slept == []
+    assert world.ledger().perform(ordered(), service) == {"id": 4}
+    assert len(service.keys) == 1
+
+
+@pytest.mark.parametrize("answers", [(NotDone("not there"), NotDone("not there")), (NotDone, NotDone())])
+def test_not_done_is_believed_when_nothing_can_be_under_way_any_more(world: World, answers: tuple[Any, ...]) -> None:
+    service = Service(TimeoutError("gone"), "paid")
+    begun = world.now
+    probe = Asked(*answers)
+    assert world.ledger().perform(ordered(), service, Terms(probe=probe, lease_s=LEASE_S)) == "paid"
+    assert sum(world.slept) >= LEASE_S
+    assert world.now - begun >= LEASE_S * 1e6
+    assert len(service.keys) == len(probe.told) == 2
+
+
+def test_what_was_late_is_found_by_the_second_look(world: World) -> None:
+    service, probe = Service(TimeoutError("gone"), "again"), Asked(NotDone(), Done("late"))
+    assert world.ledger().perform(ordered(), service, Terms(probe=probe)) == "late"
+    assert len(service.keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(None, "could not tell"), (OSError("no route"), "failed with OSError: no route"), ("yes", "returned a str")],
+)
+def test_it_stays_unknown_where_the_probe_does_not_know(world: World, answer: Any, why: str) -> None:
+    service = Service(TimeoutError("gone"))
+    with pytest.raises(EffectUnknown, match=why):
+        world.ledger().perform(ordered(), service, Terms(probe=Asked(answer)))
+    assert world.status(ordered()) == "unknown"
+    assert world.ledger().perform(ordered("r-2"), service, Terms(probe=Asked(Done("found")))) == "found"
+
+
+def test_a_probe_settles_by_itself_when_it_is_asked_to(world: World) -> None:
+    with pytest.raises(EffectUnknown):
+        world.ledger().perform(ordered(), Service(TimeoutError("gone")))
+    ledger, key = world.ledger(), ordered().key
+    assert ledger.settle_by(key, Asked(None), by="ann").status == "unknown"
+    with pytest.raises(InputError, match="may still be under way"):
+        ledger.settle_by(key, Asked(NotDone()), by="ann")
+    with pytest.raises(InputError, match="returned a str"):
+        ledger.settle_by(key, Asked("yes"), by="ann")
+    world.now += int(LEASE_S * 1e6)
+    assert ledger.settle_by(key, Asked(NotDone()), by="ann").status == "failed"
+    with pytest.raises(InputError, match="it is failed"):
+        ledger.settle_by(key, Asked(Done(1)), by="ann")
+
+
+def test_an_open_claim_of_ones_own_run_is_unknown_at_once_and_anothers_when_its_lease_is_over(world: World) -> None:
+    steps = world.ledger()._protocol.perform(ordered(), Service("lost"), Terms(lease_s=LEASE_S))
+    command = next(steps)
+    for _ in range(2):  # a look, and `intended`; then it dies
+        command = steps.send(command.work())  # type: ignore[union-attr]
+    steps.close()
+    assert world.status(ordered()) == "intended"
+    with pytest.raises(EffectUnknown, match="run r-1 set out to send it"):
+        world.ledger().perform(ordered("r-2"), Service("no"))
+    assert sum(world.slept) == pytest.approx(LEASE_S)
+    slept = len(world.slept)
+    with pytest.raises(EffectUnknown):
+        world.ledger().perform(ordered(), Service("no"))
+    assert len(world.slept) == slept
+
+
+def test_a_holder_whose_log_was_too_slow_sends_nothing(world: World) -> None:
+    ledger, service = world.ledger(), Service("paid")
+    say = ledger._book.say
+
+    def slow(*given: Any, **more: Any) -> None:
+        say(*given, **more)
+        world.now += int(LEASE_S * 1e6 * 0.6)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger._book, "say", slow)
+        with pytest.raises(StorageError, match="nothing was sent"):
+            ledger.perform(ordered(), service, Terms(lease_s=LEASE_S))
+    assert (world.status(ordered()), service.keys) == ("released", [])
+    assert ledger.perform(ordered(), service) == "paid"
+
+
+@pytest.mark.parametrize("result", [object(), {1: 2}, float("nan"), "\ud800"])
+def test_a_result_that_cannot_be_kept_leaves_it_done(world: World, result: Any) -> None:
+    service = Service(result, "again")
+    with pytest.raises(ResultNotKept, match="it took place"):
+        world.ledger().perform(ordered(), service)
+    with pytest.raises(ResultNotKept, match="--done RESULT"):
+        world.ledger().perform(ordered(), service)
+    assert (world.status(ordered()), len(service.keys)) == ("done", 1)
+    world.ledger().settle(ordered().key, Done("as the service says"), by="ann")
+    assert world.ledger().perform(ordered(), service) == "as the service says"
+
+
+def test_a_redactor_that_raises_writes_nothing_and_sends_nothing_again(world: World) -> None:
+    def redact(tree: Any) -> Any:
+        raise RuntimeError("no redaction today")
+
+    service = Service("secret")
+    with pytest.raises(ResultNotKept, match="no redaction today"):
+        world.ledger(redact=redact).perform(ordered(), service)
+    with pytest.raises(ResultNotKept):
+        world.ledger().perform(ordered(), service)
+    assert len(service.keys) == 1
+
+
+def test_what_is_private_is_redacted_sealed_and_erased(world: World) -> None:
+    ring = MemoryKeyRing()
+    vault = Vault(world.log, ring)
+    ledger = world.ledger(keeper=vault, redact=lambda tree: "card X" if "4242" in str(tree) else tree)
+    assert ledger.perform(ordered(), Service("card 4242")) == "card X"
+    with pytest.raises(NotDone):
+        ledger.perform(ordered(step=2), Service(NotDone("no card 4242")), Terms(attempts_max=1))
+    assert ledger.perform(ordered(), Service("never")) == "card X"
+    assert ledger.message(ledger.effect(ordered(step=2).key)) == "card X"
+    world.log.flush()
+    stored = b"".join(each.read_bytes() for each in world.path.rglob("*") if each.is_file())
+    assert b"4242" not in stored
+    assert b"card X" not in stored
+    ring.destroy(run_key("r-1"))
+    with pytest.raises(Expired):
+        world.ledger(keeper=Vault(world.log, ring)).perform(ordered(), Service("never"))
+
+
+def test_threads_that_ask_for_one_effect_get_one(world: World) -> None:
+    started, go = threading.Event(), threading.Event()
+    results: list[Any] = []
+
+    def slow() -> str:
+        started.set()
+        assert go.wait(30)
+        return "paid"
+
+    service = Service(slow)
+    clock = iter(range(10**12))
+    ledgers = [Ledger(world.log, lambda: next(clock), lambda: str(next(world.tokens))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda each=each, run=run: results.append(each.perform(ordered(run), service)))
+        for each, run in zip([*ledgers, ledgers[0]], ("r-1", "r-2", "r-1"), strict=True)
+    ]
+    threads[0].start()
+    assert started.wait(30)
+    for each in threads[1:]:
+        each.start()
+    go.set()
+    for each in threads:
+        each.join()
+    assert (results, len(service.keys)) == (["paid"] * 3, 1)
+
+
+def run_async(main: Callable[[], Any]) -> Any:
+    return asyncio.run(main())
+
+
+def test_tasks_that_ask_for_one_effect_get_one_and_the_loop_goes_on(world: World) -> None:
+    calls: list[str] = []
+
+    async def send(key: str) -> str:
+        calls.append(key)
+        mine = len(calls)
+        await asyncio.sleep(0.05)
+        return f"paid {mine}"
+
+    async def main() -> list[Any]:
+        ledger = Ledger(world.log, lambda: world.now, lambda: str(next(world.tokens)))
+        return await asyncio.gather(*(ledger.perform_async(ordered(step=step), send) for step in (1, 1, 2)))
+
+    results = run_async(main)
+    assert results[0] == results[1] != results[2]
+    assert len(calls) == 2
+
+
+def test_a_coroutine_function_serves_where_a_function_is_asked_for(world: World) -> None:
+    async def send(key: str) -> str:
+        raise TimeoutError
+
+    async def probe(key: str, arguments: Any) -> Done:
+        return Done(key[:4])
+
+    terms = Terms(probe=probe)
+    assert world.ledger().perform(ordered(), send, terms) == "task"
+
+    async def main() -> Any:
+        return world.ledger().perform(ordered(step=2), send, terms)
+
+    assert run_async(main) == "task"
+
+
+def test_a_task_that_is_cancelled_while_it_sends_leaves_the_effect_unknown(world: World) -> None:
+    async def main() -> None:
+        ledger, sent = world.ledger(), asyncio.Event()
+
+        async def send(key: str) -> str:
+            sent.set()
+            await asyncio.sleep(3600)
+            return "never"
+
+        task = asyncio.create_task(ledger.perform_async(ordered(), send))
+        await sent.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run_async(main)
+    assert world.status(ordered()) == "unknown"
+
+
+def test_a_task_that_is_cancelled_while_it_claims_lets_go(world: World) -> None:
+    async def main() -> None:
+        ledger, claiming, go = world.ledger(), threading.Event(), threading.Event()
+        say = ledger._book.say
+
+        def slow(*given: Any, **more: Any) -> None:
+            claiming.set()
+            assert go.wait(30)
+            say(*given, **more)
+
+        ledger._book.say = slow  # type: ignore[method-assign]
+        task = asyncio.create_task(ledger.perform_async(ordered(), Service("never")))
+        await asyncio.to_thread(claiming.wait)
+        task.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run_async(main)
+    world.log.flush()
+    assert world.status(ordered()) == "released"
+    assert world.ledger().perform(ordered("r-2"), Service("paid")) == "paid"
+
+
+@pytest.mark.parametrize("wrong", [{"attempts_max": 0}, {"backoff_ms": -1}, {"lease_s": 0}, {"lease_s": float("inf")}])
+def test_terms_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="lease_s above 0"):
+        Terms(**wrong)
+
+
+def test_a_log_without_effects_lists_none(world: World) -> None:
+    assert world.ledger().list() == []
+    with pytest.raises(InputError, match="nothing is known"):
+        world.ledger().effect("x")

@@ -1,0 +1,48 @@
+"""The text of a golden trace: what is written is read again, and each line can be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.agents.golden.text import parsed, pretty
+
+WORDS = st.text(alphabet="ab \n\r\u2028\x85é", max_size=400)
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["a", "$text", "$object", "b c"]), inner, max_size=3)
+    ),
+    max_leaves=15,
+)
+
+
+@given(TREES)
+def test_a_tree_is_read_as_it_was_written(tree: Any) -> None:
+    assert repr(parsed(pretty(tree))) == repr(tree)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.lists(WORDS, max_size=3)))
+def test_no_line_is_long(tree: Any) -> None:
+    for line in pretty(tree).split("\n"):
+        assert len(line) <= 190, line  # 80 characters, each at worst an escape
+
+
+def test_what_fits_stands_in_a_line_and_what_does_not_in_many() -> None:
+    tree = {"short": {"a": [1, 2.0]}, "prompt": "Be kind.\nBe brief.\n", "long": "word " * 30}
+    assert pretty(tree).splitlines() == [
+        "{",
+        '  "short": {"a": [1, 2.0]},',
+        '  "prompt": {"$text": [',
+        '    "Be kind.\\n",',
+        '    "Be brief.\\n"',
+        "  ]},",
+        '  "long": {"$text": [',
+        f'    "{"word " * 16}",',
+        f'    "{"word " * 14}"',
+        "  ]}",
+        "}",
+    ]

@@ -1,0 +1,87 @@
+"""Exceptions come out of a recording as they went in: by class and by text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+
+import pytest
+
+from refold.agents.recorder.failures import RecordedFailure, failure_of, raised
+from refold.avro.errors import UnknownEntity, ValidationError
+
+
+class Outer:
+    class Inner(ValueError):
+        pass
+
+
+class Picky(Exception):
+    """Made from other things than its text."""
+
+    def __init__(self, code: int, *, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.reason}"
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def _json_error() -> Exception:
+    try:
+        json.loads("{")
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"), ValueError(), KeyError("a"), KeyError("it's"), OSError(2, "No such file", "x"),
+        TimeoutError(), ConnectionResetError(104, "reset"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+        _json_error(), Outer.Inner("x"), Picky(503, reason="down"), StopIteration(3),
+        subprocess.CalledProcessError(1, ["x"]), UnknownEntity("no such"), ValidationError("a", "rule", 5),
+        asyncio.CancelledError(), asyncio.CancelledError("why"), KeyboardInterrupt(), SystemExit(3), ValueError("a", 1),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_an_exception_is_raised_again_by_its_class_with_its_text(error: BaseException) -> None:
+    failure = failure_of(error, 5)
+    again = raised(failure)
+    assert isinstance(again, type(error))
+    assert str(again) == str(error)
+    assert failure_of(again, 5).exception == failure.exception  # what the chain of hashes covers
+    with pytest.raises(type(error)):
+        raise again
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        type("Gone", (Exception,), {"__module__": "no.such.module"})("text"),
+        ExceptionGroup("many", [ValueError("a")]),
+    ],
+    ids=repr,
+)
+def test_a_class_that_is_not_at_hand_or_cannot_be_made_is_told_by_its_name(error: Exception) -> None:
+    failure = failure_of(error, 5)
+    again = raised(failure)
+    assert isinstance(again, RecordedFailure)
+    assert (type(again).__name__, str(again), again.failure) == (type(error).__name__, str(error), failure)
+    assert failure_of(again, 5).exception == failure.exception
+
+
+@pytest.mark.parametrize(("error", "said"), [(Mute(), "RuntimeError"), (ValueError("a\ud800b"), "a\\ud800b")])
+def test_what_has_no_text_that_a_log_can_hold_is_recorded_all_the_same(error: Exception, said: str) -> None:
+    failure = failure_of(error, 5)
+    assert said in failure.message
+    failure.traceback.encode()
+    raised(failure)

@@ -1,0 +1,188 @@
+"""The writer beside an agent: in order, bounded, durable when it says so, and never silent about what it lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from refold.agents.recorder.writer import QUEUE_MAX, RecordingFailed, Writer
+
+
+class Done:
+    """Work that is done, and how much of it was made durable."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.durable = 0
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def work(self, number: int) -> Callable[[], None]:
+        def work() -> None:
+            self.may_go_on.wait()
+            self.numbers.append(number)
+
+        return work
+
+    def sync(self) -> None:
+        self.durable = len(self.numbers)
+
+
+def test_work_is_done_in_order_and_durable_after_a_flush_and_after_the_end() -> None:
+    done = Done()
+    writer = Writer(done.sync, "r")
+    for number in range(50):
+        writer.put(done.work(number))
+    writer.flush()
+    assert (done.numbers, done.durable) == (list(range(50)), 50)
+    writer.put(done.work(50))
+    writer.close()
+    assert done.durable == 51
+    writer.close()
+
+
+def test_what_was_put_becomes_durable_without_a_flush() -> None:
+    done, synced = Done(), threading.Event()
+
+    def sync() -> None:
+        done.sync()
+        synced.set()
+
+    writer = Writer(sync, "r")
+    writer.put(done.work(0))
+    assert synced.wait(30)
+    assert done.durable == 1
+    writer.close()
+
+
+def test_pieces_are_gathered_until_somebody_waits_for_them() -> None:
+    done = Done()
+    writer = Writer(done.sync, "r", gather_s=3600)
+    for number in range(3):
+        writer.put(done.work(number))
+    assert done.numbers == []
+    writer.flush()
+    assert (done.numbers, done.durable) == ([0, 1, 2], 3)
+    for number in range(3, QUEUE_MAX + 20):  # nor does a full queue wait
+        writer.put(done.work(number))
+    writer.flush()
+    writer.put(done.work(QUEUE_MAX + 20))
+    writer.close()
+    assert done.durable == QUEUE_MAX + 21
+
+
+def test_a_full_queue_holds_the_agent_back_and_loses_nothing() -> None:
+    done = Done()
+    done.may_go_on.clear()
+    writer = Writer(done.sync, "r")
+    count, put = QUEUE_MAX + 20, []
+
+    def agent() -> None:
+        for number in range(count):
+            writer.put(done.work(number))
+            put.append(number)
+
+    thread = threading.Thread(target=agent)
+    thread.start()
+    while len(put) < QUEUE_MAX:
+        assert thread.is_alive()
+    thread.join(0.2)
+    assert len(put) <= QUEUE_MAX + 1, "one is under way, the others wait in the queue"
+    done.may_go_on.set()
+    thread.join()
+    writer.close()
+    assert done.numbers == list(range(count))
+
+
+def test_work_that_fails_ends_it_all_and_everybody_hears_of_it() -> None:
+    done = Done()
+    done.may_go_on.clear()
+    writer = Writer(done.sync, "r")
+
+    def fails() -> None:
+        done.may_go_on.wait()
+        raise OSError("disk full")
+
+    writer.put(fails)
+    writer.put(done.work(1))
+    done.may_go_on.set()
+    with pytest.raises(RecordingFailed, match="disk full"):
+        writer.flush()
+    with pytest.raises(RecordingFailed, match="disk full"):
+        writer.put(done.work(2))
+    for _ in range(2):
+        with pytest.raises(RecordingFailed, match="disk full"):
+            writer.close()
+    assert done.numbers == []
+
+
+def test_a_failure_is_heard_by_whoever_is_held_back() -> None:
+    begun, heard = threading.Event(), threading.Event()
+    writer = Writer(lambda: None, "r")
+
+    def fails() -> None:
+        begun.wait()
+        raise OSError("disk full")
+
+    writer.put(fails)
+
+    def agent() -> None:
+        try:
+            while True:
+                writer.put(lambda: None)
+        except RecordingFailed:
+            heard.set()
+
+    thread = threading.Thread(target=agent)
+    thread.start()
+    begun.set()
+    assert heard.wait(30)
+    thread.join()
+
+
+def test_a_sync_that_fails_is_heard_of() -> None:
+    def sync() -> None:
+        raise OSError("disk full")
+
+    writer = Writer(sync, "r")
+    with pytest.raises(RecordingFailed, match="disk full"):
+        writer.flush()
+    with pytest.raises(RecordingFailed, match="disk full"):
+        writer.close()
+
+
+def test_nothing_is_taken_behind_the_end() -> None:
+    done = Done()
+    writer = Writer(done.sync, "r")
+    writer.close()
+    with pytest.raises(RecordingFailed, match="has ended"):
+        writer.put(done.work(0))
+    with pytest.raises(RecordingFailed, match="has ended"):
+        writer.flush()
+    assert done.numbers == []
+
+
+def test_many_threads_put_while_it_is_closed_and_what_was_taken_is_done() -> None:
+    done, taken = Done(), []
+    writer = Writer(done.sync, "r")
+
+    def agent(first: int) -> None:
+        for number in range(first, first + 2000):
+            try:
+                writer.put(done.work(number))
+            except RecordingFailed:
+                return
+            taken.append(number)
+
+    threads = [threading.Thread(target=agent, args=(each * 10_000,)) for each in range(4)]
+    for thread in threads:
+        thread.start()
+    while len(taken) < 20:
+        pass
+    writer.close()
+    for thread in threads:
+        thread.join()
+    assert sorted(done.numbers) == sorted(taken)
+    assert done.durable == len(taken)

@@ -1,0 +1,136 @@
+"""Runs are found by what stands in clear and by what they say; what cannot be read is counted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import refold
+from refold.agents.journal.record import Attempt, Failure, Step
+from refold.agents.keys.memory import MemoryKeyRing
+from refold.agents.recordings.find import Found, Wanted, find
+from refold.agents.vault import ClearVault, Vault, run_key
+from refold.streams.client import Log
+from refold_tests.recorded_runs import BEGIN, SECOND, call, chained, forked, random_run, write
+
+NAMES = ("r-1", "r-2", "r-3", "r-4", "r-5")
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A log with runs in it."""
+
+    log: Log
+    vault: Vault
+
+    def find(self, limit: int | None = None, **wanted: Any) -> Found:
+        """Those wanted."""
+        return find(self.log, self.vault, Wanted(**wanted), limit)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Filled]:
+    """Five runs that begin a second apart, the last of them still running, and a child of the first."""
+    with refold.open(f"file:{tmp_path_factory.mktemp('find') / 'log'}") as log:
+        vault = Vault(log, MemoryKeyRing())
+        fill(log, vault, random.Random(seed))
+        yield Filled(log, vault)
+
+
+def fill(log: Log, vault: Vault, rng: random.Random) -> None:
+    base = random_run(rng, "base", 2)
+    runs = []
+    for number, name in enumerate(NAMES, 1):
+        calls = (call(f"tool-{number}", {"said": f"Answer {number}"}, f"argument {number}"),)
+        failure = Failure(exception="acme.RateLimited", message=f"too fast {number}") if number == 2 else None
+        step = Step(number=1, name="act", attempts=(Attempt(calls=calls, failure=failure),), outcome="succeeded")
+        runs.append(chained(msgspec.structs.replace(
+            base, run=name, agent=f"agent-{number % 2}", user=f"u-{number}", started_at=BEGIN + number * SECOND,
+            steps=(step,), outcome="failed" if number == 2 else "succeeded", title=f"Title {number}",
+            input={"order": 4710 + number}, output=f"Output {number}", tags=("odd",) if number % 2 else (),
+            flagged=number == 3, failure=failure, ended_at=0 if number == 5 else BEGIN + (10 + number) * SECOND,
+        )))  # fmt: skip
+    runs[4] = msgspec.structs.replace(runs[4], outcome="", hash="", status="running", failure=None)
+    own = msgspec.structs.replace(runs[0].steps[0], number=2, attempts=(Attempt(calls=(call("tool-9"),)),))
+    runs.append(msgspec.structs.replace(forked(runs[0], "child", 1, own), started_at=BEGIN + 6 * SECOND))
+    for each in runs:
+        write(log, each, vault)
+
+
+def ids(found: Found) -> list[str]:
+    return [each.run for each in found.rows]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({}, ["child", "r-5", "r-4", "r-3", "r-2", "r-1"]),
+        ({"since": BEGIN + 2 * SECOND, "until": BEGIN + 4 * SECOND}, ["r-4", "r-3", "r-2"]),
+        ({"agent": "agent-0"}, ["r-4", "r-2"]),
+        ({"outcome": "failed"}, ["r-2"]),
+        ({"outcome": "running"}, ["r-5"]),
+        ({"user": "u-3"}, ["r-3"]),
+        ({"tag": "odd"}, ["r-5", "r-3", "r-1"]),
+        ({"parent": "r-1"}, ["child"]),
+        ({"flagged": True}, ["r-3"]),
+        ({"tool": "tool-1"}, ["r-1"]),
+        ({"tool": "tool"}, []),
+        ({"tool": "tool-9"}, ["child"]),
+        ({"error": "ratelimited"}, ["r-2"]),
+        ({"error": "TOO FAST 2"}, ["r-2"]),
+        ({"text": "answer 4"}, ["r-4"]),
+        ({"text": "argument 3"}, ["r-3"]),
+        ({"text": "title 5"}, ["r-5"]),
+        ({"text": "output 2"}, ["r-2"]),
+        ({"text": "4711"}, ["child", "r-1"]),
+        ({"text": "answer", "outcome": "succeeded", "agent": "agent-1"}, ["r-3", "r-1"]),
+        ({"text": "nothing like it"}, []),
+    ],
+    ids=str,
+)
+def test_runs_are_found(filled: Filled, wanted: dict[str, Any], expected: list[str]) -> None:
+    found = filled.find(**wanted)
+    assert ids(found) == expected
+    assert found.unread == []
+
+
+def test_a_row_says_what_a_list_shows(filled: Filled) -> None:
+    rows = {each.run: each for each in filled.find().rows}
+    first, child, running = rows["r-1"], rows["child"], rows["r-5"]
+    assert (first.agent, first.started_at, first.ended_at) == ("agent-1", BEGIN + SECOND, BEGIN + 11 * SECOND)
+    assert (first.outcome, first.steps, first.parent, first.title) == ("succeeded", 1, "", "Title 1")
+    assert (child.steps, child.parent) == (2, "r-1")
+    assert (running.outcome, running.ended_at, running.steps) == ("running", None, 1)
+
+
+def test_only_so_many_and_the_newest(filled: Filled) -> None:
+    assert ids(filled.find(limit=2)) == ["child", "r-5"]
+    assert ids(filled.find(limit=2, text="answer")) == ["r-5", "r-4"]
+    assert ids(filled.find(limit=0)) == []
+
+
+def test_what_cannot_be_read_is_counted(tmp_path: Path, seed: int) -> None:
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        filled = Filled(log, Vault(log, MemoryKeyRing()))
+        fill(log, filled.vault, random.Random(seed))
+        filled.vault.ring.destroy(run_key("r-4"))
+        found = filled.find(text="answer")
+        assert (ids(found), found.unread) == (["r-5", "r-3", "r-2", "r-1"], ["r-4"])
+        [row] = filled.find(user="u-4").rows
+        assert (row.title, row.outcome, row.steps) == (None, "succeeded", 1)
+        assert ids(filled.find(tool="tool-4")) == ["r-4"]
+        sealed = find(log, ClearVault(log), Wanted(text="answer"))
+        assert (sealed.rows, len(sealed.unread)) == ([], 6)
+
+
+def test_a_log_without_runs_has_none(tmp_path: Path) -> None:
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        assert find(log, ClearVault(log), Wanted()).rows == []
+        log.observe("document/a", {"kind": "x"})
+        assert find(log, ClearVault(log), Wanted(text="x")).rows == []

@@ -1,0 +1,44 @@
+"""The key of a log's tokens: the same in every process, or another one's on purpose."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.agents.keys.files import FileKeyRing
+from refold.agents.redaction.redactor import Redactor
+from refold.agents.redaction.tokens import ENVIRONMENT, fresh_key, kept_key
+
+
+def test_a_rings_key_is_made_once_and_only_for_this_user(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    key = kept_key(FileKeyRing(folder), {})
+    assert kept_key(FileKeyRing(folder), {}) == key
+    files = [each for each in folder.iterdir() if each.is_file()]
+    assert [stat.S_IMODE(each.stat().st_mode) for each in files] == [0o600]
+    assert kept_key(FileKeyRing(tmp_path / "others"), {}) != key
+
+
+def test_the_variable_goes_first_and_makes_no_file(tmp_path: Path) -> None:
+    assert kept_key(FileKeyRing(tmp_path / "keys"), {ENVIRONMENT: "0f" * 32}) == b"\x0f" * 32
+    assert not (tmp_path / "keys").exists()
+
+
+@pytest.mark.parametrize("text", ["0f" * 15, "not hex at all, and long enough"])
+def test_what_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(refold.InputError, match="openssl rand -hex 32"):
+        kept_key(FileKeyRing(tmp_path / "keys"), {ENVIRONMENT: text})
+
+
+def test_tokens_tell_what_is_equal_under_one_key_alone() -> None:
+    key = fresh_key()
+    assert Redactor(key)("a@example.com") == Redactor(key)("a@example.com") != Redactor(key)("b@example.com")
+    assert Redactor()("a@example.com") != Redactor()("a@example.com")
+
+
+def test_a_token_stays_what_it_was() -> None:
+    """Recorded runs hold them: a change here leaves none of their requests to be found."""
+    assert Redactor(bytes(range(32)))("a@example.com") == "[email:a263d9d7cc945f540554]"

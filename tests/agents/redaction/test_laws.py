@@ -1,0 +1,174 @@
+"""What holds of every tree: nothing planted survives, nothing else changes, equal secrets get equal tokens."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.agents.redaction.redactor import Redactor
+from refold.agents.redaction.tokens import between_tokens
+from refold_tests.planted import (
+    API_KEY,
+    EMAIL,
+    HARMLESS_LEAF,
+    OPAQUE,
+    SECRET_NAMES,
+    SHAPED,
+    card,
+    in_a_text,
+    trees,
+    wrapped,
+)
+
+KEY = b"0123456789abcdef"
+TOKEN = re.compile(r"\[[a-z-]+:[0-9a-f]{20}\]")
+
+
+def texts_in(tree: Any) -> str:
+    """All texts of a tree as they are, keys too: JSON would write some characters in another way."""
+    if isinstance(tree, dict):
+        return "\0".join(each for pair in tree.items() for each in map(texts_in, pair))
+    return "\0".join(map(texts_in, tree)) if isinstance(tree, list) else str(tree)
+
+
+def unescaped(tree: Any) -> str:
+    """The texts of a tree with every JSON text within them read, at any depth."""
+    if isinstance(tree, dict):
+        return "\0".join(each for pair in tree.items() for each in map(unescaped, pair))
+    if isinstance(tree, list):
+        return "\0".join(map(unescaped, tree))
+    try:
+        inner = json.loads(tree) if isinstance(tree, str) else tree
+    except ValueError:
+        return str(tree)
+    return unescaped(inner) if isinstance(inner, (dict, list)) else str(tree)
+
+
+@given(trees(HARMLESS_LEAF))
+def test_what_holds_no_secret_is_given_back_itself(tree: Any) -> None:
+    assert Redactor(KEY)(tree) is tree
+
+
+@given(trees(HARMLESS_LEAF))
+def test_a_text_of_json_without_a_secret_keeps_its_bytes(tree: Any) -> None:
+    text = json.dumps(tree, indent=1)
+    assert Redactor(KEY)({"a": text})["a"] == text
+
+
+@given(st.data(), SHAPED)
+def test_what_has_a_form_of_its_own_survives_nowhere(data: st.DataObject, secret: str) -> None:
+    tree = wrapped(data.draw, in_a_text(secret, data.draw))
+    before = copy.deepcopy(tree)
+    found = Redactor(KEY)(tree)
+    assert secret not in unescaped(found)
+    assert tree == before
+
+
+@given(st.data(), st.one_of(EMAIL, API_KEY, card()))
+def test_what_stands_in_a_key_survives_nowhere(data: st.DataObject, secret: str) -> None:
+    tree = wrapped(data.draw, {in_a_text(secret, data.draw): 1, "other": [2]})
+    assert secret not in unescaped(Redactor(KEY)(tree))
+
+
+@given(st.data(), SECRET_NAMES, st.one_of(OPAQUE, st.integers(10**13, 10**14), SHAPED))
+def test_what_stands_under_a_secrets_name_survives_nowhere(data: st.DataObject, name: str, secret: Any) -> None:
+    inner = data.draw(st.sampled_from([secret, [secret], {"deep": [secret]}, f"Bearer {secret}"]))
+    tree = wrapped(data.draw, {name: inner, "other": 1})
+    assert str(secret) not in unescaped(Redactor(KEY)(tree))
+
+
+@given(st.data(), SECRET_NAMES, OPAQUE)
+def test_what_is_named_once_is_known_in_the_whole_tree(data: st.DataObject, name: str, secret: str) -> None:
+    note = in_a_text(secret, data.draw)
+    tree = dict(data.draw(st.permutations([("note", note), (name, secret)])))
+    assert secret not in unescaped(Redactor(KEY)(wrapped(data.draw, tree)))
+
+
+@given(st.data(), SECRET_NAMES, OPAQUE)
+def test_what_a_run_was_shown_is_known_in_all_that_comes_after(data: st.DataObject, name: str, secret: str) -> None:
+    redact = Redactor(KEY)
+    later = wrapped(data.draw, f"it said x{secret}x")
+    redact({name: secret})
+    assert redact(later) == later
+    redact.shown({name: secret})
+    assert secret not in unescaped(redact(later))
+
+
+@given(st.data(), SHAPED, OPAQUE, SECRET_NAMES)
+def test_once_is_enough_and_always_the_same(data: st.DataObject, shaped: str, opaque: str, name: str) -> None:
+    leaf = {"text": in_a_text(shaped, data.draw), name: opaque, "again": f"{opaque} {shaped}", shaped: 1}
+    tree = wrapped(data.draw, leaf)
+    redact = Redactor(KEY)
+    once = redact(tree)
+    assert redact(once) == once
+    assert Redactor(KEY)(once) == once
+    assert Redactor(KEY)(tree) == once
+    assert Redactor(b"another key of a log")(tree) != once
+
+
+@given(st.text(), st.lists(SHAPED, max_size=3), st.randoms(use_true_random=False))
+def test_any_text_settles(text: str, secrets: list[str], order: random.Random) -> None:
+    pieces = [*text, *secrets]
+    order.shuffle(pieces)
+    once = Redactor(KEY)("".join(pieces))
+    assert Redactor(KEY)(once) == once
+
+
+@given(st.text("=:\"'\\ \n[]{},?&@/.-pasword0123", max_size=60))
+def test_any_text_of_the_signs_that_mean_something_settles(text: str) -> None:
+    for each in (text, f"password{text}", f"token={text}", f'{{"api_key": "{text}"}}', f"://{text}@x.org"):
+        once = Redactor(KEY)(each)
+        assert Redactor(KEY)(once) == once
+
+
+@given(st.data(), SHAPED)
+def test_only_the_secret_changes(data: st.DataObject, secret: str) -> None:
+    text = in_a_text(secret, data.draw)
+    tree = {"a": [text, data.draw(trees(HARMLESS_LEAF))], "z": data.draw(trees(HARMLESS_LEAF))}
+    found = Redactor(KEY)(tree)
+    assert [*found] == [*tree]
+    assert (found["a"][1], found["z"]) == (tree["a"][1], tree["z"])
+    before, _, after = text.partition(secret)
+    assert found["a"][0].startswith(before)
+    assert found["a"][0].endswith(after)
+    token = found["a"][0][len(before) : len(found["a"][0]) - len(after)]
+    assert TOKEN.fullmatch(token), token
+
+
+@given(st.data(), SHAPED, SECRET_NAMES)
+def test_a_secret_has_one_token_however_it_is_found(data: st.DataObject, secret: str, name: str) -> None:
+    redact = Redactor(KEY)
+    token = redact(secret)
+    assert TOKEN.fullmatch(token)
+    assert redact({name: secret}) == {name: token}
+    assert redact({name: f"Bearer {secret}"}) == {name: f"Bearer {token}"}
+    assert redact(json.dumps({"x": [secret]})) == json.dumps({"x": [token]})
+
+
+@given(st.data(), OPAQUE, SECRET_NAMES)
+def test_what_a_replay_makes_of_tokens_is_what_was_recorded(data: st.DataObject, secret: str, name: str) -> None:
+    """The live agent has the secret, the replayed one its token: both are asked for the same."""
+
+    def agent(secret: str) -> list[Any]:
+        return [{"headers": {"Authorization": f"Bearer {secret}"}}, f"log in as bob with {secret}", {name: secret},
+                json.dumps({"password": secret}), f"https://bob:{secret}@db.example.org/x"]  # fmt: skip
+
+    live, replayed = Redactor(KEY), Redactor(KEY)
+    recorded_input = live.shown({"password": secret})
+    recorded = [live(each) for each in agent(secret)]
+    replayed.shown(recorded_input)
+    assert [replayed(each) for each in agent(recorded_input["password"])] == recorded
+
+
+@given(st.text(), st.text())
+def test_what_stands_between_tokens_is_changed_alone(before: str, after: str) -> None:
+    token = "[email:0123456789abcdef0123]"
+    assert between_tokens(f"{before}{token}{after}", lambda text: text.replace("e", "x")) == (
+        before.replace("e", "x") + token + after.replace("e", "x")
+    )

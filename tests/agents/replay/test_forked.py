@@ -1,0 +1,151 @@
+"""What a fork is answered with, and what it may not do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from refold.agents.journal.delta import applied
+from refold.agents.journal.record import Asked, Call, Failure, Recording, to_tree
+from refold.agents.recorder.answers import Place
+from refold.agents.replay.forked import Forked, NotAllowed
+from refold.agents.replay.patch import Patch, patch_of, read_patch
+from refold.agents.replay.player import Differs
+from refold.agents.replay.unrecorded import Unrecorded
+from refold.avro.errors import InputError
+from refold_tests.made_runs import made, model, run_of, step, tool
+
+LOOK, SEND, LATER = Place(1, "look", 1), Place(2, "send", 1), Place(3, "later", 1)
+MAIL = tool("mail", "sent-1", effect="write", to="ann")
+
+
+@pytest.fixture
+def parent() -> Recording:
+    look = step("look", tool("find", ["a"], q="x"), delta=(["set", ["found"], ["a"]],))
+    return run_of(look, step("send", model("yes", prompt="send?"), MAIL, made("now", 5)), step("later"))
+
+
+def answer(call: Call | None) -> Any:
+    assert call is not None
+    assert call.source == "recorded" or call.answer is not None
+    return call.answer
+
+
+def test_the_parents_steps_come_from_the_recording(parent: Recording) -> None:
+    fork = Forked(parent, 1, Patch())
+    assert fork.step(1, "look") == parent.steps[0]
+    assert fork.step(2, "send") is None
+    assert answer(fork.call(LOOK, tool("find", q="x").asked)) == ["a"]
+    with pytest.raises(Differs):
+        Forked(parent, 1, Patch()).step(1, "seek")
+    with pytest.raises(Unrecorded):
+        Forked(parent, 1, Patch()).call(LOOK, tool("find", q="y").asked)
+
+
+def test_live_asks_the_world_but_for_what_writes(parent: Recording) -> None:
+    fork = Forked(parent, 1, Patch())
+    assert fork.call(SEND, model("", prompt="send?").asked) is None
+    assert fork.call(SEND, made("now").asked) is None
+    assert answer(fork.call(SEND, MAIL.asked)) == "sent-1"  # recorded: served, not sent
+    with pytest.raises(NotAllowed, match="--allow mail") as raised:
+        fork.call(SEND, MAIL.asked)
+    assert fork.departure is raised.value
+    with pytest.raises(NotAllowed):  # whatever comes next
+        fork.call(SEND, model("", prompt="send?").asked)
+
+
+@pytest.mark.parametrize("asked", [MAIL.asked, made("observe", name="a/1", request={}).asked])
+def test_what_writes_runs_if_it_is_allowed_by_name(parent: Recording, asked: Asked) -> None:
+    assert Forked(parent, 1, Patch(), allow=["mail", "observe"]).call(SEND, asked) is None
+    other = Forked(parent, 1, Patch(), allow=["other"])
+    if asked.kind == "observe":
+        with pytest.raises(NotAllowed, match="--allow observe"):
+            other.call(SEND, asked)
+    else:
+        assert other.call(SEND, asked) is not None
+
+
+def test_a_tool_of_unknown_effect_counts_as_one_that_writes(parent: Recording) -> None:
+    with pytest.raises(NotAllowed):
+        Forked(parent, 1, Patch()).call(SEND, tool("rare", effect="").asked)
+
+
+def test_an_effect_from_before_the_fork_answers_nothing_behind_it(parent: Recording) -> None:
+    with pytest.raises(NotAllowed):
+        Forked(parent, 2, Patch()).call(LATER, MAIL.asked)
+
+
+def test_recorded_serves_what_is_recorded_and_no_more(parent: Recording) -> None:
+    fork = Forked(parent, 1, Patch(), "recorded")
+    assert answer(fork.call(LATER, model("", prompt="send?").asked)) == "yes"
+    assert answer(fork.call(LATER, made("now").asked)) == 5
+    assert fork.call(LATER, made("now").asked) is None
+    with pytest.raises(Unrecorded, match="prompt"):
+        fork.call(LATER, model("", prompt="sent?").asked)
+
+
+def test_asked_asks_for_what_is_not_recorded(parent: Recording) -> None:
+    met: list[str] = []
+
+    def ask(place: Place, asked: Asked, why: Unrecorded) -> Call | None:
+        met.append(asked.name)
+        assert why.place == place
+        return Call(asked=asked, answer="told", source="recorded") if asked.request["kwargs"] else None
+
+    fork = Forked(parent, 1, Patch(), "asked", ask=ask)
+    assert answer(fork.call(SEND, model("", prompt="send?").asked)) == "yes"
+    assert answer(fork.call(SEND, model("", prompt="now?").asked)) == "told"
+    assert fork.call(SEND, model("").asked) is None
+    assert answer(fork.call(SEND, tool("mail", effect="write", to="bob").asked)) == "told"
+    assert met == ["chat", "chat", "mail"]
+    with pytest.raises(NotAllowed):  # the user said "the world", which is not for the user to say here
+        fork.call(SEND, tool("mail", effect="write").asked)
+
+
+def test_results_of_the_patch_come_first(parent: Recording) -> None:
+    patch = patch_of({}, results={"2/mail": "other", "2/chat#2": Failure(exception="builtins.TimeoutError")})
+    fork = Forked(parent, 1, patch)
+    assert answer(fork.call(SEND, tool("mail", effect="write", to="bob").asked)) == "other"
+    assert fork.call(SEND, model("").asked) is None
+    second = fork.call(SEND, model("").asked)
+    assert second is not None
+    assert second.failure is not None
+    assert fork.call(LATER, model("").asked) is None
+    for key in ("1/find", "find", "2/", "x/find"):
+        with pytest.raises(InputError, match="STEP/NAME"):
+            Forked(parent, 1, patch_of({}, results={key: 1}))
+
+
+def test_arguments_of_the_patch_hold_behind_the_fork(parent: Recording) -> None:
+    fork = Forked(parent, 1, patch_of({}, arguments={"model": {"model": "b"}, "find": {"limit": 1}}))
+    assert fork.arguments(1, "model", "chat") == {}
+    assert fork.arguments(2, "model", "chat") == {"model": "b"}
+    assert fork.arguments(2, "tool", "find") == {"limit": 1}
+    assert fork.arguments(2, "tool", "other") == {}
+
+
+def test_a_patch_edits_the_state_by_paths_or_by_a_function() -> None:
+    before = {"order": {"items": [1, 2]}, "x": 1}
+    patch = patch_of(before, state={"order.items[1]": 5, "order.items[2]": 6, "order.new": True}, drop=["x"])
+    assert applied(before, patch.state) == {"order": {"items": [1, 5, 6], "new": True}}
+    assert before == {"order": {"items": [1, 2]}, "x": 1}
+    in_place = patch_of(before, state=lambda state: state["order"].pop("items") and None)
+    assert applied(before, in_place.state) == {"order": {}, "x": 1}
+    assert applied(before, patch_of(before, state=lambda _: {"y": 1}).state) == {"y": 1}
+    for path in ("no.such", "order.items[7]", "order.items.x", "x.y", ""):
+        with pytest.raises(InputError, match="keys and indexes"):
+            patch_of(before, drop=[path])
+
+
+def test_a_patch_reads_back_from_what_is_recorded() -> None:
+    patch = patch_of({}, state={"a": 1}, input=None, results={"2/x": None}, arguments={"chat": {"model": "b"}})
+    assert read_patch(patch.tree) == patch
+    assert read_patch(None) == Patch()
+    assert to_tree(Patch()) == {}
+
+
+@pytest.mark.parametrize("at", [-1, 4])
+def test_a_fork_parts_behind_a_committed_step(parent: Recording, at: int) -> None:
+    with pytest.raises(InputError, match="committed steps end at 3"):
+        Forked(parent, at, Patch())

@@ -1,0 +1,199 @@
+"""What a replay and a resume are answered with."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+
+from refold.agents.journal.record import Asked, Attempt, Call, Failure, Recording
+from refold.agents.recorder.answers import Place
+from refold.agents.replay.player import Differs, Replayer, Resumer
+from refold.agents.replay.unrecorded import Unrecorded
+from refold.avro.errors import InputError
+from refold_tests.made_runs import made, model, run_of, step, tool
+
+LOOK, TELL = Place(1, "look", 1), Place(2, "tell", 1)
+
+
+@pytest.fixture
+def recording() -> Recording:
+    look = step("look", tool("find", ["a"], q="x"), made("now", 5), tool("find", ["b"], q="x"), tool("find", 0, q="y"))
+    return run_of(look, step("tell", model("done", messages=[{"role": "user", "content": "go"}]), made("decide")))
+
+
+def find(q: str) -> Asked:
+    return tool("find", q=q).asked
+
+
+def answered(answers: Replayer | Resumer, place: Place, asked: Asked) -> Any:
+    call = answers.call(place, asked)
+    assert call is not None
+    return call.answer
+
+
+def test_equal_requests_are_answered_in_their_order_and_others_in_any(recording: Recording) -> None:
+    player = Replayer(recording)
+    assert answered(player, LOOK, find("y")) == 0
+    assert answered(player, LOOK, find("x")) == ["a"]
+    assert answered(player, LOOK, find("x")) == ["b"]
+    assert [at.call.asked.kind for at in player.unused()] == ["now", "model"]
+    assert answered(player, LOOK, Asked(kind="now")) == 5
+    assert player.call(TELL, Asked(kind="decide", request={"choice": "other"})) is None
+
+
+def test_what_is_not_recorded_is_loud_and_stays_so(recording: Recording) -> None:
+    player = Replayer(recording)
+    with pytest.raises(Unrecorded) as raised:
+        player.call(LOOK, find("z"))
+    assert str(raised.value).splitlines()[:4] == [
+        "step 1 (look) asked for what the recording of run run-1 does not hold",
+        '  asked     tool find(q="z")',
+        '  nearest   tool find(q="x"), in step 1 (look)',
+        '  differs   kwargs.q: "z" asked, "x" recorded',
+    ]
+    with pytest.raises(Unrecorded, match='"z"'):  # code that caught the first gets no further
+        player.call(LOOK, find("x"))
+    assert player.departure is raised.value
+
+
+def test_a_request_that_stands_elsewhere_or_is_used_up_says_so(recording: Recording) -> None:
+    with pytest.raises(Unrecorded, match=r"recorded  the same in step 1 \(look\)\n") as raised:
+        Replayer(recording).call(TELL, find("y"))
+    assert [at.place for at in raised.value.elsewhere] == [LOOK]
+    player = Replayer(recording)
+    player.call(LOOK, find("y"))
+    with pytest.raises(Unrecorded, match=r"the same in step 1 \(look\), served already"):
+        player.call(LOOK, find("y"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest", "path"),
+    [
+        (tool("find", q="x", limit=3).asked, "find", "kwargs.limit"),
+        (tool("fund", q="y").asked, "find", "name"),
+        (model(0, messages=[{"role": "user", "content": "go on"}]).asked, "chat", "kwargs.messages[0].content"),
+        (model(0, messages=[{"role": "user", "content": "go"}], model="m").asked, "chat", "kwargs.model"),
+    ],
+)
+def test_the_nearest_is_of_the_kind_and_the_places_are_named(
+    recording: Recording, asked: Asked, nearest: str, path: str
+) -> None:
+    with pytest.raises(Unrecorded) as raised:
+        Replayer(recording).call(LOOK, asked)
+    found = raised.value.nearest
+    assert found is not None
+    assert found.call.asked.name == nearest
+    assert path in [each.path for each in raised.value.differences]
+
+
+def test_the_likest_text_is_nearest() -> None:
+    texts = ["refund order 17 of Ann", "list the open tickets", "refund order 18 of Bob"]
+    recording = run_of(step("ask", *(model("", prompt=text) for text in texts)))
+    with pytest.raises(Unrecorded) as raised:
+        Replayer(recording).call(Place(1, "ask", 1), model("", prompt="list all open tickets").asked)
+    assert raised.value.nearest is not None
+    assert raised.value.nearest.position == 2
+
+
+def test_a_true_is_no_one_and_a_float_is_its_integer() -> None:
+    recording = run_of(step("look", tool("find", 1, n=1)))
+    with pytest.raises(Unrecorded):
+        Replayer(recording).call(LOOK, tool("find", n=True).asked)
+    assert answered(Replayer(recording), LOOK, tool("find", n=1.0).asked) == 1
+
+
+def test_in_the_whole_run_a_request_is_answered_from_any_step(recording: Recording) -> None:
+    player = Replayer(recording, "run")
+    assert answered(player, TELL, find("y")) == 0
+    assert answered(player, TELL, find("x")) == ["a"]
+    assert answered(player, LOOK, find("x")) == ["b"]
+    with pytest.raises(Unrecorded):
+        player.call(LOOK, find("x"))
+
+
+def test_in_the_whole_run_the_clock_never_ends(recording: Recording) -> None:
+    def asked() -> list[Any]:
+        player = Replayer(recording, "run")
+        kinds: list[Any] = ["now", "now", "now", "random", "random", "uuid"]
+        return [answered(player, LOOK, Asked(kind=kind)) for kind in kinds]
+
+    found = asked()
+    assert found == asked()
+    assert found[:3] == [5, 6, 7]
+    assert 0 <= found[3] < 1
+    assert found[3] != found[4]
+
+
+def test_attempts_that_a_crash_cut_short_are_taken_as_they_were() -> None:
+    failed = Attempt(number=1, calls=(tool("find", 1),), failure=Failure(exception="E"))
+    recording = run_of(step("look", tool("find", 2), before=(failed, Attempt(number=2))))
+    player = Replayer(recording)
+    assert [each.number for each in player.begun(1)] == [1, 2]
+    assert answered(player, Place(1, "look", 3), tool("find").asked) == 2
+    assert player.unused() == ()
+    assert Replayer(run_of(step("look", before=(failed,)))).begun(1) == ()  # the code is run again, and fails again
+
+
+def test_a_resume_has_committed_steps_and_then_the_world(recording: Recording) -> None:
+    pending = step("send", outcome="", before=(Attempt(number=1, failure=Failure(exception="E")),))
+    steps = recording.steps
+    recording = run_of(*steps, pending)
+    resumer = Resumer(recording)
+    assert resumer.step(1, "look") == recording.steps[0]
+    assert resumer.step(3, "send") is None
+    assert [each.number for each in resumer.begun(3)] == [1, 2]
+    assert answered(resumer, LOOK, find("x")) == ["a"]
+    assert resumer.call(Place(3, "send", 3), find("x")) is None
+    assert resumer.step(4, "more") is None
+    assert resumer.begun(4) == ()
+
+
+def test_a_resume_by_other_code_is_refused(recording: Recording) -> None:
+    with pytest.raises(Differs, match=r'name: "seek" now, "look" recorded'):
+        Resumer(recording).step(1, "seek")
+    with pytest.raises(Unrecorded, match="step 1"):
+        Resumer(recording).call(LOOK, find("z"))
+    resumer = Resumer(recording)
+    with pytest.raises(Differs) as raised:
+        resumer.step(1, "seek")
+    assert resumer.departure is raised.value
+    with pytest.raises(Differs):  # whatever comes next
+        resumer.call(Place(3, "more", 1), find("x"))
+
+
+def test_a_fork_is_not_resumed(recording: Recording) -> None:
+    child = msgspec.structs.replace(recording, parent="run-0", forked_at=1)
+    with pytest.raises(InputError, match="fork run run-0 again at 1"):
+        Resumer(child)
+
+
+def test_the_parents_steps_of_a_fork_are_taken_and_its_arguments_hold() -> None:
+    patch = {"arguments": {"model": {"model": "b"}}}
+    child = msgspec.structs.replace(
+        run_of(step("look", tool("find", 1)), step("ask", model("", model="b"))),
+        parent="run-0",
+        forked_at=1,
+        patch=patch,
+    )
+    player = Replayer(child)
+    assert player.step(1, "look") == child.steps[0]
+    assert player.step(2, "ask") is None
+    assert player.arguments(1, "model", "chat") == {}
+    assert player.arguments(2, "model", "chat") == {"model": "b"}
+    assert [at.call.asked.kind for at in player.unused()] == ["model"]
+
+
+def test_threads_get_each_recorded_call_once() -> None:
+    calls = [tool("find", number, q="x") for number in range(400)]
+    player = Replayer(run_of(step("look", *calls)))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: answered(player, LOOK, find("x")), range(400)))
+    assert sorted(found) == list(range(400))
+
+
+def test_a_call_is_served_once_and_as_recorded() -> None:
+    call: Call = tool("find", {"deep": [1.5, None]})
+    assert Replayer(run_of(step("look", call))).call(LOOK, call.asked) == call

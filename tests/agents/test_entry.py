@@ -1,0 +1,74 @@
+"""Agents are found by their names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from refold.agents.entry import agent_of
+from refold.avro.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def path_as_it_was() -> Iterator[None]:
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop_entry").mkdir()
+    (tmp_path / "shop_entry" / "helper_entry.py").write_text("PRICE = 5\n")
+    (tmp_path / "shop_entry" / "agent.py").write_text(
+        "import sys\nfrom dataclasses import dataclass\n\n@dataclass\nclass Desk:\n    name: str = 'front'\n\n"
+        "def refund(run):\n    from helper_entry import PRICE\n    return PRICE\n\nclass Bot:\n    def act(run):\n"
+        "        return Desk().name\n"
+    )
+    (tmp_path / "shop_entry" / "broken.py").write_text("import no_such_module_at_all\n")
+    return tmp_path
+
+
+def test_by_module(shop: Path) -> None:
+    assert agent_of("shop_entry.agent:Bot.act", shop)(None) == "front"
+
+
+def test_by_file_with_its_neighbours(shop: Path) -> None:
+    assert agent_of("shop_entry/agent.py:refund", shop)(None) == 5
+    assert agent_of("agent.py:Bot.act", shop / "shop_entry")(None) == "front"
+
+
+def test_a_file_is_loaded_as_it_stands_now(shop: Path) -> None:
+    file = shop / "shop_entry" / "agent.py"
+    before = agent_of(f"{file}:refund", Path("/"))
+    file.write_text("def refund(run):\n    return 'mended'\n")
+    assert before(None) == 5
+    assert agent_of(f"{file}:refund", Path("/"))(None) == "mended"
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("shop_entry", "module:function"),
+        (":refund", "module:function"),
+        ("shop_entry.agent:refnd", "it has dataclass, Desk, refund, Bot"),
+        ("shop_entry.agnt:refund", "no module shop_entry.agnt"),
+        ("no_shop:refund", "PYTHONPATH"),
+        ("shop_entry/agnt.py:refund", "no file"),
+    ],
+)
+def test_what_is_not_found_is_told(shop: Path, entry: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        agent_of(entry, shop)
+    assert said in str(refused.value)
+    assert entry in str(refused.value)
+
+
+def test_what_a_module_lacks_is_not_hidden(shop: Path) -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
+        agent_of("shop_entry.broken:refund", shop)

@@ -1,0 +1,228 @@
+"""What an agent knew: exactly what it had read by a moment, beside what the log held then; stale reads are told."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import refold
+from refold.agents.compare.provenance import Known as Compared
+from refold.agents.compare.provenance import provenance
+from refold.agents.knew import Known
+from refold.agents.log import AgentLog, open_log
+from refold.avro.times import time_text
+from refold.streams.client import Surroundings
+from refold_tests.brokers import SharedKafka
+from refold_tests.command import refold_command
+
+START = 1_700_000_000_000_000
+SECOND = 1_000_000
+
+
+class Clock:
+    """Stands still until it is moved on."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+    def to(self, seconds: float) -> str:
+        """Move it to so many seconds from the start, which it gives as text."""
+        self.now = START + int(seconds * SECOND)
+        return time_text(self.now)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[tuple[AgentLog, Clock]]:
+    clock = Clock()
+    ids = (f"id-{number}" for number in itertools.count())
+    with open_log(f"file:{folder / 'log'}", around=Surroundings(clock, lambda: next(ids), "tester")) as log:
+        yield log, clock
+
+
+def say(log: AgentLog, entity: str, fields: dict[str, Any], **more: Any) -> str:
+    """Observe it, and have the log take it now."""
+    found = log.observe(entity, {"fields": fields}, **more)
+    log.flush()
+    return found
+
+
+def told(known: Known) -> tuple[str, int, int | None, int, int]:
+    held = None if known.held is None else known.held.version
+    return known.read.entity, known.known.version, held, known.newer_then, known.newer_by
+
+
+def status(view: Any) -> str:
+    return str(view.fields["fields"]["status"])
+
+
+def read_in(log: AgentLog, run: str, *entities: str, agent: str = "reader", then: Callable[[], object] = int) -> None:
+    """A run of one step that reads some entities; `then` happens before the step ends."""
+    with log.run(agent, id=run) as at_work, at_work.step("look"):
+        for entity in entities:
+            at_work.read(entity)
+        then()
+
+
+def test_what_was_read_by_a_time_is_told_beside_what_the_log_held(tmp_path: Path) -> None:
+    with opened(tmp_path) as (log, clock):
+        order, mail = "document/order", "document/mail"
+        say(log, order, {"status": "sent"})
+        say(log, mail, {"status": "open"})
+        before = clock.to(1)
+        clock.to(2)
+        read_in(log, "r1", order, then=lambda: clock.to(3))
+        between = clock.to(4)
+        clock.to(5)
+        log.observe(
+            order, {"fields": {"status": "lost"}}, observed_at=START + SECOND
+        )  # late: it was so before the read
+        clock.to(6)
+        read_in(log, "r2", mail)
+        after = clock.to(10)
+        log.flush()
+
+        assert log.knew("reader", before).reads == ()
+        (known,) = log.knew("reader", between).reads
+        assert told(known) == (order, 1, 1, 0, 0)
+        assert (known.is_stale, known.differing, status(known.known)) == (False, (), "sent")
+        both = log.knew("reader", after).reads
+        assert [told(each) for each in both] == [(order, 1, 2, 0, 1), (mail, 1, 1, 0, 0)]
+        late = both[0]
+        assert (late.is_stale, late.newer_then) == (True, 0)
+        assert [(each.path, each.left, each.right) for each in late.differing] == [("fields.status", "sent", "lost")]
+        assert (status(late.known), status(late.held)) == ("sent", "lost")
+        assert late.read.observations == tuple(late.known.tree["by"]["fields"][key].hex() for key in ["status"])
+
+
+def test_a_read_counts_from_when_it_was_made_and_at_a_place_from_where_it_stands(tmp_path: Path) -> None:
+    with opened(tmp_path) as (log, clock):
+        say(log, "document/a", {"status": "x"})
+        clock.to(1)
+        with log.run("reader", id="r") as at_work, at_work.step("look"):
+            at_work.read("document/a")
+            while not log.states(["step/r#1"], log.point().cut):  # its begin is written beside the agent
+                time.sleep(0.01)
+            pending = log.point().cut
+            during = clock.to(2)
+            clock.to(3)
+        log.flush()
+        clock.to(20)
+        assert [told(each) for each in log.knew("reader", during).reads] == [("document/a", 1, 1, 0, 0)]
+        assert log.knew("reader", pending).reads == ()
+        assert len(log.knew("reader", "run:r#1").reads) == 1
+        assert len(log.knew("reader").reads) == 1
+
+
+def test_a_correction_behind_the_read_makes_it_stale(tmp_path: Path) -> None:
+    with opened(tmp_path) as (log, clock):
+        wrong = say(log, "document/a", {"status": "wrong", "size": 1})
+        clock.to(1)
+        read_in(log, "r", "document/a")
+        clock.to(2)
+        say(log, "document/a", {"status": "right"}, retracts=[wrong])
+        clock.to(20)
+        (known,) = log.knew("reader").reads
+        assert told(known) == ("document/a", 1, 2, 0, 1)
+        assert {each.path for each in known.differing} == {"fields.status", "fields.size"}
+        assert status(known.known) == "wrong"
+
+
+def test_a_read_of_an_older_point_was_stale_when_it_was_made(tmp_path: Path) -> None:
+    with opened(tmp_path) as (log, clock):
+        say(log, "document/a", {"status": "old"})
+        log.mark("before")
+        clock.to(1)
+        say(log, "document/a", {"status": "new"})
+        clock.to(2)
+        with log.run("reader", id="r") as at_work, at_work.step("look"):
+            at_work.read("document/a", "@before")
+        clock.to(20)
+        (known,) = log.knew("reader").reads
+        assert told(known) == ("document/a", 1, 2, 1, 1)
+
+
+def test_the_latest_read_of_each_entity_or_every_one_and_of_one_run_or_agent(tmp_path: Path) -> None:
+    with opened(tmp_path) as (log, clock):
+        for number, run in enumerate(("r1", "r2"), 1):
+            log.observe("document/a", {"fields": {"status": f"{number}"}})
+            clock.to(number)
+            read_in(log, run, "document/a")
+        clock.to(5)
+        read_in(log, "r3", "document/a", agent="other")
+        clock.to(20)
+        assert [each.read.run for each in log.knew("reader").reads] == ["r2"]
+        assert [each.read.run for each in log.knew("reader", every=True).reads] == ["r1", "r2"]
+        (first,) = log.knew("reader", run="r1").reads
+        assert (first.read.run, told(first)) == ("r1", ("document/a", 1, 2, 0, 1))
+        assert log.knew("reader", run="r3").reads == ()
+        with pytest.raises(refold.UnknownEntity, match="steps of other, reader"):
+            log.knew("nobody")
+        with pytest.raises(refold.UnknownEntity, match="run/r9"):
+            log.knew("reader", run="r9")
+
+
+def test_what_a_failed_attempt_read_is_known_too(tmp_path: Path) -> None:
+    with opened(tmp_path) as (log, clock):
+        say(log, "document/a", {"status": "x"})
+        say(log, "document/b", {"status": "y"})
+        clock.to(1)
+        tried = iter(["document/a", "document/b"])
+
+        def look(run: Any) -> None:
+            entity = next(tried)
+            run.read(entity)
+            if entity == "document/a":
+                raise TimeoutError
+
+        with log.run("reader", id="r") as at_work:
+            at_work.step("look", lambda: look(at_work), attempts_max=2, backoff_ms=0)
+        clock.to(20)
+        assert {each.read.entity for each in log.knew("reader").reads} == {"document/a", "document/b"}
+
+
+def test_a_log_on_kafka_tells_the_same_without_a_worker(
+    kafka: SharedKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REFOLD_KEYS", f"file:{tmp_path / 'keys'}")
+    with open_log(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2&blobs=file://{tmp_path}/blobs") as log:
+        say(log, "document/a", {"status": "old"})
+        read_in(log, "r1", "document/a")
+        say(log, "document/a", {"status": "new"})
+        read_in(log, "r2", "document/a")
+        known, latest = log.knew("reader", every=True).reads
+        assert (told(known), told(latest)) == (("document/a", 1, 2, 0, 1), ("document/a", 2, 2, 0, 0))
+        assert (status(known.known), status(latest.known)) == ("old", "new")
+        parted = log.compare("r1", "r2")
+        assert parted is not None
+        assert (parted.step, parted.what, parted.why) == (1, "answer", "answered")
+        a, b = (Compared(log.recording(run), log) for run in ("r1", "r2"))
+        assert [(each.side, each.field) for each in provenance(parted, a, b)] == [("a", "fields"), ("b", "fields")]
+
+
+def test_the_command_prints_it(tmp_path: Path) -> None:
+    log = f"file:{tmp_path / 'log'}"
+    with opened(tmp_path) as (written, clock):
+        say(written, "document/a", {"status": "old"})
+        clock.to(1)
+        read_in(written, "r", "document/a")
+        clock.to(2)
+        say(written, "document/a", {"status": "new"})
+        clock.to(3)
+    found = refold_command("knew", "reader", "--json", log=log).json
+    (read,) = found["reads"]
+    assert (read["entity"], read["version"], read["stale"], read["newer_by_then"]) == ("document/a", 1, True, 1)
+    assert (read["fields"]["fields"]["status"], read["held"]["fields"]["fields"]["status"]) == ("old", "new")
+    assert read["differing"] == [{"path": "fields.status", "known": "old", "held": "new"}]
+    text = refold_command("knew", "reader", "--at", time_text(START + SECOND), log=log).out
+    assert "1 read, 0 stale" in text
+    assert "document/a v1, as step 1 read it" in text
+    assert "no step of this agent" in refold_command("knew", "nobody", log=log).refused()

@@ -1,0 +1,182 @@
+"""`refold doctor` on Kafka: each thing that can be wrong is made wrong, and is found with what mends it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import refold
+from refold.avro.registry import WireIds
+from refold.explorer.cli.findings import Finding, Looking
+from refold.explorer.cli.health import examine
+from refold.explorer.cli.main import run
+from refold.explorer.cli.options import Place
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.url import parse_url
+from refold_tests.brokers import SharedKafka
+from refold_tests.devices import small_device
+from refold_tests.kafka_topics import Broker
+from refold_tests.things import THING
+
+Ask = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def log(kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A log's URL; it is the one that commands are about."""
+    url = f"kafka://{kafka.bootstrap}/{prefix}"
+    with refold.open(f"{url}?partitions=1") as made:
+        made.observe("document/d", {"fields": {"a": 1}})
+    monkeypatch.setenv("REFOLD_LOG", url)
+    return url
+
+
+@pytest.fixture
+def problems(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """What the command finds that is not ok; its exit status says so."""
+
+    def asked(*words: object) -> list[dict[str, Any]]:
+        status = run(["doctor", "--json", *map(str, words)])
+        found = json.loads(capsys.readouterr().out)
+        wrong = [each for each in found["findings"] if not each["ok"]]
+        assert (status, found["ok"]) == ((1, False) if wrong else (0, True))
+        assert all(each["remedy"] for each in wrong)
+        return wrong
+
+    return asked
+
+
+def test_a_log_that_is_well(log: str, problems: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert problems("--data", tmp_path) == []
+    assert run(["doctor"]) == 0
+    said = capsys.readouterr().out
+    for subject in ("broker", "topics", "records", "clock", "confluent-kafka", "faust-streaming", "librdkafka"):
+        assert f"ok  {subject} " in said, said
+    assert problems("--log", f"{log}.none") == []
+
+
+def test_every_wrong_setting_is_named_with_its_command(log: str, problems: Ask, broker: Broker) -> None:
+    observations, manifests = f"{broker.prefix}.observations", f"{broker.prefix}.manifests"
+    broker.alter(observations, "retention.ms", "1000000000")
+    broker.alter(observations, "message.timestamp.type", "CreateTime")
+    broker.alter(manifests, "cleanup.policy", "delete")
+    found = {(each["subject"], each["finding"]): each["remedy"] for each in problems()}
+    assert [*found] == [
+        (f"topic {manifests}", "has cleanup.policy=delete, and a log needs compact"),
+        (f"topic {observations}", "has retention.ms=1000000000, and a log needs -1"),
+        (f"topic {observations}", "has message.timestamp.type=CreateTime, and a log needs LogAppendTime"),
+    ]
+    for remedy in found.values():  # the commands, word by word, but for the tool
+        words = [each for each in remedy.removeprefix("set it: kafka-configs.sh ").split() if each != "--alter"]
+        named = dict(zip(words[::2], words[1::2], strict=True))
+        assert named["--bootstrap-server"] == broker.bootstrap
+        key, _, value = named["--add-config"].partition("=")
+        broker.alter(named["--entity-name"], key, value)
+    assert problems() == []
+
+
+def test_a_broker_that_is_away(problems: Ask) -> None:
+    [found] = problems("--log", "kafka://127.0.0.1:1/x", "--owner-timeout", 1)
+    assert found["subject"] == "broker"
+    assert "no answer from 127.0.0.1:1" in found["finding"]
+    assert "start the brokers" in found["remedy"]
+
+
+def test_settings_that_cannot_be_used_or_that_everybody_reads(
+    log: str, problems: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "client.properties"
+    monkeypatch.setenv("REFOLD_KAFKA_CONFIG", str(file))
+    file.write_text("ssl.truststore.location=/x.jks\n")
+    [found] = problems()
+    assert (found["subject"], "of the type JKS" in found["finding"]) == ("settings", True)
+    file.write_text("sasl.password=hunter2\n")
+    file.chmod(0o644)
+    [found] = problems()
+    assert (found["subject"], found["remedy"]) == ("settings", f"chmod 600 {file}")
+    assert "hunter2" not in str(found)
+    file.chmod(0o600)
+    assert problems() == []
+
+
+def test_a_registry_that_is_away(log: str, problems: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFOLD_SCHEMA_REGISTRY", "http://me:hunter2@127.0.0.1:1")
+    found = problems()
+    # And a log whose ids are its own is not to be opened with one.
+    assert [each["subject"] for each in found] == ["registry", "log"]
+    assert "at http://127.0.0.1:1 gives no answer" in found[0]["finding"]
+    assert "hunter2" not in str(found)
+
+
+class _Emptied(BaseHTTPRequestHandler):
+    """A registry that answers, and has no schema."""
+
+    def do_GET(self) -> None:  # the library's name
+        is_known = self.path.startswith("/config")
+        said = {"compatibilityLevel": "NONE"} if is_known else {"error_code": 40403, "message": "not found"}
+        self.send_response(200 if is_known else 404)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(said).encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # the library's name
+        """Say nothing."""
+
+
+def test_a_registry_that_was_emptied(
+    kafka: SharedKafka, prefix: str, problems: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"kafka://{kafka.bootstrap}/{prefix}"
+    ids: Any = SimpleNamespace(register=lambda prefix, definition: WireIds(71, 72, 73), close=lambda: None)
+    port = KafkaLog(parse_url(f"{url}?partitions=1"), schema_ids=ids)
+    port.register(THING)
+    port.close()
+    [found] = problems("--log", url)
+    assert (found["subject"], "none is named here" in found["finding"]) == ("registry", True)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Emptied) as server:
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        monkeypatch.setenv("REFOLD_SCHEMA_REGISTRY", f"http://127.0.0.1:{server.server_port}")
+        [found] = problems("--log", url)
+        server.shutdown()
+        serving.join()
+    assert (found["subject"], found["finding"]) == ("registered", f"the registry lacks {THING.name} (71)")
+    assert "restore the registry's data" in found["remedy"]
+
+
+def wrong(found: list[Finding]) -> list[str]:
+    return [each.subject for each in found if not each.ok]
+
+
+def test_a_clock_that_is_behind(log: str) -> None:
+    an_hour_ago_ms = time.time_ns() // 1_000_000 - 3_600_000
+    assert wrong(examine(Place(log), Looking(now_ms=lambda: an_hour_ago_ms))) == ["clock"]
+    assert wrong(examine(Place(log), Looking())) == []
+
+
+def test_a_small_disk_for_tables(log: str, problems: Ask, tmp_path: Path) -> None:
+    with small_device(tmp_path / "small") as device:
+        [found] = problems("--data", device / "worker")
+        assert (found["subject"], found["finding"]) == ("disk", f"{device}: 16 MiB free")
+        assert "free at least 512 MiB" in found["remedy"]
+
+
+def test_a_library_that_is_too_old(log: str, problems: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "faust_streaming-0.11.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: faust-streaming\nVersion: 0.11.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    [found] = problems()
+    assert found["subject"] == "faust-streaming"
+    assert found["finding"].startswith("0.11.0, and refold was not tested with less than 0.15")
+    assert "pip install" in found["remedy"]

@@ -1,0 +1,38 @@
+"""`refold init`: a log that is there before anybody records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold.explorer.cli.main import run
+from refold_tests.brokers import SharedKafka
+
+
+def _made(capsys: pytest.CaptureFixture[str], place: str) -> dict[str, Any]:
+    assert run(["init", "--json", "--log", place]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_log_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = f"file:{tmp_path / 'log'}?partitions=4"
+    first, again = _made(capsys, place), _made(capsys, place)
+    assert (first["made"], first["partitions"]) == (True, 4)
+    assert again == {**first, "made": False}
+    assert run(["init", "--log", place]) == 0
+    assert capsys.readouterr().out == f"{place}: was there already; 4 partitions, log id {first['log_id']}\n"
+
+
+def test_a_log_on_kafka_is_made_with_the_partitions_that_it_will_have(
+    kafka: SharedKafka, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = f"kafka://{kafka.bootstrap}/{prefix}"
+    first = _made(capsys, f"{place}?partitions=2")
+    assert (first["made"], first["partitions"]) == (True, 2)
+    assert _made(capsys, place)["log_id"] == first["log_id"]
+    assert run(["init", "--log", f"{place}?partitions=4"]) == 2
+    assert "this log has 2 partitions, fixed when it was made" in capsys.readouterr().err

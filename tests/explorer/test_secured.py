@@ -1,0 +1,310 @@
+"""A secured broker: the main job by users who may do their part and no more, and whose secrets nobody ever reads.
+
+One broker for the module, and one log that its tests build on, in the order in which they stand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+import refold
+from refold.avro.errors import Denied
+from refold.explorer.cli.main import run
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.url import merged, parse_url
+from refold.streams.registry.settings import registry_settings
+from refold.streams.worker.config import FoldConfig
+from refold_tests.brokers import SharedKafka, started
+from refold_tests.secured import PREFIX, USERS, Secured, Watched, started_command
+from refold_tests.tree import ROOT
+from refold_tests.worker_process import await_true
+
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("secured")]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """The broker, its users with the rights of their roles, and a log that the manager made."""
+    with started(secure=True) as kafka:
+        found = Secured(kafka, tmp_path_factory.mktemp("secured"))
+        for user, roles in USERS.items():
+            found.ask("admin", "acl", "apply", *_wanted(user), *(["--keys"] if "producer" in roles else []))
+        made = found.ask("manager", "init", "--log", f"{found.url}?partitions=2", "--json")
+        assert (made["made"], made["partitions"]) == (True, 2)
+        found.ask("manager", "observe", "tool_config/acme", "rate_limit=50")
+        found.ask("manager", "observe", "document/d", "fields={}")
+        yield found
+
+
+def _wanted(user: str) -> list[str]:
+    roles = [word for role in USERS[user] for word in ("--role", role)]
+    return [*roles, "--principal", f"User:{user}", *(["--group", "billing"] if user == "manager" else [])]
+
+
+def test_what_is_applied_stays_and_what_is_lacking_is_named(secured: Secured) -> None:
+    wanted = _wanted("reader")
+    assert secured.ask("admin", "acl", "apply", *wanted, "--json")["added"] == []
+    assert secured.ask("admin", "acl", "check", *wanted, "--json")["ok"] is True
+    admin = AdminClient(secured.kafka.client_config())
+    entry = (ResourceType.TOPIC, f"{PREFIX}.changes", ResourcePatternType.LITERAL, "User:reader", "*",
+             AclOperation.READ)  # fmt: skip
+    for removed in admin.delete_acls([AclBindingFilter(*entry, AclPermissionType.ALLOW)]).values():
+        assert len(removed.result()) == 1
+    found = secured.ask("admin", "acl", "check", *wanted, "--json", status=1)
+    lacking = {"resource": "topic", "name": "agents.changes", "pattern": "literal", "operation": "Read"}
+    assert (found["missing"], found["extra"]) == ([{**lacking, "denied": False}], [])
+    assert [line.partition(" --add ")[2] for line in found["commands"]] == [
+        "--allow-principal 'User:reader' --operation Read --topic agents.changes"
+    ]
+    dry = secured.ask("admin", "acl", "apply", *wanted, "--dry-run", "--json")
+    assert (dry["added"], dry["applied"]) == ([lacking], False)
+    assert secured.ask("admin", "acl", "check", *wanted, status=1).startswith("         operation")
+    assert secured.ask("admin", "acl", "apply", *wanted, "--json")["added"] == [lacking]
+    denial = [AclBinding(*entry, AclPermissionType.DENY)]
+    for done in admin.create_acls(denial).values():
+        done.result()
+    found = secured.ask("admin", "acl", "check", *wanted, "--json", status=1)
+    assert found["missing"] == [{**lacking, "denied": True}]
+    assert "remove it with kafka-acls.sh" in secured.ask("admin", "acl", "apply", *wanted, status=2)
+    for gone in admin.delete_acls([AclBindingFilter(*entry, AclPermissionType.DENY)]).values():
+        assert len(gone.result()) == 1
+    assert secured.ask("manager", "acl", "check", *wanted, "--json")["ok"] is True
+    # A worker's rights are more than a reader's; what is more is told.
+    as_reader = ["--role", "reader", "--principal", "User:worker"]
+    extra = secured.ask("admin", "acl", "check", *as_reader, "--json")["extra"]
+    assert {"resource": "topic", "name": "agents.changes", "pattern": "literal", "operation": "Write"} in extra
+
+
+def test_the_main_job_under_least_privilege(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Watched() as watched, secured.worker("worker", name="plain") as worker:
+        for number in range(4):
+            said = secured.ask("producer", "observe", f"document/d{number}", f'fields={{"n":{number}}}')
+            assert "is recorded; this user may not read where" in said
+        await_true(lambda: worker.is_ready and sum(each["offset"] for each in worker.folding.values()) == 6)
+        assert secured.ask("reader", "state", "document/d1", "--json")["fields"]["fields"]["value"] == {"n": 1}
+        assert len(secured.ask("reader", "history", "tool_config/acme", "--json")) == 1
+        assert secured.ask("reader", "why", "tool_config/acme.rate_limit", "--json")
+        marked = secured.ask("manager", "mark", "before", "--json")
+        secured.ask("manager", "snapshot", "--json")
+        assert secured.ask("sink", "rebuild", "--at", "@before", "--json")["cut"] == marked["cut"]
+        monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
+        secured.ask("sink", "sink", "sqlite_sink:open_sink", "--to", secured.folder / "store.db")
+        with contextlib.closing(sqlite3.connect(secured.folder / "store.db")) as store:
+            assert store.execute("SELECT count(*) FROM state").fetchone() == (6,)
+        with secured.as_user("reader"), refold.open(read_only=True) as log:
+            apart, here = log.rebuild(parallel=True), log.rebuild(parallel=False)
+            assert (apart.root, apart.source["apart"]) == (here.root, 2)
+        secured.ask("reader", "export", tmp_path / "out.jsonl")
+        secured.ask("reader", "export", tmp_path / "out.archive", "--archive")
+        assert secured.ask("reader", "verify", "--json")["ok"] is True
+        assert secured.ask("manager", "deadletters", "list", "--json")
+        secured.ask("manager", "rewind", "billing", "--to", "@before", "--apply", "--json")
+        secured.ask("agent", "demo", "--incident", keys=True)
+        replayed = secured.ask("agent", "run", "replay", "incident-1", "--json", keys=True)
+        assert replayed["hash"] == replayed["recorded_hash"]
+    assert any("refold.streams.rebuild.child" in each for each in watched.commands)
+    assert any("\0worker\0" in each for each in watched.commands)
+    exports = [path.read_bytes().decode(errors="replace") for path in tmp_path.iterdir()]
+    assert len(exports) == 2
+    secured.said += [*watched.commands, *exports]
+
+
+def test_agents_over_changes_connect_as_their_worker_does(secured: Secured) -> None:
+    with secured.worker("follower", "--agents", "refold.agents.examples.loops", name="agents") as worker:
+        await_true(lambda: worker.is_ready)
+        for number in range(5):
+            secured.ask("producer", "observe", f"action/loop-{number}", "run=r", "tool=t", "inputs_hash=h")
+
+        with secured.as_user("reader"), refold.open(read_only=True) as log:
+
+            def told() -> bool:
+                log.port.refresh()
+                return sum(name.startswith("audit_event/") for name in log.rebuild()) == 1
+
+            await_true(told)
+
+
+def _append(secured: Secured, topic: str) -> None:
+    """A record written past refold's own rules, as whoever the environment says."""
+    with contextlib.closing(Outgoing(_clients(secured))) as outgoing:
+        outgoing.write(Sent(Place(f"{PREFIX}.{topic}", 0), b"x", b"x", [], "a forged record"))
+
+
+def _clients(secured: Secured) -> Clients:
+    address = parse_url(secured.url)
+    return Clients(merged(address, None), address.prefix)
+
+
+def _administer(call: Callable[[AdminClient], object]) -> Callable[[Secured], object]:
+    return lambda secured: call(_clients(secured).admin())
+
+
+def _delete_topic(admin: AdminClient) -> None:
+    for done in admin.delete_topics([f"{PREFIX}.observations"]).values():
+        done.result()
+
+
+def _alter_lists(admin: AdminClient) -> None:
+    mine = AclBinding(ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, "User:manager", "*", AclOperation.ALL,
+                      AclPermissionType.ALLOW)  # fmt: skip
+    for done in admin.create_acls([mine]).values():
+        done.result()
+
+
+FORGED = {
+    ("producer", "changes"), ("producer", "manifests"), ("producer", "snapshots"), ("producer", "deadletters"),
+    ("worker", "observations"), ("worker", "schemas"), ("reader", "observations"), ("sink", "observations"),
+    ("sink", "changes"), ("manager", "changes"), ("manager", "deadletters"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("user", "topic"), sorted(FORGED))
+def test_nobody_writes_what_is_not_his(secured: Secured, user: str, topic: str) -> None:
+    said = f"User:{user} lacks Write on the topic {PREFIX}.{topic}; .* --operation Write --topic {PREFIX}.{topic} "
+    with secured.as_user(user), pytest.raises(Denied, match=said):
+        _append(secured, topic)
+
+
+@pytest.mark.parametrize(
+    ("user", "words", "lacks", "command"),
+    [
+        ("producer", ["state", "document/d1"], "Read on the topic agents.observations",
+         "--operation Read --topic agents.observations"),
+        ("producer", ["rebuild"], "Read on the topic agents.observations",
+         "--operation Read --topic agents.observations"),
+        ("producer", ["mark", "mine"], "Write on the topic agents.manifests",
+         "--operation Write --topic agents.manifests"),
+        ("reader", ["observe", "document/d1", "fields={}"], "Write on the topic agents.observations",
+         "--operation Write --topic agents.observations"),
+        ("reader", ["worker", "--port", "0"], "Write on every transactional id from refold.agents.fold.",
+         "--operation Write --transactional-id refold.agents.fold. --resource-pattern-type prefixed"),
+        ("reader", ["rewind", "billing", "--to", "now"], "Read on the group billing",
+         "--operation Read --group billing"),
+        ("sink", ["mark", "mine"], "Write on the topic agents.manifests", "--operation Write --topic agents.manifests"),
+        ("reader", ["acl", "check", "--role", "reader", "--principal", "User:reader"], "Describe on the cluster",
+         "--operation Describe --cluster"),
+        ("worker", ["init", "--log", "kafka://{servers}/agents2"], "Describe on the topic TOPIC",
+         "--operation Describe --topic TOPIC"),
+        ("manager", ["acl", "apply", "--role", "worker", "--principal", "User:manager"], "Alter on the cluster",
+         "--operation Alter --cluster"),
+        ("reader", ["state", "document/d1", "--log", "kafka://{servers}/other"],
+         "Describe on the topic other.changes", "--operation Describe --topic other.changes"),
+    ],
+    ids=lambda given: " ".join(given[:2]) if isinstance(given, list) else "",
+)  # fmt: skip
+def test_what_is_denied_names_the_entry_and_the_command(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, words: list[str], lacks: str,
+    command: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    given = [each.format(servers=secured.kafka.bootstrap) if "{servers}" in each else each for each in words]
+    said = secured.ask(user, *given, status=2)
+    # Of several topics that are asked for at once any may be the one that is named.
+    topic = re.search(r"on the topic (agents2\.\w+); ", said)
+    lacks, command = (each.replace("TOPIC", topic[1] if topic else "") for each in (lacks, command))
+    assert f"User:{user} lacks {lacks}; " in said, said
+    granting = f"kafka-acls.sh --bootstrap-server {secured.kafka.bootstrap} --add --allow-principal 'User:{user}'"
+    assert f"{granting} {command} " in said
+    assert said.count("\n") == (2 if words[0] == "worker" else 1)
+
+
+@pytest.mark.parametrize(
+    ("user", "tried", "code"),
+    [
+        *[(user, _administer(_delete_topic), "TOPIC_AUTHORIZATION_FAILED") for user in sorted(USERS)],
+        ("manager", _administer(_alter_lists), "CLUSTER_AUTHORIZATION_FAILED"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_nobody_deletes_topics_or_alters_access_lists(
+    secured: Secured, user: str, tried: Callable[[Secured], object], code: str
+) -> None:
+    with secured.as_user(user), pytest.raises(KafkaException, match=code):
+        tried(secured)
+
+
+def test_doctor_names_the_rights_that_a_role_lacks(secured: Secured) -> None:
+    for user in ("worker", "producer"):
+        assert secured.ask(user, "doctor", "--role", user, "--json")["ok"] is True
+    found = secured.ask("reader", "doctor", "--role", "worker", "--json", status=1)
+    problems = {each["finding"]: each["remedy"] for each in found["findings"] if not each["ok"]}
+    assert [*problems] == [
+        "User:reader lacks Read on the group refold.agents",
+        *(f"User:reader lacks Write on the topic agents.{name}"
+          for name in ("changes", "deadletters", "manifests", "snapshots")),
+    ]  # fmt: skip
+    assert problems["User:reader lacks Read on the group refold.agents"].startswith("an administrator: kafka-acls.sh ")
+
+
+def test_a_wrong_password_is_named_and_not_shown(secured: Secured, tmp_path: Path) -> None:
+    given = (secured.folder / "worker.properties").read_text()
+    password = str(secured.kafka.client_config("worker")["sasl.password"])
+    other = tmp_path / "other.properties"
+    other.write_text(given.replace(password, f"{password[:-1]}x"))
+    with secured.as_user("worker"), pytest.MonkeyPatch.context() as patched:
+        patched.setenv("REFOLD_KAFKA_CONFIG", str(other))
+        with pytest.raises(refold.RefoldError, match=r"(?i)authentication failed.*REFOLD_KAFKA_CONFIG") as refused:
+            refold.open(read_only=True, owner_timeout_s=5)
+    assert password[:-1] not in str(refused.value)
+
+
+def test_without_access_lists_it_says_so(
+    kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REFOLD_LOG", f"kafka://{kafka.bootstrap}/{prefix}")
+    for command in ("check", "apply"):
+        assert run(["acl", command, "--role", "reader", "--principal", "User:x"]) == 2
+        assert "the brokers keep none (authorizer.class.name is not set)" in capsys.readouterr().err
+    assert run(["acl", "check", "--role", "reader", "--principal", "User:x", "--log", "file:x"]) == 2
+    assert "only a log on Kafka has access lists" in capsys.readouterr().err
+
+
+def test_secrets_are_nowhere(secured: Secured) -> None:
+    """Last: in nothing that the tests above printed, logged, exported or ran."""
+    with secured.as_user("worker", keys=True), pytest.MonkeyPatch.context() as patched:
+        patched.setenv("REFOLD_SCHEMA_REGISTRY", f"https://me:{secured.registry_password}@127.0.0.1:1")
+        address, registry = parse_url(secured.url), registry_settings(os.environ)
+        settings = merged(address, None)
+        config = FoldConfig(secured.url, secured.folder, "w", registry=registry, kafka=settings)
+        clients = Clients(settings, PREFIX)
+        with contextlib.closing(KafkaLog(address, config=dict(settings), read_only=True)) as log:
+            shown = [settings, registry, config, clients, log, log.config, address, log.url, vars(log)]
+            secured.said += [f"{each!r} {each}" for each in shown]
+    said = [*secured.said, secured.log.read_text()]
+    heard = "\n".join(said)
+    # It was asked for everything, and said much.
+    assert "refold.streams.log.kafka.clients" in heard
+    assert "sasl.password" in heard
+    assert len(heard) > 100_000
+    for number, secret in enumerate(secured.secrets):
+        assert secret not in heard, f"secret {number}"
+
+
+def test_a_secret_on_a_command_line_would_be_seen() -> None:
+    process = started_command("planted-secret")
+    try:
+        with Watched() as watched:
+            await_true(lambda: any("planted-secret" in each for each in watched.commands))
+    finally:
+        process.kill()
+        process.wait()

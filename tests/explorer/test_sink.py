@@ -1,0 +1,139 @@
+"""`refold sink`, as its users call it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import refold
+from refold.sinks.postgres.sink import PostgresSink
+from refold_tests.command import COMMAND, Done, environment, refold_command
+from refold_tests.postgres import Database
+from refold_tests.tree import ROOT
+
+WAIT_S = 60.0
+SECRET = "s3cret-Pass:w"
+
+
+def observed(path: Path, *limits: int) -> None:
+    with refold.open(f"file:{path}") as log:
+        for limit in limits:
+            log.observe("tool_config/acme", {"rate_limit": limit}, source="deployer")
+        log.flush()
+
+
+def limits_in(database: Database) -> list[Any]:
+    with psycopg.connect(database.url) as connection:
+        return connection.execute("SELECT _entity, _version, rate_limit FROM refold.tool_config").fetchall()
+
+
+def sink(path: Path, *arguments: object, **more: Any) -> Done:
+    return refold_command("sink", *arguments, log=f"file:{path}", **more)
+
+
+def test_once_brings_it_up_and_says_the_cut(postgres_database: Database, tmp_path: Path) -> None:
+    observed(tmp_path / "log", 100, 50)
+    done = sink(tmp_path / "log", "postgres", "--to", postgres_database.url)
+    assert done.status == 0, done.err
+    with refold.open(f"file:{tmp_path / 'log'}", read_only=True) as log:
+        assert str(log.point().cut) in done.out
+    assert limits_in(postgres_database) == [("tool_config/acme", 2, 50)]
+    observed(tmp_path / "log", 75)
+    done = sink(tmp_path / "log", "postgres", more={"REFOLD_SINK_TO": postgres_database.url})
+    assert "1 changes in 1 batches, 0 loads" in done.out
+    assert limits_in(postgres_database) == [("tool_config/acme", 3, 75)]
+
+
+def test_follow_goes_on_until_sigterm(postgres_database: Database, tmp_path: Path) -> None:
+    observed(tmp_path / "log", 100)
+    command = [*COMMAND, "sink", "postgres", "--to", postgres_database.url, "--follow", "--metrics-port", "0"]
+    process = subprocess.Popen(
+        command, env=environment(f"file:{tmp_path / 'log'}"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        found = re.fullmatch(r"metrics on (http://127\.0\.0\.1:\d+/metrics)\n", process.stderr.readline())
+        assert found
+        assert process.stderr.readline() == "postgres: caught up\n"
+        observed(tmp_path / "log", 50)
+        deadline = time.monotonic() + WAIT_S
+        while limits_in(postgres_database) != [("tool_config/acme", 2, 50)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with urllib.request.urlopen(found[1]) as page:
+            said = page.read().decode()
+        assert 'refold_sink_changes_total{log="log",sink="postgres"} 1.0' in said
+        assert 'refold_sink_busy{log="log",sink="postgres"} 0.0' in said
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0
+        assert "cut:1." in out
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    observed(tmp_path / "log", 1)
+    for name, url, said in (
+        ("nowhere", "x", "no sink is called 'nowhere'"),
+        ("postgres", "mysql://x/y", "postgresql://USER@HOST"),
+        ("postgres", f"postgresql://u:{SECRET}@h@x/y", "%40"),
+        ("postgres", f"postgresql://u:{SECRET}@h:99999999/y", "host and port"),
+        ("postgres", f"postgresql://u:{SECRET}@h/y?schema=pg_x", "schema="),
+        ("postgres", f"postgresql://u:{SECRET}@h/y?history=maybe", "yes or no"),
+    ):
+        refused = sink(tmp_path / "log", name, "--to", url).refused()
+        assert said in refused
+        assert SECRET not in refused
+
+
+def test_a_password_is_shown_nowhere(postgres_database: Database, tmp_path: Path, capfd: Any) -> None:
+    observed(tmp_path / "log", 1)
+    place = postgres_database.url.partition("@")[2].partition("/")[0]
+    url = f"postgresql://nobody_there:{SECRET.replace(':', '%3A')}@{place}/{postgres_database.name}"
+    with contextlib.closing(PostgresSink(url)) as opened:
+        for shown in (repr(opened), str(vars(opened)), opened.name):
+            assert SECRET not in shown
+            assert SECRET.replace(":", "%3A") not in shown
+    refused = sink(tmp_path / "log", "postgres", "--to", url, more={"PGPASSWORD": SECRET, "REFOLD_DEBUG": "1"})
+    assert refused.status == 2
+    assert "nobody_there" in refused.err
+    assert SECRET not in refused.err
+
+
+def test_a_store_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    observed(tmp_path / "log", 1)
+    command = [*COMMAND, "sink", "postgres", "--to", f"postgresql://u:{SECRET}@127.0.0.1:1/x", "--follow"]
+    process = subprocess.Popen(command, env=environment(f"file:{tmp_path / 'log'}"), stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        assert said.startswith("postgres: waiting, for the store refuses: PostgreSQL at 127.0.0.1:1/x")
+        assert SECRET not in said
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("missing", ["psycopg"])
+def test_an_extra_that_is_not_installed_is_named(tmp_path: Path, missing: str) -> None:
+    observed(tmp_path / "log", 1)
+    (tmp_path / "hidden").mkdir()
+    text = f'raise ModuleNotFoundError("No module named {missing!r}", name={missing!r})'
+    (tmp_path / "hidden" / f"{missing}.py").write_text(text)
+    path = f"{tmp_path / 'hidden'}:{ROOT / 'src'}"
+    refused = sink(tmp_path / "log", "postgres", "--to", "postgresql://x/y", more={"PYTHONPATH": path}).refused()
+    assert "pip install 'refold[postgres]'" in refused

@@ -1,0 +1,107 @@
+"""Real recorded runs, snapshotted while they were imported: at any point the rebuild is the full replay."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.explorer.cli.main import run
+from refold.reducers.entity import stored_hash, stored_version
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+from refold.streams.digest import root_of
+from refold.streams.rebuild.run import rebuild
+from refold.streams.snapshots import seal
+from refold_tests.command import refold_command
+
+CUTS = 200
+FULL = 10
+PARTS = 4
+EPOCH_RECORDS = 300
+CHANGED_MIN = 200
+
+# One import serves all tests of this file, so xdist gives them to one worker.
+pytestmark = pytest.mark.xdist_group("snapshots-acceptance")
+
+
+@pytest.fixture(scope="module")
+def url(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The log the runs were imported into, in PARTS commands, with epochs sealed between and in the background."""
+    folder = tmp_path_factory.mktemp("snapshots")
+    url = f"file:{folder / 'log'}"
+    lines = gzip.decompress(tau_bench_file.read_bytes()).splitlines(keepends=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", EPOCH_RECORDS)
+        patch.setattr(seal, "CHANGED_MIN", CHANGED_MIN)
+        for part in range(PARTS):
+            path = folder / f"{part}.jsonl"
+            path.write_bytes(b"".join(lines[part::PARTS]))
+            assert run(["import", str(path), "--format", "tau-bench", "--log", url]) == 0
+            assert run(["snapshot", "--log", url]) == 0
+    return url
+
+
+@pytest.fixture
+def log(url: str) -> Iterator[Log]:
+    with refold.open(url, read_only=True) as log:
+        yield log
+
+
+def cut_at(log: Log, offsets: dict[int, int]) -> Cut:
+    """Under every definition of the log."""
+    return Cut(log.port.log_id, offsets, len(log.port.registry), log.port.registry.digest())
+
+
+def random_offsets(log: Log, rng: random.Random) -> dict[int, int]:
+    return {partition: rng.randint(0, end) for partition, end in log.port.ends().items()}
+
+
+def test_at_any_cut_it_is_the_full_replay(log: Log, seed: int) -> None:
+    """FULL full replays give each partition at so many points; any mixture of those is a cut."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    full: dict[int, dict[int, dict[str, bytes]]] = {partition: {} for partition in log.port.ends()}
+    for _ in range(FULL):
+        cut = cut_at(log, random_offsets(log, rng))
+        rebuilt = rebuild(log.port, cut, full=True)
+        assert rebuilt.source()["snapshot_epochs"] == {}
+        for partition, offset in cut.offsets.items():
+            full[partition][offset] = dict(rebuilt.parts[partition].layers.rows())
+    begun = {"base": 0, "delta": 0, "cold": 0}
+    for _ in range(CUTS):
+        cut = cut_at(log, {partition: rng.choice(sorted(each)) for partition, each in full.items()})
+        expected: dict[str, bytes] = {}
+        for partition, offset in cut.offsets.items():
+            expected |= full[partition][offset]
+        found = rebuild(log.port, cut)
+        assert dict(found.rows()) == expected
+        assert found.entities == len(expected)
+        assert found.observations == sum(map(stored_version, expected.values()))
+        assert found.root() == root_of((name, stored_hash(packed)) for name, packed in expected.items())
+        assert found.source()["fallbacks"] == []
+        for part in found.parts.values():
+            if part.epoch is not None:
+                manifest = log.port.snapshots.manifest(part.epoch)
+                begun["base" if manifest.is_base else "delta"] += 1
+                begun["cold"] += bool(manifest.cold)
+    assert min(begun.values()) > CUTS // 10, begun
+
+
+def test_by_the_command_it_is_the_same(url: str, log: Log, seed: int) -> None:
+    for number in range(2):
+        cut = cut_at(log, random_offsets(log, random.Random(seed + number)))
+        found = refold_command("rebuild", "--at", str(cut), "--json", log=url).json
+        full = refold_command("rebuild", "--at", str(cut), "--full", "--json", log=url).json
+        assert found["source"]["snapshot_epochs"]
+        assert full["source"]["snapshot_epochs"] == {}
+        for name in ("cut", "root", "entities", "observations"):
+            assert found[name] == full[name]
+
+
+def test_the_snapshots_verify(url: str) -> None:
+    assert refold_command("verify", "--json", log=url).json["mismatches"] == []

@@ -1,0 +1,113 @@
+"""`refold worker` as a process on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import refold
+from refold.streams.worker.host.web import WebServer
+from refold_tests.brokers import SharedKafka
+from refold_tests.worker_process import Worker, await_true, starting
+
+ENTITIES = [f"document/d{number}" for number in range(24)]
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def url(kafka: SharedKafka, prefix: str) -> str:
+    """A log with a document in most of its partitions."""
+    url = f"kafka://{kafka.bootstrap}/{prefix}"
+    with refold.open(f"{url}?partitions=4") as log:
+        for entity in ENTITIES:
+            log.observe(entity, {"fields": {"a": 1}}, source="one")
+    return url
+
+
+@pytest.fixture
+def start(tmp_path: Path, url: str) -> Iterator[Start]:
+    """Starts a worker by name; all are gone after the test."""
+    with starting(url, tmp_path) as run:
+        yield run
+
+
+def folded(worker: Worker) -> dict[str, Any]:
+    return {number: each["offset"] for number, each in worker.folding.items()}
+
+
+def test_a_worker_folds_answers_and_drains_and_the_next_folds_nothing_twice(start: Start, url: str) -> None:
+    worker = start("one", "--instance", "one")
+    await_true(lambda: worker.is_ready)
+    status, said = worker.get(f"/state/{ENTITIES[0]}")
+    assert (status, said["fields"]["fields"]["value"]) == (200, {"a": 1})
+    assert [row["new"] for row in worker.get(f"/history/{ENTITIES[0]}")[1]] == [1]
+    assert worker.get("/state/document/none")[0] == 404
+    assert sum(folded(worker).values()) == len(ENTITIES)
+    assert worker.get("/health")[1]["healthy"]
+    stands = worker.get("/status")[1]["partitions"].values()
+    assert sum(each["observations"] for each in stands) == len(ENTITIES)
+    assert {(each["lag"], each["late"], each["timeline_complete"]) for each in stands} == {(0, 0, True)}
+    assert worker.stop() == (0, "")
+    again = start("one", "--instance", "one")
+    await_true(lambda: again.is_ready)
+    assert again.stop() == (0, "")
+    with refold.open(url) as log:
+        changes = [(each.entity, each.to_version) for each in log.changes()]
+    assert sorted(changes) == sorted((entity, 1) for entity in ENTITIES)
+
+
+def test_two_workers_answer_for_each_other(start: Start) -> None:
+    workers = [start("one"), start("two")]
+
+    def shared() -> bool:
+        has = [set(folded(each)) for each in workers]
+        is_whole = all(has) and has[0] | has[1] == set("0123") and not has[0] & has[1]
+        return is_whole and all(each.is_ready for each in workers)
+
+    await_true(shared)
+    for worker in workers:
+        for entity in ENTITIES:
+            status, said = worker.get(f"/state/{entity}")
+            assert (status, said["entity"]) == (200, entity)
+    assert [each.stop() for each in workers] == [(0, ""), (0, "")]
+
+
+def test_workers_with_standby_have_every_partition_between_them_twice(start: Start) -> None:
+    workers = [start("one", "--standby"), start("two", "--standby")]
+
+    def states(worker: Worker) -> list[str]:
+        return [each["state"] for each in worker.get("/health")[1]["partitions"].values()]
+
+    await_true(lambda: all(sorted(states(each)) == ["folding"] * 2 + ["standby"] * 2 for each in workers))
+    await_true(lambda: all(each.is_ready for each in workers))
+    assert sum(sum(folded(each).values()) for each in workers) == len(ENTITIES)
+    refused = start("one")
+    assert refused.process.wait(60) == 2
+    assert "--standby" in refused.line()
+    assert [each.stop() for each in workers] == [(0, ""), (0, "")]
+
+
+def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path, url: str) -> None:
+    taken = WebServer("127.0.0.1", 0)
+    port = taken.url.rpartition(":")[2]
+    worker = Worker("--log", url, "--data", tmp_path, "--port", port)
+    try:
+        assert worker.process.wait(60) == 2
+        assert "cannot be used" in worker.first
+        assert "--port" in worker.first
+        assert worker.line() == ""
+    finally:
+        worker.kill()
+        taken.close()
+
+
+def test_an_embedded_log_needs_no_worker(tmp_path: Path) -> None:
+    worker = Worker("--log", f"file:{tmp_path}")
+    try:
+        assert worker.process.wait(60) == 2
+        assert "needs none" in worker.first
+    finally:
+        worker.kill()

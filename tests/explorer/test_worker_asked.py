@@ -1,0 +1,66 @@
+"""What only workers can tell or do, asked for by commands on a log on Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold_tests.brokers import SharedKafka
+from refold_tests.command import Done, refold_command
+from refold_tests.worker_process import Worker, await_true, starting
+
+ENTITIES = [f"document/d{number}" for number in range(24)]
+Start = Callable[..., Worker]
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def url(kafka: SharedKafka, prefix: str) -> str:
+    """A log with documents in its partitions; some changed because of others."""
+    url = f"kafka://{kafka.bootstrap}/{prefix}"
+    with refold.open(f"{url}?partitions=4") as log:
+        causes = [log.observe(entity, {"fields": {"a": 1}}, source="one") for entity in ENTITIES]
+        for entity, cause in zip(ENTITIES, causes[1:], strict=False):
+            log.observe(entity, {"fields": {"a": 2}}, source="two", causes=[cause])
+    return url
+
+
+@pytest.fixture
+def start(tmp_path: Path, url: str) -> Iterator[Start]:
+    """Starts a worker by name; all are gone after the test."""
+    with starting(url, tmp_path) as run:
+        yield run
+
+
+def command(url: str, *arguments: object) -> Done:
+    return refold_command(*arguments, "--log", url)
+
+
+def test_commands_reach_what_workers_keep_and_say_what_to_do_without_them(start: Start, url: str) -> None:
+    alone = command(url, "verify", "--json").json
+    assert alone["ok"]
+    assert "start `refold worker`" in alone["unchecked"][0]
+    state = command(url, "state", ENTITIES[3], "--json").json
+    why = command(url, "why", f"{ENTITIES[3]}.fields", "--json").json
+    assert "no worker" in command(url, "snapshot").refused()
+    workers = [start("one"), start("two")]
+    await_true(lambda: all(each.is_ready for each in workers) and covered(workers))
+    whole = command(url, "verify", "--json").json
+    assert (whole["ok"], whole["unchecked"], whole["root"]) == (True, [], alone["root"])
+    for worker in ((), ("--worker", workers[0].url)):
+        assert command(url, "state", ENTITIES[3], "--json", *worker).json == state
+        assert command(url, "why", f"{ENTITIES[3]}.fields", "--json", *worker).json == why
+    sealed = command(url, "snapshot", "--json", "--worker", workers[1].url).json
+    assert len(sealed["epochs"]) == 4
+    assert all(each["new"] for each in sealed["epochs"])
+    assert command(url, "verify", "--json").json == whole
+    assert "--worker" in command(url, "snapshot", "--worker", "http://127.0.0.1:9").refused()
+
+
+def covered(workers: list[Worker]) -> bool:
+    """Whether each partition is one worker's, and each worker has some."""
+    has = [each.folding for each in workers]
+    return all(has) and sorted(number for each in has for number in each) == list("0123")

@@ -1,0 +1,118 @@
+"""The Dockerfile, without Docker: read step by step, linted, and its build stage carried out as far as it is ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import refold
+from refold.sinks.registry import SINKS
+from refold_tests.charts import CHART, Helm, objects, of_kind, pods
+from refold_tests.kubernetes_tools import hadolint
+from refold_tests.tree import FOLDERS, ROOT, shipped_files
+
+_TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def _steps() -> list[list[tuple[str, str]]]:
+    """Each stage's instructions: what, and with what."""
+    lines = "\n".join(line for line in _TEXT.splitlines() if line.strip() and not line.startswith("#"))
+    stages: list[list[tuple[str, str]]] = []
+    for line in lines.replace("\\\n", " ").splitlines():
+        what, _, given = line.partition(" ")
+        if what == "FROM":
+            stages.append([])
+        stages[-1].append((what, " ".join(given.split())))
+    return stages
+
+
+BUILD, FINAL = _steps()
+
+
+def _given(stage: list[tuple[str, str]], what: str) -> list[str]:
+    return [given for each, given in stage if each == what]
+
+
+def test_the_linter_finds_nothing() -> None:
+    done = subprocess.run([str(hadolint()), str(ROOT / "Dockerfile")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_it_runs_as_nobody_without_a_shell(chart: Helm) -> None:
+    assert _given(FINAL, "ENTRYPOINT") == ['["refold"]']
+    assert _given(FINAL, "CMD") == ['["--help"]']
+    (user,) = _given(FINAL, "USER")
+    uid, gid = user.split(":")
+    last = [what for what, _ in FINAL].index("USER")
+    assert "RUN" not in [what for what, _ in FINAL[last:]]
+    (made,) = _given(FINAL, "RUN")
+    assert f"--gid {gid} refold" in made
+    assert f"--uid {uid} --gid {gid}" in made
+    assert f"--owner {uid} --group {gid} /data" in made
+    ids = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))["podSecurity"]
+    assert ids == {"runAsUser": int(uid), "runAsGroup": int(gid), "fsGroup": int(gid)}
+    worker = of_kind(objects(chart.template({})), "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    assert f"--data={_given(FINAL, 'WORKDIR')[0]}" in worker["args"]
+    for _, pod in pods(objects(chart.template({}))):
+        assert "command" not in pod["spec"]["containers"][0]
+
+
+def test_it_is_of_this_release_and_of_a_python_that_it_runs_on() -> None:
+    assert f"VERSION={refold.__version__}" in _given(FINAL, "ARG")
+    assert f"docker build -t refold:{refold.__version__} ." in _TEXT
+    bases = {given.split()[0] for given in _given(BUILD, "FROM") + _given(FINAL, "FROM")}
+    (base,) = bases
+    found = re.fullmatch(r"python:3\.(\d+)-slim-bookworm", base)
+    assert found
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"Programming Language :: Python :: 3.{found[1]}" in project["classifiers"]
+    extras = next(given for given in _given(BUILD, "ARG")).removeprefix("EXTRAS=").split(",")
+    assert {"kafka", "registry", "s3", *SINKS} & project["optional-dependencies"].keys() <= set(extras)
+
+
+def test_nothing_but_the_sources_is_sent_to_the_builder() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+               if line.startswith("!")}  # fmt: skip
+    copied = {path for given in _given(BUILD, "COPY") for path in given.split()[:-1]}
+    assert copied == allowed
+    assert {*FOLDERS, "src"} <= copied
+    assert "\n*\n" in (ROOT / ".dockerignore").read_text(encoding="utf-8")
+
+
+@pytest.mark.xdist_group("wheel")
+def test_what_is_copied_builds_the_whole_wheel_and_its_command_runs(tmp_path: Path) -> None:
+    """The build stage's COPY and `pip wheel`, in a folder for /build; uncompiled, with the hatchling at hand."""
+    build, wheels, site = tmp_path / "build", tmp_path / "wheels", tmp_path / "site"
+    build.mkdir()
+    for given in _given(BUILD, "COPY"):
+        *sources, _ = given.split()
+        for source in sources:
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, build / source, symlinks=True,
+                                ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+            else:
+                shutil.copy(ROOT / source, build / source)
+    (step,) = (given for given in _given(BUILD, "RUN") if given.startswith("pip wheel"))
+    words = step.replace("/wheels", str(wheels)).split()
+    environment = {**os.environ, "REFOLD_COMPILE": "", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONSAFEPATH": "1"}
+    _run([sys.executable, "-m", *words, "--no-build-isolation", "--quiet"], build, environment)
+    (wheel,) = wheels.glob("refold-*.whl")
+    _run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)],
+         build, environment)  # fmt: skip
+    assert {each for each in shipped_files() if not (site / each).is_file()} == set()
+    said = _run([str(site / "bin" / "refold"), "--version"], tmp_path, {**environment, "PYTHONPATH": str(site)})
+    assert said.strip() == f"refold {refold.__version__}"
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

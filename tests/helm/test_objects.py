@@ -1,0 +1,216 @@
+"""What the rendered objects are to each other, and to the code that runs in them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+from refold.streams.worker import config, emission
+from refold_tests.chart_values import VALUES
+from refold_tests.charts import Helm, Object, Values, objects, of_kind, pods, variables
+from refold_tests.tree import ROOT
+
+SETS = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+
+
+def _matches(selector: Object, labels: Object) -> bool:
+    return bool(selector) and selector.items() <= labels.items()
+
+
+@SETS
+def test_selectors_find_their_own_pods_and_no_others(chart: Helm, values: Values) -> None:
+    found = objects(chart.template(values))
+    every = [(owner, pod) for owner, pod in pods(found)]
+    for each in found:
+        spec = each.get("spec", {})
+        selector = spec.get("selector") or spec.get("podSelector") or {}
+        wanted = selector.get("matchLabels", selector)
+        if not wanted or "kubernetes" in each["apiVersion"]:
+            continue
+        hit = [owner["metadata"]["name"] for owner, pod in every if _matches(wanted, pod["metadata"]["labels"])]
+        if each["kind"] in ("StatefulSet", "Deployment"):
+            assert hit == [each["metadata"]["name"]]
+        else:
+            assert hit, f"{each['kind']} {each['metadata']['name']} finds no pod"
+
+
+@SETS
+def test_every_pod_is_locked_down(chart: Helm, values: Values) -> None:
+    count = 0
+    for owner, pod in pods(objects(chart.template(values))):
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False, owner["kind"]
+        assert spec["enableServiceLinks"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["securityContext"].get("runAsUser", 1) != 0
+        (container,) = spec["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert "memory" in container["resources"]["limits"]
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        count += 1
+    assert count
+
+
+@SETS
+def test_what_is_mounted_is_there_and_what_is_written_is_a_volume(chart: Helm, values: Values) -> None:
+    for owner, pod in pods(objects(chart.template(values))):
+        (container,) = pod["spec"]["containers"]
+        claims = [each["metadata"]["name"] for each in owner["spec"].get("volumeClaimTemplates", [])]
+        volumes = [each["name"] for each in pod["spec"]["volumes"]] + claims
+        mounts = {each["name"]: each for each in container["volumeMounts"]}
+        assert sorted(volumes) == sorted(mounts)
+        assert mounts["tmp"]["mountPath"] == variables(pod)["HOME"] == "/tmp"
+        for name, mount in mounts.items():
+            is_secret = any(each["name"] == name and ("secret" in each or "configMap" in each)
+                            for each in pod["spec"]["volumes"])  # fmt: skip
+            assert mount.get("readOnly", False) is is_secret
+
+
+@SETS
+def test_probes_ask_ports_that_are_there(chart: Helm, values: Values) -> None:
+    for owner, pod in pods(objects(chart.template(values))):
+        (container,) = pod["spec"]["containers"]
+        ports = {each["name"]: each["containerPort"] for each in container.get("ports", [])}
+        probes = {name: container[name] for name in PROBES if name in container}
+        if owner["kind"] in ("StatefulSet", "Deployment"):
+            assert {"startupProbe", "livenessProbe"} <= probes.keys()
+        for probe in probes.values():
+            assert (probe.get("httpGet") or probe["tcpSocket"])["port"] in ports
+        if ports:
+            (port,) = ports.values()
+            assert [each for each in container["args"] if each.endswith(f"port={port}")]
+
+
+def test_a_workers_probes_ask_its_pages(chart: Helm) -> None:
+    worker = of_kind(objects(chart.template({})), "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    source = (ROOT / "streams" / "worker" / "host" / "web.py").read_text(encoding="utf-8")
+    pages = set(re.findall(r'first == "(\w+)" and not rest', source))
+    asked = {name: worker[name]["httpGet"]["path"] for name in PROBES}
+    assert asked == {"startupProbe": "/health", "livenessProbe": "/health", "readinessProbe": "/ready"}
+    assert {path.strip("/") for path in asked.values()} | {"metrics"} <= pages
+
+
+@SETS
+def test_grace_covers_a_drain(chart: Helm, values: Values) -> None:
+    """A transaction under way at SIGTERM takes its whole time at worst, its abort comes on top, then the session of
+    whoever waits for the group."""
+    drain_s = config.TRANSACTION_MS / 1000 + emission._ABORT_S + config.SESSION_MS / 1000
+    for owner, pod in pods(objects(chart.template(values))):
+        if owner["kind"] in ("StatefulSet", "Deployment"):
+            assert pod["spec"]["terminationGracePeriodSeconds"] >= drain_s
+
+
+@SETS
+def test_a_service_and_a_budget_stand_behind_workers(chart: Helm, values: Values) -> None:
+    found = objects(chart.template(values))
+    worker, service = of_kind(found, "StatefulSet"), of_kind(found, "Service")
+    assert worker["spec"]["serviceName"] == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None"
+    budgets = [each for each in found if each["kind"] == "PodDisruptionBudget"]
+    enabled = values.get("workers", {}).get("podDisruptionBudget", {}).get("enabled", True)
+    assert len(budgets) == enabled
+    for each in budgets:
+        assert each["spec"]["selector"] == worker["spec"]["selector"]
+
+
+def test_tables_are_on_volumes_or_in_the_pod(chart: Helm) -> None:
+    kept = of_kind(objects(chart.template({})), "StatefulSet")["spec"]
+    assert kept["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "20Gi"
+    gone = of_kind(objects(chart.template(VALUES["ephemeral"])), "StatefulSet")["spec"]
+    assert "volumeClaimTemplates" not in gone
+    assert {"name": "data", "emptyDir": {"sizeLimit": "40Gi"}} in gone["template"]["spec"]["volumes"]
+
+
+def test_the_topics_job_runs_before_and_needs_nothing_of_the_release(chart: Helm) -> None:
+    """A hook before an installation is there alone: an account or a policy of the release would not be."""
+    found = objects(chart.template(VALUES["network-policy"]))
+    job = of_kind(found, "Job")
+    assert job["metadata"]["annotations"]["was/hook"] == "pre-install,pre-upgrade"
+    assert job["spec"]["template"]["spec"]["serviceAccountName"] == "default"
+    policy = of_kind(found, "NetworkPolicy", "-topics")
+    assert policy["metadata"]["annotations"]["was/hook"] == "pre-install,pre-upgrade"
+    weights = [int(each["metadata"]["annotations"]["helm.sh/hook-weight"]) for each in (policy, job)]
+    assert weights == sorted(weights)
+    assert weights[0] < weights[1]
+
+
+def test_components_connect_as_they_are_told(chart: Helm) -> None:
+    found = objects(chart.template(VALUES["sasl"]))
+    by = {owner["kind"]: variables(pod) for owner, pod in pods(found)}
+    assert by["StatefulSet"]["REFOLD_KAFKA_SASL_USERNAME"] == "fold"
+    assert by["StatefulSet"]["REFOLD_KAFKA_SASL_PASSWORD"] == {
+        "secretKeyRef": {"name": "kafka-user", "key": "password"}
+    }
+    assert by["Job"]["REFOLD_KAFKA_CONFIG"] == "/etc/refold/kafka/client.properties"
+    assert not [name for name in by["Job"] if name.startswith("REFOLD_KAFKA_SASL")]
+
+
+def test_keys_are_only_where_they_are_needed(chart: Helm) -> None:
+    found = objects(chart.template({**VALUES["retention"], "sinks": VALUES["otlp"]["sinks"] + [
+        {**VALUES["postgres"]["sinks"][0]}]}))  # fmt: skip
+    having = {owner["metadata"]["name"] for owner, pod in pods(found) if "REFOLD_MASTER_KEY" in variables(pod)}
+    assert having == {"demo-refold-retention", "demo-refold-sink-traces"}
+
+
+def test_sinks_are_one_each(chart: Helm) -> None:
+    for each in objects(chart.template(VALUES["parquet"])):
+        if each["kind"] == "Deployment":
+            assert each["spec"]["replicas"] == 1
+            assert each["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_a_sink_has_a_volume_where_it_asks_for_one(chart: Helm) -> None:
+    found = objects(chart.template(VALUES["otlp"]))
+    claim = of_kind(found, "PersistentVolumeClaim")
+    assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
+    volumes = {each["name"]: each for each in of_kind(found, "Deployment")["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["data"] == {"name": "data", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}
+    given = of_kind(objects(chart.template(VALUES["parquet"])), "Deployment", "lake-2")["spec"]["template"]["spec"]
+    assert {"name": "data", "persistentVolumeClaim": {"claimName": "lake"}} in given["volumes"]
+
+
+def test_a_policy_lets_out_what_is_named(chart: Helm) -> None:
+    found = objects(chart.template(VALUES["network-policy"]))
+    policies = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"] == "NetworkPolicy"}
+    every = {pod["metadata"]["name"] if "name" in pod["metadata"] else owner["metadata"]["name"]
+             for owner, pod in pods(found)}  # fmt: skip
+    assert policies.keys() == every
+    for name, spec in policies.items():
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+        assert all(rule.get("to") and rule.get("ports") for rule in spec["egress"]), name
+        ports = {port["port"] for rule in spec["egress"] for port in rule["ports"]}
+        wanted = {53, 9093, 8081} | ({6066} if name != "demo-refold-topics" else set())
+        assert ports == wanted | ({5432} if name == "demo-refold-sink-analytics" else set())
+        if name not in ("demo-refold-worker", "demo-refold-sink-analytics", "demo-refold-sink-traces"):
+            assert spec["ingress"] == []
+
+
+def test_monitors_and_rules(chart: Helm) -> None:
+    found = objects(chart.template(VALUES["monitoring"]))
+    monitor = of_kind(found, "ServiceMonitor")
+    service = of_kind(found, "Service")
+    assert _matches(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"])
+    assert monitor["spec"]["endpoints"] == [{"port": "pages", "path": "/metrics", "interval": "15s"}]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    rules = of_kind(found, "PrometheusRule")["spec"]
+    assert rules == yaml.safe_load((ROOT / "monitoring" / "alerts.yml").read_text(encoding="utf-8"))
+    board = of_kind(found, "ConfigMap")["data"]["refold.json"]
+    assert json.loads(board) == json.loads((ROOT / "monitoring" / "dashboard.json").read_text(encoding="utf-8"))
+    sinks = of_kind(found, "PodMonitor")["spec"]
+    assert sinks["podMetricsEndpoints"][0]["port"] == "metrics"
+
+
+def test_names_of_long_releases_fit(chart: Helm) -> None:
+    long: Object = {"nameOverride": "n" * 40, "sinks": VALUES["postgres"]["sinks"], "retention": {"enabled": True}}
+    for each in objects(chart.template(long)):
+        limit = 52 if each["kind"] in ("CronJob", "StatefulSet") else 63
+        assert len(each["metadata"]["name"]) <= limit
+        assert all(len(value) <= 63 for value in each["metadata"]["labels"].values())

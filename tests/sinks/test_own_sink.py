@@ -1,0 +1,82 @@
+"""A sink of a user's own, docs/examples/sqlite_sink.py, held to what every sink must do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from refold.avro.errors import InputError
+from refold.sinks.port import Sink
+from refold.sinks.registry import open_sink
+from refold.streams.cut import parse_cut
+from refold_tests.sink_conformance import Held, SinkConformance, Store
+from refold_tests.sink_logs import SinkLog
+from refold_tests.tree import ROOT
+
+EXAMPLES = ROOT / "docs" / "examples"
+
+
+class SqliteStore(Store):
+    name = "sqlite_sink:open_sink"
+
+    def __init__(self, folder: Path) -> None:
+        self.url = str(folder / "held.db")
+
+    def open(self) -> Sink:
+        found = open_sink(self.name, self.url)
+        assert isinstance(found, Sink)
+        return found
+
+    def held(self) -> Held:
+        with contextlib.closing(sqlite3.connect(self.url)) as database:
+            (cut,) = database.execute("SELECT cut FROM position").fetchone()
+            states = {
+                entity: (version, state_hash, json.loads(fields), json.loads(links))
+                for entity, version, state_hash, fields, links in database.execute(
+                    "SELECT entity, version, state_hash, fields, links FROM state"
+                )
+            }
+            history = [
+                (*head, *(None if each is None else json.loads(each) for each in shown), observation)
+                for *head, key, old, new, observation in (
+                    (row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7])
+                    for row in database.execute("SELECT * FROM history")
+                )
+                for shown in [(key, old, new)]
+            ]
+        return Held(parse_cut(cut), states, [tuple(each) for each in history])
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        with contextlib.closing(sqlite3.connect(self.url, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("ROLLBACK")
+
+
+class TestOwnSink(SinkConformance):
+    @pytest.fixture
+    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+        monkeypatch.syspath_prepend(EXAMPLES)
+        path = os.pathsep.join(filter(None, (str(EXAMPLES), os.environ.get("PYTHONPATH"))))
+        monkeypatch.setenv("PYTHONPATH", path)
+        return SqliteStore(tmp_path)
+
+    @pytest.fixture
+    def followed(self, file_log: SinkLog) -> SinkLog:
+        return file_log
+
+
+def test_a_sink_that_is_not_there_is_said_to_be() -> None:
+    with pytest.raises(InputError, match="no sink is called 'nowhere'"):
+        open_sink("nowhere", "x")
+    with pytest.raises(InputError, match="PYTHONPATH"):
+        open_sink("no_such_module:open_sink", "x")
+    with pytest.raises(InputError, match="PYTHONPATH"):
+        open_sink("json:no_such_function", "x")

@@ -1,0 +1,90 @@
+"""The PostgreSQL sink on a real server: the contract on both backends, and what is its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from refold.testing.postgres import Postgres
+from refold_tests.postgres import Database
+from refold_tests.postgres_store import PostgresStore
+from refold_tests.sink_conformance import ServedConformance, SinkConformance, Store
+from refold_tests.sink_logs import SinkLog
+
+LIMIT = 'ALTER ROLE "{0}" CONNECTION LIMIT {1}'
+READ_ONLY = 'ALTER ROLE "{0}" SET default_transaction_read_only = {1}'
+
+
+class DatabaseStore(PostgresStore):
+    """In a database of the run's server."""
+
+    def __init__(self, database: Database, followed: SinkLog) -> None:
+        super().__init__(database.url, followed)
+        self.database = database
+        self.refusal = LIMIT.format(database.name, 0), LIMIT.format(database.name, -1)
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        refuse, allow = self.refusal
+        with self.database.admin() as admin:
+            admin.execute(refuse)
+            self.database.disconnect()
+        try:
+            yield
+        finally:
+            with self.database.admin("postgres") as admin:
+                admin.execute(allow)
+            self.database.disconnect()
+
+
+class OwnServerStore(PostgresStore):
+    """On a server of the test's own."""
+
+    def __init__(self, server: Postgres, followed: SinkLog) -> None:
+        super().__init__(server.url, followed)
+        self._server = server
+
+    def restart(self) -> None:
+        self._server.restart()
+
+    def refusing(self) -> contextlib.AbstractContextManager[None]:
+        raise NotImplementedError
+
+
+class TestOnFile(SinkConformance):
+    @pytest.fixture
+    def followed(self, file_log: SinkLog) -> SinkLog:
+        return file_log
+
+    @pytest.fixture
+    def store(self, postgres_database: Database, followed: SinkLog) -> Store:
+        return DatabaseStore(postgres_database, followed)
+
+
+class TestOnKafka:
+    """What depends on the log, too."""
+
+    test_after_every_turn = SinkConformance.test_it_is_the_log_after_every_turn
+    test_a_new_definition = SinkConformance.test_a_new_definition_is_taken_up
+    test_killed = SinkConformance.test_killed_at_any_moment
+    test_two = SinkConformance.test_two_that_follow_at_once
+
+    @pytest.fixture
+    def followed(self, kafka_log: SinkLog) -> SinkLog:
+        return kafka_log
+
+    @pytest.fixture
+    def store(self, postgres_database: Database, followed: SinkLog) -> Store:
+        return DatabaseStore(postgres_database, followed)
+
+
+class TestOwnServer(ServedConformance):
+    @pytest.fixture
+    def followed(self, file_log: SinkLog) -> SinkLog:
+        return file_log
+
+    @pytest.fixture
+    def store(self, own_postgres: Postgres, followed: SinkLog) -> Store:
+        return OwnServerStore(own_postgres, followed)

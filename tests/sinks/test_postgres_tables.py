@@ -1,0 +1,195 @@
+"""What stands in PostgreSQL: native columns, how they grow, odd names, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import refold
+from refold.avro.definition import TypeDefinition, parse
+from refold.sinks.port import SinkBusy, SinkRefused
+from refold.sinks.postgres.columns import column_name, table_name
+from refold.sinks.postgres.sink import PostgresSink
+from refold.sinks.run import Watch, keep_up
+from refold.streams.client import Log
+from refold_tests.postgres import Database
+
+LATEST = {"refold.reducer": "latest"}
+LONG = "a_name_that_is_much_longer_than_the_sixty_three_bytes_that_postgresql_has_for_it"
+ENUM = {"type": "enum", "name": "Colour", "symbols": ["red", "green"]}
+FIELDS: dict[str, Any] = {
+    "yes": "boolean",
+    "small": "int",
+    "large": "long",
+    "share": "double",
+    "text": "string",
+    "colour": ENUM,
+    "raw": "bytes",
+    "price": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+    "key": {"type": "string", "logicalType": "uuid"},
+    "day": {"type": "int", "logicalType": "date"},
+    "hour": {"type": "long", "logicalType": "time-micros"},
+    "at": {"type": "long", "logicalType": "timestamp-millis"},
+    "local": {"type": "long", "logicalType": "local-timestamp-micros"},
+    "json": {"type": "string", "logicalType": "refold-json"},
+    "blob": ["null", "string", "refold.Blob"],
+    "list": {"type": "array", "items": "string"},
+    "version": "string",
+    "_entity": "string",
+    "xmin": "string",
+    "Upper": "string",
+    LONG: "string",
+}
+KEY = "0f8fad5b-d9cb-469f-a165-70867728950e"
+AT = dt.datetime(2026, 11, 22, 1, 2, 3, 4000, tzinfo=dt.UTC)
+
+
+def made(fields: dict[str, Any], name: str = "thing", **reducers: str) -> TypeDefinition:
+    listed = [
+        {"name": each, "type": node, "refold.reducer": reducers.get(each, "latest")} for each, node in fields.items()
+    ]
+    return parse({"type": "record", "name": name, "namespace": "refold.types", "fields": listed})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    with refold.open(f"file:{tmp_path / 'log'}") as opened:
+        yield opened
+
+
+@pytest.fixture
+def keep(log: Log, postgres_database: Database) -> Callable[..., list[Any]]:
+    """Brings the sink up, and asks for some rows."""
+
+    def run(query: str = "", options: str = "") -> list[Any]:
+        log.flush()
+        with contextlib.closing(PostgresSink(postgres_database.url + options)) as sink:
+            keep_up(log.port, sink, follow=False, stop=threading.Event())
+        with psycopg.connect(postgres_database.url) as connection:
+            return connection.execute(query.encode()).fetchall() if query else []
+
+    return run
+
+
+def test_every_kind_of_field_has_a_column_of_its_own_kind(log: Log, keep: Callable[..., list[Any]]) -> None:
+    log.register(made(FIELDS))
+    blob = log.put_blob(b"much", "text/plain")
+    awkward = 'tab\t line\n back\\ \\N "quoted" nul\0 \U0001f600'
+    log.observe("thing/1", {
+        "yes": True, "small": -5, "large": 2**63 - 1, "share": 0.1, "text": awkward, "colour": "green",
+        "raw": b"\0\xff", "price": "-12.5", "key": KEY, "day": dt.date(2026, 11, 22), "hour": dt.time(1, 2, 3, 4),
+        "at": AT, "local": AT.replace(tzinfo=None), "json": {"a": [1, 0.5, None, "\\u0000 \0"]}, "blob": blob,
+        "list": ["x", awkward], "version": "v", "_entity": "mine", "xmin": "x", "Upper": "U", LONG: "long",
+    })  # fmt: skip
+    log.observe("thing/2", {"price": 3}, source="a")
+    plain = "yes, small, large, share, text, colour, raw, price, key, day, hour, at, local, json, blob, list, version"
+    odd = ", ".join(f'"{column_name(each)}"' for each in ("_entity", "xmin", "Upper", LONG))
+    (one,) = keep(f"SELECT {plain}, {odd} FROM refold.thing WHERE _entity = 'thing/1'")
+    shown = awkward.replace("\0", "\u2400")
+    assert str(one[8]) == KEY
+    assert one[:8] == (True, -5, 2**63 - 1, 0.1, shown, "green", b"\0\xff", Decimal("-12.5"))
+    assert one[9:13] == (dt.date(2026, 11, 22), dt.time(1, 2, 3, 4), AT, AT.replace(tzinfo=None))
+    assert one[13] == {"a": [1, 0.5, None, "\\u0000 \u2400"]}
+    assert one[14] == {"$blob": {"hash": blob.hash.hex(), "size": 4, "media_type": "text/plain"}}
+    assert one[15:] == (["x", shown], "v", "mine", "x", "U", "long")
+    assert keep("SELECT price, yes FROM refold.thing WHERE _entity = 'thing/2'") == [(Decimal(3), None)]
+    ((place, state_hash),) = keep("SELECT _recorded_at, _state_hash FROM refold.thing WHERE _entity = 'thing/2'")
+    assert place.tzinfo is not None
+    assert state_hash.hex() == log.state("thing/2").state_hash
+
+
+def test_columns_grow_with_their_type_and_stay(log: Log, keep: Callable[..., list[Any]]) -> None:
+    kinds = (
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'refold.thing'::regclass "
+        "AND attnum > 0 AND NOT attisdropped AND attname NOT LIKE '\\_%'"
+    )
+    log.register(made({"count": "int", "gone": "string"}))
+    log.observe("thing/1", {"count": 5, "gone": "x"})
+    assert keep(kinds) == [("count", "integer"), ("gone", "text")]
+    log.register(made({"count": "long", "more": "string"}))
+    log.observe("thing/1", {"count": 2**40, "more": "y"})
+    assert keep(kinds) == [("count", "bigint"), ("gone", "text"), ("more", "text")]
+    assert keep("SELECT count, gone, more FROM refold.thing") == [(2**40, None, "y")]
+    log.register(made({"count": "long", "more": "string", "gone": "string"}, count="sum"))
+    assert keep("SELECT count, gone, more FROM refold.thing") == [(2**40 + 5, "x", "y")]
+    log.register(made({"count": "long", "more": "string"}))  # a numeric holds every bigint
+    assert dict(keep(kinds))["count"] == "numeric"
+    log.register(made({"count": "long", "more": "string"}, more="count"))
+    with pytest.raises(SinkRefused, match=r"thing\.more is bigint now.*is text: rename or drop that column"):
+        keep()
+
+
+def test_a_table_of_somebody_elses_is_not_touched(
+    log: Log, keep: Callable[..., list[Any]], postgres_database: Database
+) -> None:
+    with psycopg.connect(postgres_database.url) as connection:
+        connection.execute("CREATE TABLE public.tool_config (mine text)")
+    log.observe("tool_config/acme", {"rate_limit": 5})
+    with pytest.raises(SinkRefused, match="there is a table tool_config that refold did not make"):
+        keep(options="?schema=public")
+    assert keep("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(1,)]
+
+
+def test_odd_schemas_and_types(log: Log, keep: Callable[..., list[Any]]) -> None:
+    log.register(made({"a": "int"}, "refold_position"))
+    log.register(made({"a": "int"}, LONG))
+    log.observe("refold_position/1", {"a": 1})
+    log.observe(f"{LONG}/1", {"a": 2})
+    schema = 'a "schema"; DROP'
+    keep(options="?schema=a%20%22schema%22%3B%20DROP&history=no")
+    for name, value in (("refold_position", 1), (LONG, 2)):
+        quoted = schema.replace('"', '""')
+        assert keep(f'SELECT a FROM "{quoted}"."{table_name(name)}"', "?schema=a%20%22schema%22%3B%20DROP") == [
+            (value,)
+        ]
+    assert len({table_name(LONG), table_name(f"{LONG}x"), table_name("refold_position")}) == 3
+
+
+def test_a_user_without_rights_is_told_which(
+    log: Log, keep: Callable[..., list[Any]], postgres_database: Database
+) -> None:
+    log.observe("tool_config/acme", {"rate_limit": 5})
+    with postgres_database.admin() as admin:
+        admin.execute(f'ALTER DATABASE "{postgres_database.name}" OWNER TO admin')
+    with pytest.raises(SinkRefused, match=r"permission denied.*42501.*docs/SINKS\.md"):
+        keep()
+
+
+@pytest.mark.parametrize("state", ["53100", "53300", "57P03", "25006", "40001"])
+def test_what_passes_is_waited_for(
+    log: Log, keep: Callable[..., list[Any]], postgres_database: Database, state: str
+) -> None:
+    """A full disk among them: what the server raises is raised by a trigger here."""
+    log.observe("tool_config/acme", {"rate_limit": 5})
+    keep()
+    with psycopg.connect(postgres_database.url) as connection:
+        connection.execute(f"""
+            CREATE FUNCTION refold.refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$;
+            CREATE TRIGGER refuse BEFORE UPDATE ON refold.refold_position EXECUTE FUNCTION refold.refuse();
+        """)  # fmt: skip
+    log.observe("tool_config/acme", {"rate_limit": 6})
+    log.flush()
+    stop = threading.Event()
+    refused: list[Exception] = []
+
+    def refuse(error: Exception, _: float) -> None:
+        refused.append(error)
+        stop.set()
+
+    with contextlib.closing(PostgresSink(postgres_database.url)) as sink:
+        keep_up(log.port, sink, follow=False, stop=stop, watch=Watch(refused=refuse))
+    assert isinstance(refused[0], SinkBusy)
+    with psycopg.connect(postgres_database.url) as connection:
+        assert connection.execute("SELECT rate_limit FROM refold.tool_config").fetchall() == [(5,)]
+        connection.execute("DROP TRIGGER refuse ON refold.refold_position")
+        connection.commit()
+    assert keep("SELECT rate_limit FROM refold.tool_config") == [(6,)]

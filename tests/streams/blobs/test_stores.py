@@ -1,0 +1,195 @@
+"""What is promised of every store of contents (streams/blobs/store.py), on a folder, on S3 and in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from refold.avro.blob import EXPIRED
+from refold.avro.errors import CorruptionError, InputError
+from refold.streams.blobs.objects import REMOVING, BlobObjects
+from refold.streams.blobs.store import ContentStore
+from refold.streams.blobs.url import open_store, store_url
+from refold.streams.objects.port import Objects
+from refold.streams.objects.remote import RemoteObjects
+
+Opened = Callable[[], ContentStore]
+LATER_MS = time.time_ns() // 1_000_000 + 3_600_000
+CONTENTS = [b"content %d" % each for each in range(70)]
+S3_CONTENTS = 10
+
+
+def named(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+@pytest.fixture(params=["file", "memory", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return (tmp_path / "contents").as_uri()
+    place = request.getfixturevalue("bucket") if request.param == "s3" else uuid.uuid4().hex
+    return f"{request.param}://{place}/contents"
+
+
+def test_a_content_is_there_for_everybody_when_it_is_put(url: str) -> None:
+    store = open_store(url)
+    for content in (b"", b"x", b"y" * 300_000):
+        store.put(named(content), content)
+        store.put(named(content), content)
+        other = open_store(url)
+        assert other.get(named(content)) == content
+        assert other.size(named(content)) == len(content)
+    assert (store.get(named(b"z")), store.size(named(b"z")), store.has(named(b"z"))) == (None, None, False)
+
+
+def test_what_is_there_is_listed(url: str) -> None:
+    store = open_store(url)
+    before_ms = time.time_ns() // 1_000_000 - 2_000
+    for content in CONTENTS[:S3_CONTENTS]:
+        store.put(named(content), content)
+    found = [*store.stored()]
+    assert {each.digest: each.size for each in found} == {named(each): len(each) for each in CONTENTS[:S3_CONTENTS]}
+    assert all(before_ms < each.put_ms < LATER_MS for each in found)
+
+
+def test_a_damaged_content_is_named_and_never_given(url: str) -> None:
+    store = open_store(url)
+    store.put(named(b"good"), b"good")
+    digits = named(b"good").hex()
+    if url.startswith("file:"):
+        (Path(url.removeprefix("file://")) / digits[:2] / digits).write_bytes(b"evil")
+    else:
+        RemoteObjects(url).put(f"{digits[:2]}/{digits}", b"evil")
+    with pytest.raises(CorruptionError, match=digits):
+        store.get(named(b"good"))
+
+
+def test_what_expired_is_told_from_what_is_lost(url: str) -> None:
+    store = open_store(url)
+    contents = CONTENTS[:S3_CONTENTS] if url.startswith("s3") else CONTENTS
+    for content in contents:
+        store.put(named(content), content)
+    kept, lost = named(CONTENTS[0]), named(b"never put")
+    removed = store.remove([named(each) for each in contents[1:]] + [lost], LATER_MS)
+    assert (removed.contents, removed.left) == (len(contents) - 1, 0)
+    assert removed.bytes == sum(map(len, contents[1:]))
+    other = open_store(url)
+    assert other.get(kept) == CONTENTS[0]
+    assert not other.has_expired(lost)
+    assert all(other.get(named(each)) is None and other.has_expired(named(each)) for each in contents[1:])
+    store.put(named(CONTENTS[1]), CONTENTS[1])
+    assert other.get(named(CONTENTS[1])) == CONTENTS[1]
+
+
+def test_what_is_handed_on_as_expired_is_remembered_so(url: str) -> None:
+    store = open_store(url)
+    store.put(named(b"gone elsewhere"), EXPIRED)
+    assert store.get(named(b"gone elsewhere")) is None
+    assert store.has_expired(named(b"gone elsewhere"))
+
+
+def test_garbage_is_removed_without_a_word(url: str) -> None:
+    store = open_store(url)
+    store.put(named(b"a"), b"a")
+    assert store.remove([named(b"a")], LATER_MS, is_expiry=False).contents == 1
+    assert not store.has(named(b"a"))
+
+
+def test_what_was_put_since_stays(url: str) -> None:
+    store = open_store(url)
+    store.put(named(b"a"), b"a")
+    removed = store.remove([named(b"a")], time.time_ns() // 1_000_000 - 60_000)
+    assert (removed.contents, removed.left) == (0, 1)
+    assert store.get(named(b"a")) == b"a"
+
+
+class _Slow(RemoteObjects):
+    """Stops before each content that it removes."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def delete(self, name: str) -> None:
+        if not name.startswith(REMOVING):
+            self.reached.set()
+            assert self.go_on.wait(60)
+        super().delete(name)
+
+
+@pytest.mark.parametrize("url", ["memory", "s3"], indirect=True)
+def test_who_puts_what_is_being_removed_has_it_there_in_the_end(url: str) -> None:
+    """The remover looked before the put, and deletes after it."""
+    open_store(url).put(named(b"a"), b"a")
+    slow = _Slow(url)
+    remover = threading.Thread(target=lambda: BlobObjects(slow).remove([named(b"a")], LATER_MS))
+    remover.start()
+    assert slow.reached.wait(60)
+    waits = threading.Event()
+
+    def wait(seconds: float) -> None:
+        waits.set()
+        time.sleep(0.01)
+
+    putting = BlobObjects(RemoteObjects(url), wait=wait)
+    putter = threading.Thread(target=lambda: putting.put(named(b"a"), b"a"))
+    putter.start()
+    assert waits.wait(60)
+    open_store(url).put(named(b"another"), b"another")  # nobody waits who puts something else
+    slow.go_on.set()
+    for each in (remover, putter):
+        each.join()
+    assert open_store(url).get(named(b"a")) == b"a"
+    assert [*RemoteObjects(url).names(REMOVING)] == []
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_what_a_killed_remover_left_holds_nobody_up_for_long(url: str) -> None:
+    objects: Objects = RemoteObjects(url)
+    objects.put(f"{REMOVING}/left", named(b"b") + named(b"a"))
+    clock = [0.0]
+
+    def wait(seconds: float) -> None:
+        clock[0] += seconds
+
+    BlobObjects(objects, now_s=lambda: clock[0], wait=wait).put(named(b"a"), b"a")
+    assert clock[0] >= 150
+    assert [*objects.names(REMOVING)] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("file:///a b", "file:///a%20b"),
+        ("file:///a%20b", "file:///a%20b"),
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+        ("memory://x", "memory://x"),
+    ],
+)
+def test_a_stores_url_is_kept_in_one_form(given: str, kept: str) -> None:
+    assert store_url(given) == store_url(kept) == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("s3://", "s3://BUCKET/PREFIX"),
+        ("file:relative", "file:///PATH"),
+        ("folder", "file:///PATH"),
+        ("s3://key:secret@bucket/x", "AWS_SECRET_ACCESS_KEY"),
+        ("s3://bucket/x?secret=hidden", "and no more"),
+        ("simplecache::s3://bucket", "file:///PATH"),
+    ],
+)
+def test_a_url_that_is_none_is_refused_and_not_repeated_with_its_secrets(given: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        store_url(given)
+    assert "secret@" not in str(caught.value)
+    assert "hidden" not in str(caught.value)

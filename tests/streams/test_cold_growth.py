@@ -1,0 +1,26 @@
+"""Spans of closed entities stay few, however many bases were sealed: a lookup reads a record of each."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from refold.streams.snapshots import seal
+from refold.streams.snapshots.seal import Sealer
+from refold_tests.sealing import MemoryStore, Table
+
+
+def test_the_cold_spans_of_one_month_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    monkeypatch.setattr("refold_tests.sealing.MONTH_MICROS", 1)
+    table, store = Table(random.Random(1), 1), MemoryStore()
+    sealer = Sealer(store, bytes(16), 1)
+    manifest = sealer.seal(table.view())
+    for number in range(150 * 25):
+        table._names = [f"run/{number}"]
+        table.change(1.0)
+        if number % 25 == 24:
+            manifest = sealer.seal(table.view())
+    assert len(manifest.index) <= 12
+    assert len(manifest.cold) <= 12

@@ -1,0 +1,195 @@
+"""Garbage of snapshots: what is kept can be read, what nobody can need is gone, whatever ends in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from refold.streams.log.file.snapshots import FileSnapshotStore
+from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.database import Database
+from refold.streams.snapshots import cold, seal
+from refold.streams.snapshots.garbage import GRACE_MS
+from refold.streams.snapshots.ladder import DAY_MS, HOUR_MS, MONTH_MS
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.store import Pin, Tomb
+from refold_tests.opening import PARTITIONS
+from refold_tests.world import World, offsets
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.create(tmp_path / "store") as found:
+        yield found
+
+
+def world_of(rng: random.Random, database: Database) -> World:
+    return World(rng, lambda: FileSnapshotStore(database, PARTITIONS))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_is_kept_can_be_read_and_nothing_else_stays(
+    database: Database, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed + number)
+    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    monkeypatch.setattr(cold, "BUCKET_SLOTS", 64)
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", rng.choice((1, 2_000)))
+    monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 2)
+    monkeypatch.setattr("refold.streams.log.file.snapshots.REMOVED_AT_ONCE", 3)
+    monkeypatch.setattr("refold.streams.log.file.snapshots.COMPACTED_BYTES", rng.choice((1, 1 << 30)))
+    world = world_of(rng, database)
+    for _ in range(25):
+        for _ in range(rng.choice((1, 4))):
+            world.step()
+        world.collect()
+        world.assert_readable()
+    world.assert_readable(1_000)
+    world.now_ms += MONTH_MS + DAY_MS
+    world.collect()
+    world.now_ms += GRACE_MS
+    world.collect()
+    world.assert_readable()
+    assert list(world.store.tombs()) == []
+    assert all(len(world.store.epochs(each)) <= 2 + len(world.pinned) for each in range(PARTITIONS))
+
+
+def test_what_becomes_slower_is_told_as_it_is(database: Database, seed: int) -> None:
+    rng = random.Random(seed)
+    told = 0
+    for _ in range(5):
+        world = world_of(rng, database)
+        world.tables = world.tables[:1]
+        for _ in range(12):
+            world.seal(world.tables[0])
+            world.now_ms += rng.choice((0, HOUR_MS // 2, 2 * HOUR_MS))
+        before = world.store.epochs(0)
+        (report,) = world.collector.collect([0], world.now_ms)
+        stretches = [range(each.start, each.end) for each in report.slower]
+        more: dict[range, int] = dict.fromkeys(stretches, 0)
+        for offset in range(before[-1].offset + 10):
+            begins, began = begin(world.store.epochs(0), offset), begin(before, offset)
+            stretch = next((each for each in stretches if offset in each), None)
+            assert (stretch is not None) == (begins != began)
+            if stretch is not None:
+                told += 1
+                more[stretch] = max(more[stretch], began - begins)
+                assert report.slower[stretches.index(stretch)].begins_at == begins
+        assert [each.more_records for each in report.slower] == list(more.values())
+        for each in [Tomb(epoch, 0, b"") for epoch in world.store.epochs(0)]:  # for the next round
+            world.store.bury(each)
+    assert told
+
+
+def begin(epochs: Sequence[Epoch], offset: int) -> int:
+    """Where a rebuild at an offset begins."""
+    return max((each.offset for each in epochs if each.offset <= offset), default=0)
+
+
+def test_a_damaged_manifest_keeps_its_partition_until_it_is_given_up(database: Database, seed: int) -> None:
+    world = world_of(random.Random(seed), database)
+    for _ in range(6):
+        for table in world.tables:
+            world.seal(table)
+        world.now_ms += 2 * HOUR_MS
+    world.store.append(0, b"left")
+    first, whole = world.store.epochs(0)[0], world.store.manifest_bytes(world.store.epochs(0)[0])
+    assert whole is not None
+    world.store.seal(first, whole[:-1] + bytes([whole[-1] ^ 1]))
+    world.store.pin(Pin(first, 0))
+    held, epochs = world.held(), world.store.epochs(0)
+    for dry_run in (True, False):
+        one, other = world.collector.collect(range(2), world.now_ms, dry_run=dry_run)
+        assert len(one.problems) == 1
+        assert str(first) in one.problems[0]
+        assert "--damaged" in one.problems[0]
+        assert (one.kept, one.removed, one.records) == (len(epochs), (), 0)
+        assert other.removed
+        assert other.problems == ()
+    assert world.store.epochs(0) == epochs
+    assert {each: size for each, size in held.items() if each[0] == 0}.items() <= world.held().items()
+    given_up = world.collector.collect([0], world.now_ms, damaged=True)[0]
+    assert given_up.problems == ()
+    assert first in given_up.removed
+    assert given_up.records == 0  # what it named is not known
+    assert first not in world.store.epochs(0)
+    assert world.store.pins() == []
+    waiting = world.collector.collect([0], world.now_ms + GRACE_MS - 1)[0]
+    assert len(waiting.problems) == 1
+    assert waiting.records == 0
+    last = world.collector.collect([0], world.now_ms + GRACE_MS)[0]
+    assert last.problems == ()
+    assert last.records > 0
+    assert {offset for partition, offset in world.held() if partition == 0} == {
+        offset for _, offset in offsets(world.manifests[each] for each in world.store.epochs(0))
+    }
+
+
+class Ended(Exception):
+    """The collector's process ended."""
+
+
+class Ending:
+    """Writes to a database, of which no more than some are done."""
+
+    def __init__(self, database: Database, last: int) -> None:
+        self._database = database
+        self._last = last
+        self.done = 0
+
+    def write(self, batch: Batch, *, sync: bool) -> None:
+        if self.done == self._last:
+            raise Ended
+        self.done += 1
+        Database.write(self._database, batch, sync=sync)
+
+
+def test_a_collector_that_ends_at_any_write_is_made_up_for(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 1)
+    monkeypatch.setattr("refold.streams.log.file.snapshots.REMOVED_AT_ONCE", 1)
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 1)
+    expected, writes = None, 0
+    for last in range(1_000):
+        with Database.create(tmp_path / f"store{last}") as database:
+            world = world_of(random.Random(seed), database)
+            for number in range(8):
+                world.seal(world.tables[0])
+                world.now_ms += (HOUR_MS, 2 * DAY_MS)[number % 2]
+                if number == 5:
+                    world.collector.collect([0], world.now_ms)  # these tombs' grace ends, those of the next do not
+            world.store.append(0, b"left")
+            ending = Ending(database, last or 1_000)
+            with monkeypatch.context() as patched:
+                patched.setattr(database, "write", ending.write)
+                ended = False
+                try:
+                    world.collector.collect([0], world.now_ms)
+                except Ended:
+                    ended = True
+            world.assert_readable(100)
+            world.open()
+            world.collector.collect([0], world.now_ms)
+            found = (world.store.epochs(0), sorted(tomb.epoch for tomb in world.store.tombs()), world.held().keys())
+            if last == 0:
+                expected, writes = found, ending.done
+            assert found == expected
+            if last and not ended:
+                assert last == writes > 3
+                return
+
+
+def test_what_is_at_or_above_the_end_stays(database: Database) -> None:
+    world = world_of(random.Random(0), database)
+    world.seal(world.tables[0])
+    end = world.store.end(0)
+    write = database.batch()
+    for offset in (end, end + 5):
+        write.put("snapshots", bytes(2) + offset.to_bytes(8, "big"), b"another's")
+    database.write(write, sync=True)
+    assert world.collector.collect([0], world.now_ms + MONTH_MS)[0].records == 0
+    assert [offset for offset, _ in world.store.records(0, end, end + 9)] == [end, end + 5]

@@ -1,0 +1,129 @@
+"""What roles need, and how that is compared with what a broker says is allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from refold.avro.errors import InputError
+from refold.streams.log.kafka.access import (
+    ALL,
+    ANYBODY,
+    ANYTHING,
+    CLUSTER,
+    DESCRIBE,
+    GROUP,
+    READ,
+    ROLES,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    Asked,
+    Grant,
+    Held,
+    check_principal,
+    commands,
+    extra,
+    missing,
+    needed,
+)
+
+ME = "User:me"
+WORKER = Asked("agents", ["worker"])
+
+
+def held(*grants: Grant, principal: str = ME, host: str = ANYTHING, is_denial: bool = False) -> list[Held]:
+    return [Held(principal, grant, host, is_denial) for grant in grants]
+
+
+def wanting(asked: Asked, *entries: Held) -> list[str]:
+    return [str(grant) for grant, _ in missing(needed(asked), entries)]
+
+
+def writes(*roles: str) -> set[str]:
+    return {each.name for each in needed(Asked("agents", roles)) if each.operation == WRITE and each.kind == TOPIC}
+
+
+def test_who_writes_what() -> None:
+    assert writes("reader") == writes("sink") == set()
+    assert writes("producer") == {"agents.observations", "agents.schemas"}
+    assert writes("worker") == {"agents.changes", "agents.deadletters", "agents.manifests", "agents.snapshots"}
+    assert "agents.changes" not in writes("admin")
+    reads = {each.name for each in needed(Asked("agents", ["producer"])) if each.operation == READ}
+    assert reads == {"agents.deadletters", "agents.manifests", "agents.schemas"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_may_delete_or_alter_access_lists_and_each_needs_each_of_its_entries(role: str) -> None:
+    asked = Asked("agents", [role], keys=True, groups=["mine"])
+    wanted = needed(asked)
+    assert not [each for each in wanted if each.operation in ("Delete", ALL)]
+    assert [each.operation for each in wanted if each.kind == CLUSTER] == ([DESCRIBE] if role == "admin" else [])
+    # Whole names, but for names that only the moment knows; none reaches into another log.
+    prefixes = {each.name for each in wanted if each.is_prefix}
+    assert prefixes <= {"refold.agents.agents.", "refold.agents.fold.", "refold.agents.snapshots."}
+    entries = held(*wanted)
+    assert missing(wanted, entries) == []
+    for number, grant in enumerate(wanted):
+        lacking = [each for each, _ in missing(wanted, entries[:number] + entries[number + 1 :])]
+        assert lacking == [grant]
+
+
+def test_broader_entries_do_and_are_told_as_more_than_asked_for() -> None:
+    broad = [Grant(TOPIC, "agents.", ALL, is_prefix=True), Grant(GROUP, ANYTHING, READ),
+             Grant(TRANSACTIONAL_ID, "refold.", WRITE, is_prefix=True)]  # fmt: skip
+    entries = [*held(*broad), *held(Grant(TOPIC, "other.observations", ALL))]
+    assert wanting(WORKER, *entries) == []
+    assert extra(needed(WORKER), entries, ME, "agents") == sorted(broad)
+    assert extra(needed(WORKER), held(*needed(WORKER)), ME, "agents") == []
+    # Describe comes with Read, so it is nothing more.
+    assert extra(needed(WORKER), held(Grant(GROUP, "refold.agents", DESCRIBE)), ME, "agents") == []
+
+
+def test_what_does_not_count() -> None:
+    whole = needed(WORKER)
+    read = Grant(GROUP, "refold.agents", READ)
+    others = [each for each in held(*whole) if each.grant != read]
+    said = ["Read on the group refold.agents"]
+    assert wanting(WORKER, *others) == said
+    assert wanting(WORKER, *others, *held(read, host="10.0.0.1")) == said
+    assert wanting(WORKER, *others, *held(read._replace(operation=DESCRIBE))) == said
+    assert wanting(WORKER, *others, *held(Grant(GROUP, "refold.agent", READ))) == said
+    assert wanting(WORKER, *others, *held(Grant(TOPIC, ANYTHING, READ))) == said
+    assert wanting(WORKER, *others, *held(read, principal=ANYBODY)) == []
+    # One whole name is not all names that begin so.
+    fold = Grant(TRANSACTIONAL_ID, "refold.agents.fold.", WRITE, is_prefix=True)
+    others = [each for each in held(*whole) if each.grant != fold]
+    assert wanting(WORKER, *others, *held(fold._replace(is_prefix=False))) == [str(fold)]
+
+
+def test_a_denial_wins() -> None:
+    fold = Grant(TRANSACTIONAL_ID, "refold.agents.fold.", WRITE, is_prefix=True)
+    for denied in (fold, Grant(TRANSACTIONAL_ID, "refold.agents.fold.w", ALL), Grant(TRANSACTIONAL_ID, ANYTHING, ALL)):
+        (denial,) = held(denied, is_denial=True, principal=ANYBODY)
+        found = missing(needed(WORKER), [*held(*needed(WORKER)), denial])
+        assert (fold, denial) in found
+    unrelated = held(Grant(TOPIC, "agents.observations", DESCRIBE), is_denial=True)
+    assert not [grant for grant, _ in missing(needed(WORKER), [*held(*needed(WORKER)), *unrelated])]
+
+
+def test_commands_name_everything_once() -> None:
+    grants = needed(Asked("agents", ["admin"], keys=True, groups=["billing"]))
+    lines = commands(grants, ME, "h:1")
+    words = [line.split() for line in lines]
+    said = sum(line.count("--operation") * sum(line.count(each) for each in ("--topic", "--group", "--cluster",
+               "--transactional-id")) for line in words)  # fmt: skip
+    assert said == len(grants)
+    assert all("--bootstrap-server h:1 --add --allow-principal 'User:me'" in line for line in lines)
+    assert [line for line in lines if "--cluster" in line] == [
+        "kafka-acls.sh --bootstrap-server h:1 --add --allow-principal 'User:me' --operation Describe --cluster"
+    ]
+
+
+@pytest.mark.parametrize("text", ["me", "User:", "User:a'; rm", "User: a", ":x", "User:a\nb"])
+def test_a_principal_that_is_none(text: str) -> None:
+    with pytest.raises(InputError, match="give User:NAME"):
+        check_principal(text)
+
+
+def test_a_principal_may_be_a_certificates_name() -> None:
+    assert check_principal("User:CN=a b,OU=c") == "User:CN=a b,OU=c"

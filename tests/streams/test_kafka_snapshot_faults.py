@@ -1,0 +1,313 @@
+"""Snapshots on Kafka under kills, under pauses while another process takes over, and under compaction.
+
+Every process is a real one, every kill SIGKILL. A seed repeats what is written and how long is waited, not what the
+operating system makes of it.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+
+from refold.avro.errors import CorruptionError
+from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
+from refold.streams.snapshots import seal
+from refold.streams.snapshots.garbage import GRACE_MS
+from refold.streams.snapshots.ladder import MONTH_MS
+from refold.streams.snapshots.manifest import Epoch, Manifest
+from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.snapshots.store import SnapshotReader
+from refold.testing.kafka import Kafka
+from refold_tests.brokers import SharedKafka
+from refold_tests.child import Child
+from refold_tests.kafka_snapshots import Connection, make_topics
+from refold_tests.opening import PARTITIONS
+from refold_tests.sealing import Table
+from refold_tests.world import LOG_ID, World, offsets
+
+pytestmark = pytest.mark.faults
+
+LENGTH = 100_000
+NAMES = 60
+
+# Goes on where the last epoch ends. Its records are small, many and slow: what is done to it comes between them.
+SEALER = """
+import random, sys, time
+from refold.avro.errors import StorageError
+from refold.streams.snapshots import chunk, seal
+from refold.streams.snapshots.seal import Sealer
+from refold_tests.kafka_snapshots import Connection
+from refold_tests.sealing import Table
+from refold_tests.world import LOG_ID
+
+bootstrap, prefix, seed, length, names, wait_s = *sys.argv[1:3], *map(int, sys.argv[3:6]), float(sys.argv[6])
+chunk.CHUNK_BYTES, seal.CHANGED_MIN = 300, 20
+with Connection({"bootstrap.servers": bootstrap}, prefix, 1) as connection:
+    store = connection.store()
+    append = store.append
+
+    def slowly(*given):
+        append(*given)
+        time.sleep(wait_s)
+
+    store.append = slowly
+    try:
+        store.take(0)
+        table = Table(random.Random(seed), names)
+        table.change_up_to(max((epoch.offset for epoch in store.epochs(0)), default=0))
+        sealer, rng = Sealer(store, LOG_ID, 1), random.Random(seed + table.offset)
+        print("taken", table.offset, flush=True)
+        while table.offset < length:
+            table.change_up_to(table.offset + rng.choice((1, 10, 40)))
+            sealer.seal(table.view())
+            print("sealed", table.offset, flush=True)
+    except StorageError as error:
+        print("failed", error, flush=True)
+        sys.exit(3)
+"""
+
+
+class Watch:
+    """What is known of one partition's epochs: each is the table at its point, whole, and stays."""
+
+    def __init__(self, connection: Connection, seed: int) -> None:
+        self.connection = connection
+        self.told: set[int] = set()
+        self.seen: dict[Epoch, Manifest] = {}
+        self._reader = connection.reader()
+        self._table = Table(random.Random(seed), NAMES)
+
+    def hear(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == "sealed" and rest.isdecimal():
+            self.told.add(int(rest))
+
+    def look(self) -> None:
+        """Everything that is visible now is as it should be."""
+        self._reader.refresh()
+        epochs = list(self._reader.epochs(0))
+        assert epochs[: len(self.seen)] == list(self.seen)
+        for epoch in epochs[len(self.seen) :]:
+            manifest = self._reader.manifest(epoch)
+            self._table.change_up_to(epoch.offset)
+            assert dict(read_epoch(self._reader, manifest, 1, ChunkStore()).rows()) == self._table.packed
+            self.seen[epoch] = manifest
+        for before, after in pairwise(self.seen.values()):
+            assert after.previous == before.digest
+
+    def finish(self) -> None:
+        """Every epoch that was said to be sealed is there, and no record but those that sealing them wrote."""
+        self.look()
+        assert self.told <= {epoch.offset for epoch in self.seen}
+        records = self.connection.stored(self.connection.topics.snapshots, 0)
+        assert offsets(self.seen.values()) <= {(0, offset) for offset in records}
+        assert len(records) == sum(manifest.records for manifest in self.seen.values())
+
+
+@pytest.fixture
+def watch(kafka: SharedKafka, prefix: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    print(f"seed {seed}")
+    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 300)
+    make_topics(kafka.client_config(), prefix, 1)
+    with Connection(kafka.client_config(), prefix, 1) as connection:
+        yield Watch(connection, seed)
+
+
+def test_a_writer_killed_while_it_seals_leaves_no_half_epoch_and_the_next_goes_on(
+    kafka: SharedKafka, prefix: str, watch: Watch, child: Callable[..., Child], seed: int, fault_rounds: int
+) -> None:
+    rng = random.Random(seed)
+    for _ in range(fault_rounds):
+        writer = child(SEALER, kafka.bootstrap, prefix, seed, LENGTH, NAMES, 0.001)
+        taken = writer.line()
+        assert taken.startswith("taken ")
+        assert int(taken.split()[1]) >= max(watch.told, default=0)
+        for _ in range(rng.choice((0, 0, 1, 3))):
+            watch.hear(writer.line())
+        if rng.random() < 0.3:
+            watch.look()
+        time.sleep(rng.random() * rng.choice((0.01, 0.1)))
+        writer.process.kill()
+        while text := writer.line():
+            watch.hear(text)
+        assert writer.end() == -9
+        watch.look()
+    writer = child(SEALER, kafka.bootstrap, prefix, seed, max(watch.told, default=0) + 100, NAMES, 0)
+    while text := writer.line():
+        watch.hear(text)
+    assert writer.end() == 0
+    watch.finish()
+    undecided = watch.connection.stored(watch.connection.topics.snapshots, 0, committed=False)
+    decided = watch.connection.stored(watch.connection.topics.snapshots, 0)
+    print(f"{len(watch.seen)} epochs; {len(undecided) - len(decided)} records of {len(undecided)} were never sealed")
+
+
+def test_a_zombie_writes_nothing(
+    kafka: SharedKafka, prefix: str, watch: Watch, child: Callable[..., Child], seed: int, fault_rounds: int
+) -> None:
+    """It is paused at any moment, another process takes the partition and seals, and it goes on."""
+    rng = random.Random(seed)
+    table = Table(random.Random(seed), NAMES)
+    for _ in range(max(3, fault_rounds // 3)):
+        zombie = child(SEALER, kafka.bootstrap, prefix, seed, LENGTH, NAMES, 0.002)
+        assert zombie.line().startswith("taken ")
+        for _ in range(rng.randrange(4)):
+            watch.hear(zombie.line())
+        time.sleep(rng.random() * 0.1)
+        zombie.signal(signal.SIGSTOP)
+        with Connection(kafka.client_config(), prefix, 1) as connection:
+            store = connection.store()
+            store.take(0)
+            table.change_up_to(max((epoch.offset for epoch in store.epochs(0)), default=0))
+            sealer = Sealer(store, LOG_ID, 1)
+            for _ in range(rng.randrange(1, 3)):
+                table.change_up_to(table.offset + rng.choice((1, 30)))
+                watch.told.add(sealer.seal(table.view()).epoch.offset)
+            ends = connection.ends(committed=False)
+            zombie.signal(signal.SIGCONT)
+            lines = []
+            while text := zombie.line():
+                lines.append(text)
+                watch.hear(text)
+            assert zombie.end() == 3
+            assert "are written by another process now" in lines[-1]
+            assert connection.ends(committed=False) == ends
+            table.change_up_to(table.offset + 1)
+            watch.told.add(sealer.seal(table.view()).epoch.offset)
+        watch.look()
+    watch.finish()
+
+
+# Compaction
+
+# Segments that end at once, and a cleaner that takes whatever it may.
+SMALL = {
+    "segment.ms": "50",
+    "min.cleanable.dirty.ratio": "0.001",
+    "max.compaction.lag.ms": "50",
+    "delete.retention.ms": "50",
+}
+
+
+class KafkaWorld(World):
+    """What is held is what was not removed, also while compaction has not come for it."""
+
+    def held(self) -> dict[tuple[int, int], int]:
+        assert isinstance(self.store, KafkaSnapshotStore)
+        return {
+            (number, offset): size
+            for number in range(PARTITIONS)
+            for offset, size in self.store.loose(number, []).items()
+        }
+
+
+@pytest.fixture
+def compacting(kafka_cluster: Callable[..., Kafka]) -> Iterator[Connection]:
+    """On a broker of its own, whose cleaner comes often."""
+    kafka = kafka_cluster()
+    quicken(kafka)
+    make_topics(kafka.client_config(), "small", PARTITIONS, SMALL)
+    with Connection(kafka.client_config(), "small", PARTITIONS) as connection:
+        yield connection
+
+
+def quicken(kafka: Kafka) -> None:
+    """The cleaner looks every 100 ms, not every 15 s."""
+    from confluent_kafka.admin import (
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+    )
+
+    admin = AdminClient(kafka.client_config())
+    often = ConfigEntry("log.cleaner.backoff.ms", "100", incremental_operation=AlterConfigOpType.SET)
+    for done in admin.incremental_alter_configs(
+        [ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[often])]
+    ).values():
+        done.result()
+
+
+def compact(connection: Connection, partition: int, gone: set[int]) -> None:
+    """Return when compaction has taken the records at these offsets; a segment ends when something comes after it."""
+    deadline = time.monotonic() + 120
+    number = 0
+    while gone & connection.stored(connection.topics.snapshots, partition).keys():
+        assert time.monotonic() < deadline
+        # As long as a record's key, and no offset's: nothing that any store looks at.
+        connection.write(connection.topics.snapshots, partition, b"roll/%d" % (number % 3), b"")
+        number += 1
+        time.sleep(0.1)
+
+
+def test_garbage_and_compaction_never_sever_what_is_kept(
+    compacting: Connection, seed: int, fault_rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    monkeypatch.setattr("refold.streams.snapshots.cold.BUCKET_SLOTS", 64)
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", rng.choice((1, 2_000)))
+    monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 2)
+    world = KafkaWorld(rng, compacting.store)
+    taken = 0
+    for turn in range(2 * fault_rounds):
+        for _ in range(rng.choice((1, 4))):
+            world.step()
+        world.collect()
+        if turn % 5 == 4:
+            taken += take_away(compacting, world)
+        world.assert_readable()
+    for _ in range(2):  # whatever was drawn before: a base that nobody pinned falls off by the next one
+        for table in world.tables:
+            world.seal_base(table)
+        world.now_ms += MONTH_MS + GRACE_MS
+    for _ in range(2):
+        world.collect()
+        world.now_ms += GRACE_MS
+    taken += take_away(compacting, world)
+    world.assert_readable(1_000)
+    assert taken > 0
+    print(f"compaction took {taken} records")
+
+
+def take_away(connection: Connection, world: KafkaWorld) -> int:
+    """Let compaction have what was removed; returns how many records went."""
+    held = world.held()
+    taken = 0
+    for partition in range(PARTITIONS):
+        topic = connection.topics.snapshots
+        stored = {
+            offset for offset, (key, value) in connection.stored(topic, partition).items()
+            if value and key == offset.to_bytes(8, "big")
+        }  # fmt: skip
+        gone = stored - {offset for where, offset in held if where == partition}
+        compact(connection, partition, gone)
+        taken += len(gone)
+    world.open()  # what was written so that segments end is no store's
+    return taken
+
+
+def test_a_record_that_was_written_over_is_a_gap_once_compaction_came(compacting: Connection, seed: int) -> None:
+    """Another value for its key, as if somebody had meant to mend it."""
+    print(f"seed {seed}")
+    table = Table(random.Random(seed), 15)
+    table.change_up_to(40)
+    store = compacting.store()
+    manifest = Sealer(store, LOG_ID, 1).seal(table.view())
+    victim = manifest.ranges[0].start
+    table.change_up_to(60)
+    assert dict(read_epoch(compacting.reader(), manifest, 1, ChunkStore()).rows())
+    compacting.write(compacting.topics.snapshots, 0, victim.to_bytes(8, "big"), b"mended")
+    compact(compacting, 0, {victim})
+    reader: SnapshotReader = compacting.reader()
+    with pytest.raises(CorruptionError, match=f"the snapshot record 0={victim} is gone"):
+        read_epoch(reader, manifest, 1, ChunkStore())

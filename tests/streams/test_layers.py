@@ -1,0 +1,228 @@
+"""Layers of chunks against a dict: the same entities, hashes and root, however much was spilled, merged and filed."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import pytest
+
+from refold.avro.errors import CorruptionError
+from refold.streams.digest import Digests, bucket_digest, differing_places, root, root_of
+from refold.streams.snapshots import spill
+from refold.streams.snapshots.chunk import ChunkWriter
+from refold.streams.snapshots.layers import MERGED, Layers
+from refold.streams.snapshots.spill import ChunkStore
+from refold_tests.encoded import encoded, grouped, place
+from refold_tests.reference_root import reference_root, reference_slot
+
+
+class Model:
+    """What the layers should hold, with the state hashes they were given."""
+
+    def __init__(self, rng: random.Random, names: int) -> None:
+        self.rng = rng
+        self.names = [f"everything/{number}" for number in range(names)] + ["ä/\U00010000", "t/" + "long" * 90]
+        self.packed: dict[str, bytes] = {}
+        self.hashes: dict[str, bytes] = {}
+
+    def changed(self) -> str:
+        """One more entity, or another value of one."""
+        name = self.rng.choice(self.names)
+        self.hashes[name] = self.rng.randbytes(32)
+        size = self.rng.choice((0, 30, 30, 2_000))
+        self.packed[name] = encoded(name, self.rng.choice((1, 200)), self.hashes[name], self.rng.randbytes(size))
+        return name
+
+    def chunks(self, names: set[str]) -> list[bytes]:
+        """A layer of these as a snapshot has it."""
+        writer = ChunkWriter()
+        groups = grouped((name, self.packed[name]) for name in names)
+        full = [data for each, members in groups if (data := writer.add(each, members)) is not None]
+        return [*full, *filter(None, [writer.close()])]
+
+    def members(self, where: int, given: dict[str, bytes]) -> list[tuple[bytes, bytes]]:
+        return sorted((name.encode(), found) for name, found in given.items() if place(name) == where)
+
+    def assert_held(self, layers: Layers) -> None:
+        """Everything that can be asked, against the dicts."""
+        rows = list(layers.rows())
+        assert len(rows) == len(self.packed)
+        assert dict(rows) == self.packed
+        assert sorted(layers.names()) == sorted(self.packed)
+        assert list(layers.groups()) == grouped(self.packed.items())
+        digests = layers.rehash()
+        assert root(digests, len(self.packed)) == root_of(self.hashes.items()) == reference_root(self.hashes)
+        for name in self.rng.sample(self.names, 5):
+            self.assert_one(layers, name)
+            assert digests.bucket(place(name)) == bucket_digest(self.members(place(name), self.hashes))
+
+    def assert_one(self, layers: Layers, name: str) -> None:
+        assert layers.get(name) == self.packed.get(name)
+        assert layers.get(f"{name}?") is None
+        assert layers.hashes(place(name)) == self.members(place(name), self.hashes)
+        assert layers.members(place(name)) == self.members(place(name), self.packed)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_layers_are_what_was_put(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed + number)
+    monkeypatch.setattr(spill, "OPEN_CHUNKS", rng.choice((1, 3, 512)))
+    model = Model(rng, rng.choice((3, 60, 400)))
+    store = ChunkStore(memory_bytes=rng.choice((0, 5_000, 1 << 20)))
+    layers = Layers(store, put_bytes=rng.choice((1, 200, 3_000)))
+    for count in (rng.choice((0, 40, 300)), rng.choice((0, 30))):  # a snapshot's base and delta below all
+        for data in model.chunks({model.changed() for _ in range(count)}):
+            layers.add(data, "a record")
+    for _ in range(rng.choice((40, 500))):
+        action = rng.random()
+        if action < 0.9:
+            name = model.changed()
+            layers.put(name, model.packed[name])
+            model.assert_one(layers, rng.choice((name, rng.choice(model.names))))
+        elif action < 0.94:
+            layers.settle()
+        elif action < 0.97:
+            layers.rehash()
+        elif action < 0.98:
+            model.assert_held(layers)
+    model.assert_held(layers)
+
+
+def test_much_that_is_put_is_merged_and_filed(seed: int) -> None:
+    """The paths above are gone through at all: levels of merged layers, and a file."""
+    model = Model(random.Random(seed), 50)
+    store = ChunkStore(memory_bytes=0)
+    layers = Layers(store, put_bytes=1)
+    for _ in range(MERGED * MERGED):
+        name = model.changed()
+        layers.put(name, model.packed[name])
+    assert [level for level, _ in layers._spilled] == [2]
+    assert store._file_bytes > 0
+    assert len(store._held) == len(layers._spilled[0][1])  # what was merged is let go
+    model.assert_held(layers)
+
+
+def test_equal_layers_come_of_other_orders(seed: int) -> None:
+    model = Model(random.Random(seed), 100)
+    for _ in range(200):
+        model.changed()
+    found = []
+    for bytes_put in (1, 1 << 20):
+        layers = Layers(ChunkStore(), put_bytes=bytes_put)
+        names = list(model.packed)
+        model.rng.shuffle(names)
+        for name in names:
+            layers.put(name, model.packed[name])
+        found.append((list(layers.groups()), root(layers.rehash(), len(names))))
+    assert found[0] == found[1]
+
+
+def test_digests_that_are_given_stand_until_something_is_added(seed: int) -> None:
+    model = Model(random.Random(seed), 30)
+    names = {model.changed() for _ in range(60)}
+    layers = Layers(ChunkStore())
+    for data in model.chunks(names):
+        layers.add(data, "a record")
+    wrong = Digests()
+    for name in names:
+        wrong.set(place(name), b"w" * 32)
+    layers.settled_by(wrong)
+    assert {layers.rehash().bucket(place(name)) for name in names} == {b"w" * 32}
+    for name in names:
+        layers.put(name, model.packed[name])
+    assert root(layers.rehash(), len(names)) == reference_root(model.hashes)
+
+
+def test_a_damaged_chunk_is_refused(seed: int) -> None:
+    model = Model(random.Random(seed), 30)
+    [data] = model.chunks({model.changed() for _ in range(5)})
+    layers = Layers(ChunkStore())
+    with pytest.raises(CorruptionError, match="a record is damaged"):
+        layers.add(data[:-1] + bytes([data[-1] ^ 1]), "a record")
+    assert list(layers.rows()) == []
+
+
+def test_a_chunk_whose_file_was_damaged_is_an_error(seed: int) -> None:
+    """What is filed away is checked when it comes back."""
+    model = Model(random.Random(seed), 400)
+    store = ChunkStore(memory_bytes=0)
+    layers = Layers(store)
+    for data in model.chunks({model.changed() for _ in range(900)}):
+        layers.add(data, "a record")
+    store._open.clear()
+    assert store._file is not None
+    store._file.flush()
+    store._file.seek(store._file_bytes // 2)
+    store._file.write(b"damage")
+    store._file.flush()
+    with pytest.raises(CorruptionError, match="of a view is damaged"):
+        list(layers.rows())
+
+
+# Digests
+
+
+def hashes(rng: random.Random, count: int) -> dict[str, bytes]:
+    return {f"everything/{number}": rng.randbytes(32) for number in range(count)}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 300])
+def test_a_root_is_that_of_the_reference(seed: int, count: int) -> None:
+    table = hashes(random.Random(seed), count)
+    assert root_of(table.items()) == reference_root(table)
+
+
+def test_digests_set_one_by_one_and_read_between(seed: int) -> None:
+    """A slot that was asked for is hashed again after its next change."""
+    rng = random.Random(seed)
+    table: dict[str, bytes] = {}
+    digests = Digests()
+    for number in range(300):
+        name = f"everything/{rng.randrange(80)}"
+        table[name] = rng.randbytes(32)
+        mates = [(each.encode(), found) for each, found in table.items() if place(each) == place(name)]
+        digests.set(place(name), bucket_digest(mates))
+        if number % 10 == 0:
+            assert root(digests, len(table)) == reference_root(table)
+    assert root(digests, len(table)) == reference_root(table)
+
+
+def test_differing_places_are_those_whose_entities_differ(seed: int) -> None:
+    rng = random.Random(seed)
+    one = hashes(rng, 200)
+    for changes in (0, 1, 20):
+        other = {**one, **{f"everything/{rng.randrange(400)}": rng.randbytes(32) for _ in range(changes)}}
+        for name in rng.sample(sorted(one), changes):
+            other.pop(name)
+        digests = []
+        for table in (one, other):
+            found = Digests()
+            for where, members in grouped(table.items()):
+                found.set(where, bucket_digest(members))
+            digests.append(found)
+        expected = {place(name) for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+        assert list(differing_places(*digests)) == sorted(expected)
+        assert list(differing_places(*reversed(digests))) == sorted(expected)
+
+
+def test_partitions_digests_are_put_together(seed: int) -> None:
+    table = hashes(random.Random(seed), 300)
+    whole = Digests()
+    for partition in range(4):
+        part = Digests()
+        for where, members in grouped((n, h) for n, h in table.items() if reference_slot(n) % 4 == partition):
+            part.set(where, bucket_digest(members))
+        for slot in range(partition, 1024, 4):
+            part.slot(slot)
+        whole.take(part)
+    assert root(whole, len(table)) == reference_root(table)
+
+
+def test_an_empty_slot_is_zeros() -> None:
+    digests = Digests()
+    assert digests.slot(5) == digests.bucket(5 << 8) == bytes(32)
+    digests.set(5 << 8, b"x" * 32)
+    digests.set(5 << 8, bytes(32))  # the bucket's last entity went
+    assert digests.slot(5) == bytes(32)
+    assert root(digests, 0) == hashlib.sha256(b"refold-root/1" + bytes(8) + bytes(32 * 1024)).digest()

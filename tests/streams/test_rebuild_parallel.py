@@ -1,0 +1,425 @@
+"""Partitions rebuilt by several processes: the same bytes as by one, whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from refold.avro.errors import CorruptionError
+from refold.avro.observation import Observation
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+from refold.streams.digest import Digests
+from refold.streams.open import file_path
+from refold.streams.rebuild import parallel
+from refold.streams.rebuild.handover import read_entities, write_entities
+from refold.streams.rebuild.parallel import PROCESSES_MAX, RECORDS_MIN, Job, processes_worth
+from refold.streams.rocks.layout import url_of
+from refold.streams.snapshots.layers import Layers
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.view import StateView
+from refold_tests.child import Child
+from refold_tests.encoded import encoded
+from refold_tests.epochs import CLOSING, grow, manifests, small_epochs
+from refold_tests.histories import TYPE, random_history
+from refold_tests.mortal import CALLS, HOLD, MORTAL, SPARES
+from refold_tests.opening import open_log, take
+from refold_tests.things import OTHER, A, defined, document, said
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files of this process and its children go."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def everything(view: StateView) -> tuple[object, ...]:
+    """All that a view holds, byte for byte, and how it came about, but for who folded it."""
+    source = {key: value for key, value in view.source.items() if key != "apart"}
+    return dict(view._rebuilt.rows()), view.root, len(view), view.observations, source
+
+
+def of_entities(view: StateView) -> dict[str, bytes]:
+    return dict(view._rebuilt.rows())
+
+
+def some_cuts(log: Log, rng: random.Random, count: int) -> Iterator[Cut]:
+    ends = log.port.ends()
+    yield log.point().cut
+    for _ in range(count):
+        at = {partition: rng.randint(0, end) for partition, end in ends.items()}
+        yield log.point("offset:" + ",".join(f"{partition}={offset}" for partition, offset in at.items())).cut
+
+
+def children() -> set[int]:
+    """This process' children, ended ones that nobody waited for among them."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(int(stat.parent.name))
+    return found
+
+
+@pytest.fixture
+def new_children() -> Callable[[], set[int]]:
+    """Those that were begun in this test: servers of other tests may run."""
+    before = children()
+    return lambda: children() - before
+
+
+def spread(definition_field: str, count: int) -> list[Observation]:
+    """Observations of many entities in all partitions."""
+    return [said(f"{A}{number % 50}", number, **{definition_field: f"{number}"}) for number in range(count)]
+
+
+# The same bytes
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_several_processes_give_what_one_gives(
+    tmp_path: Path,
+    seed: int,
+    number: int,
+    monkeypatch: pytest.MonkeyPatch,
+    temporary: Path,
+    new_children: Callable[[], set[int]],
+) -> None:
+    small_epochs(monkeypatch)
+    rng = random.Random(seed + number)
+    cold = used = 0
+    with open_log(tmp_path, partitions=4) as log:
+        take(log, random_history(seed + number, 60), CLOSING)
+        grow(log, rng, 6)
+        take(log, random_history(seed + number + 1, 60), CLOSING)
+        for cut in some_cuts(log, rng, 3):
+            for full in (False, True):
+                alone = log.rebuild(cut, full=full, parallel=False)
+                apart = log.rebuild(cut, full=full, parallel=True)
+                assert everything(apart) == everything(alone)
+                assert (alone.source["apart"], apart.source["apart"]) == (0, 4)
+                assert all(apart[name].tree == alone[name].tree for name in alone)
+                epochs: Any = apart.source["snapshot_epochs"]
+                used += len(epochs)
+                cold += sum(bool(each.cold) for each in manifests(log) if each.epoch.offset in epochs.values())
+        until = log.point().cut.until(said(A, 30).observed_at)
+        assert everything(log.rebuild(until, parallel=True)) == everything(log.rebuild(until, parallel=False))
+        since = said(A, 3_000_000).observed_at
+        some = [f"{TYPE}/{each}" for each in range(9)]
+        for limits in ({"types": [OTHER.name]}, {"since": since}, {"entities": some}):
+            views = [log.rebuild(parallel=each, **limits) for each in (True, False)]
+            assert of_entities(views[0]) == of_entities(views[1])
+            assert views[0].observations == views[1].observations
+        assert list(temporary.iterdir()) == []
+    assert used
+    assert cold
+    assert not new_children()
+
+
+def test_a_view_outlives_what_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refold.streams.snapshots.spill.OPEN_CHUNKS", 1)
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 100)
+    with open_log(tmp_path, partitions=4) as log:
+        take(log, spread("start", 300))
+        first, second = log.rebuild(parallel=True), log.rebuild(parallel=True)
+        assert everything(first) == everything(second) == everything(log.rebuild(parallel=False))
+        del first
+        assert len(list(second)) == 50
+
+
+def test_the_log_is_written_meanwhile(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    with open_log(tmp_path, partitions=4) as log, open_log(tmp_path, read_only=True) as reader:
+        grow(log, rng, 3)
+        stop = Event()
+        written = [0]
+
+        def write() -> None:
+            with open_log(tmp_path) as remote:
+                while not stop.is_set():
+                    take(remote, [said(f"{A}{rng.randrange(30)}", 1000 + written[0])], CLOSING)
+                    written[0] += 1
+
+        writer = Thread(target=write)
+        writer.start()
+        try:
+            before = 0
+            for _ in range(4):
+                cut = reader.point().cut
+                apart = reader.rebuild(cut, parallel=True)
+                assert apart.source["apart"] == 4
+                assert everything(apart) == everything(reader.rebuild(cut, parallel=False))
+                assert written[0] > before
+                before = written[0]
+        finally:
+            stop.set()
+            writer.join()
+
+
+@pytest.mark.parametrize("name", ["per%20cent", "what?", "with space", "a:b"])
+def test_a_log_is_found_again_by_its_url(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    with open_log(Path(name)) as log:
+        take(log, spread("start", 20))
+        assert file_path(log.port.url) == tmp_path / name / "log"
+        assert file_path(url_of(Path(name))) == tmp_path / name
+        assert log.rebuild(parallel=True).source["apart"] == 2
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from refold_tests.opening import open_log
+
+print("run", flush=True)
+log = open_log(Path(sys.argv[1]))
+print(log.rebuild(parallel=True).source["apart"], flush=True)
+log.close()
+"""
+
+
+def test_a_script_without_a_guard_runs_once(tmp_path: Path, child: Callable[..., Child]) -> None:
+    with open_log(tmp_path) as log:
+        take(log, spread("start", 20))
+    script = child(f"import runpy; runpy.run_path({str(_written(tmp_path, SCRIPT))!r}, run_name='__main__')", tmp_path)
+    assert [script.line() for _ in range(3)] == ["run", "2", ""]
+    assert script.end() == 0
+
+
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "script.py"
+    path.write_text(text)
+    return path
+
+
+# What goes wrong
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", range(3))
+def test_a_killed_process_is_made_up_for(
+    tmp_path: Path,
+    seed: int,
+    number: int,
+    monkeypatch: pytest.MonkeyPatch,
+    temporary: Path,
+    new_children: Callable[[], set[int]],
+) -> None:
+    calls = random.Random(seed + number).randint(1, 100)
+    with open_log(tmp_path, partitions=4) as log:
+        take(log, spread("start", 400), MORTAL)
+        alone = log.rebuild(parallel=False)
+        monkeypatch.setenv(SPARES, str(os.getpid()))
+        monkeypatch.setenv(CALLS, str(calls))
+        progress: list[tuple[int, int]] = []
+        for cut in (alone.cut, alone.cut.until(said(A, 400).observed_at)):  # the other is read before it is folded
+            progress.clear()
+            apart = log.rebuild(cut, parallel=True, progress=lambda more, total: progress.append((more, total)))
+            assert everything(apart)[:-1] == everything(alone)[:-1]
+            problems: Any = apart.source["fallbacks"]
+            assert problems
+            assert all("was folded here: the process for it was ended by signal 9" in each for each in problems)
+            assert apart.source["replayed"] == alone.source["replayed"] == 400
+            # What a process read in vain is to be read again.
+            assert sum(more for more, _ in progress) == progress[-1][1] >= 400
+            assert list(temporary.iterdir()) == []
+        assert progress[-1][1] > 400
+    assert not new_children()
+
+
+def test_a_reducer_that_no_other_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_here = ModuleType("refold_only_here")
+    source = tmp_path / "only_here.py"
+    source.write_text("def longest(value, assertion):\n    return max(value or '', assertion.value, key=len)\n")
+    only_here.__file__ = str(source)
+    exec(compile(source.read_text(), str(source), "exec"), only_here.__dict__)  # a module on no path
+    monkeypatch.setitem(sys.modules, only_here.__name__, only_here)
+    field = {"type": "string", "refold.reducer": "custom", "refold.function": f"{only_here.__name__}:longest"}
+    definition = defined(document(start=field))
+    with open_log(tmp_path, partitions=4) as log:
+        take(log, spread("start", 200), definition)
+        alone, apart = log.rebuild(parallel=False), log.rebuild(parallel=True)
+        assert everything(apart)[:-1] == everything(alone)[:-1]
+        problems: Any = apart.source["fallbacks"]
+        assert apart.source["apart"] == 0
+        assert 1 <= len(problems) <= 2, "a process that failed gets no more"
+        assert all("refold_only_here:longest" in each and "cannot be imported" in each for each in problems)
+
+
+def test_another_log_at_the_url_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with open_log(tmp_path, partitions=4) as log, open_log(tmp_path / "other", partitions=4) as other:
+        take(log, spread("start", 40))
+        take(other, spread("start", 90))
+        log.port.url = other.port.url
+        view = log.rebuild(parallel=True)
+        assert everything(view)[:-1] == everything(log.rebuild(parallel=False))[:-1]
+        assert "does not reach the cut" in str(view.source["fallbacks"])
+
+
+@pytest.mark.parametrize("executable", ["/bin/false", "/nowhere/python"])
+def test_without_an_interpreter_it_is_done_alone(
+    tmp_path: Path, executable: str, monkeypatch: pytest.MonkeyPatch, temporary: Path
+) -> None:
+    with open_log(tmp_path, partitions=4) as log:
+        take(log, spread("start", 40))
+        monkeypatch.setattr(sys, "executable", executable)
+        view = log.rebuild(parallel=True)
+        assert everything(view)[:-1] == everything(log.rebuild(parallel=False))[:-1]
+        assert view.source["fallbacks"]
+        assert list(temporary.iterdir()) == []
+
+
+def test_an_error_in_the_caller_ends_the_others(
+    tmp_path: Path, temporary: Path, new_children: Callable[[], set[int]]
+) -> None:
+    def interrupted(more: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with open_log(tmp_path, partitions=4) as log:
+        take(log, spread("start", 40))
+        with pytest.raises(KeyboardInterrupt):
+            log.rebuild(parallel=True, progress=interrupted)
+        assert not new_children()
+        assert list(temporary.iterdir()) == []
+        assert len(log.rebuild(parallel=True)) == 40
+
+
+REBUILD = """
+import sys
+from pathlib import Path
+from refold_tests.opening import open_log
+
+log = open_log(Path(sys.argv[1]))
+print("rebuilding", flush=True)
+log.rebuild(parallel=True)
+print("rebuilt", flush=True)
+"""
+
+
+def held(folder: Path) -> Sequence[int]:
+    """The processes that wait in the midst of folding, once there are two."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found := [int(each.name) for each in folder.iterdir()]) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def is_there(process: int) -> bool:
+    """Whether a process still runs."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_and_no_file_outlives_the_rebuild(
+    tmp_path: Path, number: signal.Signals, child: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, temporary = tmp_path / "held", tmp_path / "temporary"
+    folder.mkdir()
+    temporary.mkdir()
+    with open_log(tmp_path, partitions=4) as log:
+        take(log, spread("start", 400), MORTAL)
+    monkeypatch.setenv(SPARES, "0")
+    monkeypatch.setenv(CALLS, "40")
+    monkeypatch.setenv(HOLD, str(folder))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    rebuilding = child(REBUILD, tmp_path)
+    assert rebuilding.line() == "rebuilding"
+    processes = held(folder)
+    assert all(map(is_there, processes))
+    assert any(each.name.startswith("refold-rebuild-") for each in temporary.iterdir())
+    rebuilding.signal(number)
+    assert rebuilding.end() != 0
+    deadline = time.monotonic() + PATIENCE_S
+    while any(map(is_there, processes)) or list(temporary.iterdir()):
+        assert time.monotonic() < deadline, (list(map(is_there, processes)), list(temporary.iterdir()))
+        time.sleep(0.01)
+
+
+# What is handed over
+
+
+def test_entities_that_are_not_whole_are_not_taken_up(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 400)
+    rng = random.Random(seed)
+    layers = Layers(ChunkStore())
+    for number in range(200):
+        layers.put(f"{A}{number}", encoded(f"{A}{number}", number, rng.randbytes(32)))
+    with tempfile.TemporaryFile() as file:
+        file.write(b"before")
+        write_entities(file, layers, layers.rehash(), range(1024))
+        end = file.tell()
+        file.write(b"behind")
+        file.flush()
+        taken = Layers(ChunkStore())
+        read_entities(file, 6, end, taken)
+        assert dict(taken.rows()) == dict(layers.rows())
+        assert taken.digests.slot(5) == layers.digests.slot(5)
+        for cut in [*(rng.randrange(6, end) for _ in range(200)), end - 1]:
+            with pytest.raises(CorruptionError):
+                read_entities(file, 6, cut, Layers(ChunkStore()))
+        for _ in range(100):
+            at = rng.randrange(6, end - 8 - sum(8194 for slot in range(1024) if layers.digests.buckets(slot)))
+            byte = os.pread(file.fileno(), 1, at)
+            os.pwrite(file.fileno(), bytes([byte[0] ^ 1 << rng.randrange(8)]), at)
+            with pytest.raises(CorruptionError):
+                read_entities(file, 6, end, Layers(ChunkStore()))
+            os.pwrite(file.fileno(), byte, at)
+
+
+def test_digests_go_by_slot() -> None:
+    digests, copy = Digests(), Digests()
+    digests.set(5 << 8 | 7, b"x" * 32)
+    copy.set_buckets(5, digests.buckets(5))
+    assert (copy.buckets(6), copy.bucket(5 << 8 | 7)) == (b"", b"x" * 32)
+    assert copy.slot(5) == digests.slot(5)
+
+
+# When it pays
+
+
+def test_it_is_done_in_several_processes_when_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worth(cores: int, *records: int, begun: int = 0, asked: bool | None = None) -> int:
+        monkeypatch.setattr(parallel, "_cores", lambda: cores)
+        cut = Cut(bytes(16), dict(enumerate(records)), 0, bytes(32))
+        epochs = [Epoch(0, begun, 0)] if begun else []
+        return processes_worth(cut, [Job(partition, epochs) for partition in cut.offsets], asked)
+
+    half = RECORDS_MIN // 2
+    assert worth(2, half, half) == 2
+    assert worth(2, half, half - 1) == 0
+    assert worth(2, half, half, begun=1) == 0
+    assert worth(1, half, half) == 0
+    assert worth(64, RECORDS_MIN) == 0
+    assert worth(64, *[half] * 3) == 3
+    assert worth(64, *[half] * 64) == PROCESSES_MAX
+    assert worth(2, half, half, asked=False) == 0
+    assert worth(2, 1, 1, asked=True) == 2
+    assert worth(1, 1, 1, asked=True) == 1
+    assert worth(2, asked=True) == 0

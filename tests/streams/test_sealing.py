@@ -1,0 +1,266 @@
+"""Sealing and reading epochs of random tables: each epoch, for ever, gives the table it was sealed of."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from refold.avro.errors import CorruptionError
+from refold.reducers.entity import pack, unpack
+from refold.streams.digest import root
+from refold.streams.snapshots import seal, spans
+from refold.streams.snapshots.chunk import Chunk, ChunkWriter
+from refold.streams.snapshots.manifest import Manifest, Span, encode_manifest
+from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.spill import ChunkStore
+from refold_tests.encoded import grouped
+from refold_tests.reference_root import reference_root
+from refold_tests.sealing import MemoryStore, Table, View
+
+LOG_ID = b"log" + bytes(13)
+Sealed = tuple[Manifest, View, dict[str, bytes]]
+"""A manifest, the view it was sealed of, and the state hashes in that."""
+
+
+def assert_reads(store: MemoryStore, sealed: Sealed, partitions: int, names: list[str]) -> None:
+    """The epoch is its view, whole and entity by entity."""
+    manifest, view, hashes = sealed
+    layers = read_epoch(store, manifest, partitions, ChunkStore())
+    for name in names:
+        assert layers.get(name) == view.packed.get(name)
+    rows = list(layers.rows())
+    assert len(rows) == len(view.packed)
+    assert dict(rows) == view.packed
+    assert sorted(layers.names()) == sorted(view.packed)
+    assert manifest.root == root(layers.rehash(), manifest.entities) == reference_root(hashes)
+    for place, members in grouped(hashes.items()):
+        assert layers.hashes(place) == members
+
+
+def seal_random(
+    rng: random.Random, store: MemoryStore, table: Table, epochs: int, closing_chance: float
+) -> list[Sealed]:
+    """Epochs of a table that changes; at times another owner goes on, or a definition is new."""
+    sealer = Sealer(store, LOG_ID, table.partitions)
+    found: list[Sealed] = []
+    schemas = 2
+    for _ in range(epochs):
+        for _ in range(rng.choice((0, 1, 5, 5, 30, 200))):
+            table.change(closing_chance)
+        event = rng.random()
+        if event < 0.05:
+            table.types["everything"] = rng.randbytes(32)
+            schemas += 1
+        elif event < 0.1:
+            table.types[f"more{schemas}"] = rng.randbytes(32)
+            schemas += 1
+        elif event < 0.2:
+            sealer = Sealer(store, LOG_ID, table.partitions)
+        view = table.view(schemas)
+        found.append((sealer.seal(view), view, dict(table.hashes)))
+    return found
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_every_epoch_is_its_table(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed + number)
+    monkeypatch.setattr(seal, "CHANGED_MIN", rng.choice((1, 40)))
+    monkeypatch.setattr(spans, "OPEN_CHUNKS", rng.choice((1, 512)))
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", rng.choice((1, 2_000, 64 << 10)))
+    partitions = rng.choice((1, 4, 512))
+    table = Table(rng, rng.choice((5, 40, 100)), rng.randrange(partitions), partitions)
+    store = MemoryStore()
+    sealed = seal_random(rng, store, table, 25, rng.choice((0.1, 0.5, 0.95)))
+    for each in sealed:
+        assert_reads(store, each, partitions, rng.sample(table._names, 5))
+    for (before, _, _), (after, _, _) in pairwise(sealed):
+        assert before.epoch <= after.epoch
+        assert (before == after) == (before.epoch == after.epoch)
+        if after.previous:
+            assert after.epoch == before.epoch or after.previous == before.digest
+
+
+def test_deltas_bases_cold_spans_and_merged_indexes_all_come_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That random tables go these ways at all."""
+    monkeypatch.setattr(seal, "CHANGED_MIN", 5)
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 200)
+    rng = random.Random(1)
+    table, store = Table(rng, 200), MemoryStore()
+    manifests = [each for each, _, _ in seal_random(rng, store, table, 60, 0.7)]
+    assert {each.is_base for each in manifests} == {True, False}
+    assert max(len(each.ranges) for each in manifests) > 2
+    assert any(each.cold and not each.is_base for each in manifests)
+    assert {each.month for manifest in manifests for each in manifest.cold} >= {"1970-01", "1970-02"}
+    assert any(len(each.index) > 1 for each in manifests)
+    grown = [(one, other) for one, other in pairwise(manifests) if other.previous and one.index != other.index]
+    assert {one.index[0] == other.index[0] for one, other in grown if one.index} == {True, False}, (
+        "added to, and merged"
+    )
+
+
+def test_a_delta_holds_the_changed_and_a_base_the_open_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    rng = random.Random(seed)
+    table, store = Table(rng, 150), MemoryStore()
+    sealer = Sealer(store, LOG_ID, 1)
+    before: dict[str, bytes] = {}
+    for _ in range(40):
+        for _ in range(rng.choice((1, 5, 30))):
+            table.change(0.5)
+        manifest = sealer.seal(table.view())
+        names = set(table.packed) - table.closed
+        if not manifest.is_base:
+            names = {name for name, packed in table.packed.items() if before.get(name) != packed}
+        found = {
+            key.decode()
+            for _, data in store.span(0, manifest.ranges[-1])
+            for _, members in Chunk(data, "it").groups()
+            for key, _ in members
+        }
+        assert found == names
+        before = dict(table.packed)
+
+
+def test_two_owners_write_the_same_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that goes on all along, and one that is another at every epoch."""
+    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    rng = random.Random(seed)
+    table, stores = Table(rng, 100), (MemoryStore(), MemoryStore())
+    sealer = Sealer(stores[0], LOG_ID, 1)
+    for _ in range(40):
+        for _ in range(rng.choice((1, 5, 30))):
+            table.change(0.5)
+        view = table.view()
+        assert sealer.seal(view) == Sealer(stores[1], LOG_ID, 1).seal(view)
+        assert stores[0].held == stores[1].held
+        assert stores[0].manifests == stores[1].manifests
+
+
+# Damage
+
+
+def spoil(rng: random.Random, store: MemoryStore, span: Span) -> None:
+    """A record of the span is gone, or a bit of it is turned."""
+    offset = rng.randrange(span.start, span.end)
+    if rng.random() < 0.3:
+        del store.held[offset]
+        return
+    data = bytearray(store.held[offset])
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    store.held[offset] = bytes(data)
+
+
+PARTS = ("ranges", "cold", "index", "buckets")
+
+
+def spans_of(manifest: Manifest, part: str) -> list[Span]:
+    spans: tuple[Span, ...] = getattr(manifest, part) if part != "cold" else tuple(each.span for each in manifest.cold)
+    return [span for span in spans if span.end > span.start]
+
+
+def all_or_error(store: MemoryStore, sealed: Sealed) -> bool:
+    """Whether an epoch that may be damaged was noticed to be; what it gives is right until then."""
+    manifest, view, _ = sealed
+    found: dict[str, bytes] = {}
+    try:
+        layers = read_epoch(store, manifest, 1, ChunkStore())
+        for name in view.packed:
+            assert layers.get(name) == view.packed[name]
+        for name, packed in layers.rows():
+            found[name] = packed
+            assert packed == view.packed[name]
+        for place in {place for place, _ in grouped(view.packed.items())}:
+            layers.hashes(place)
+    except CorruptionError:
+        return True
+    assert found == view.packed
+    return False
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_damaged_record_is_noticed(seed: int, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 2_000)
+    rng = random.Random(seed)
+    table, store = Table(rng, 80), MemoryStore()
+    sealed = seal_random(rng, store, table, 12, 0.6)
+    held = dict(store.held)
+    tried = 0
+    for each in sealed:
+        for span in spans_of(each[0], part):
+            spoil(rng, store, span)
+            assert all_or_error(store, each)
+            store.held = dict(held)
+            tried += 1
+    assert tried > 3
+
+
+def test_a_whole_record_with_other_content_is_noticed(seed: int) -> None:
+    """What no hash of a state covers: a residue, under the same state hash and a right checksum."""
+    rng = random.Random(seed)
+    table, store = Table(rng, 20), MemoryStore()
+    for _ in range(60):
+        table.change(0.0)
+    manifest = Sealer(store, LOG_ID, 1).seal(table.view())
+    [span] = manifest.ranges
+    writer = ChunkWriter()
+    for place, members in Chunk(store.held[span.start], "it").groups():
+        entities = [(key, unpack("it", packed)) for key, packed in members]
+        for _, entity in entities:
+            entity.residue.lowest_offset += 1
+        writer.add(place, [(key, pack(entity)) for key, entity in entities])
+    changed = writer.close()
+    assert changed is not None
+    store.held[span.start] = changed
+    with pytest.raises(CorruptionError, match="are not what was sealed"):
+        read_epoch(store, manifest, 1, ChunkStore())
+
+
+# A cold span is carried on from base to base without being read: what is damaged in one stays with later epochs.
+@pytest.mark.parametrize("part", ["ranges", "index", "buckets", "manifest"])
+def test_sealing_goes_on_after_damage(seed: int, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log with a damaged snapshot record can be snapshot again, and before long nothing rests on the damage."""
+    monkeypatch.setattr(seal, "CHANGED_MIN", 20)
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 2_000)
+    rng = random.Random(seed)
+    for _ in range(2):
+        table, store = Table(rng, 60), MemoryStore()
+        last, _, _ = seal_random(rng, store, table, 12, 0.6)[-1]
+        if part == "manifest":
+            store.manifests[last.epoch] = encode_manifest(last)[:-1]
+        else:
+            spoil(rng, store, rng.choice(spans_of(last, part)))
+        sealer = Sealer(store, LOG_ID, 1)
+        noticed = []
+        for _ in range(8):
+            for _ in range(60):
+                table.change(0.6)
+            view = table.view(99)
+            sealed = sealer.seal(view), view, dict(table.hashes)
+            noticed.append(all_or_error(store, sealed))
+        assert not noticed[-1]
+
+
+def test_an_index_that_is_damaged_where_nothing_changed_is_left_for_another(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only merging it with what closed since reads all of the index."""
+    monkeypatch.setattr(seal, "CHANGED_MIN", 1)
+    monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 100)
+    rng = random.Random(seed)
+    store, table = MemoryStore(), Table(rng, 60)
+    while len(table.closed) < 20:
+        table.change(1.0)
+    [index] = Sealer(store, LOG_ID, 1).seal(table.view()).index
+    for _ in range(40):
+        table.change(1.0)
+    view = table.view()
+    held, manifests = dict(store.held), dict(store.manifests)
+    for offset in range(index.start, index.end):
+        store.held, store.manifests = {**held, offset: held[offset][:-1]}, dict(manifests)
+        manifest = Sealer(store, LOG_ID, 1).seal(view)
+        assert index not in manifest.index
+        assert not all_or_error(store, (manifest, view, dict(table.hashes)))

@@ -1,0 +1,55 @@
+"""Databases of one process that share a block cache and a write-buffer budget, and folders told apart by their kind."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from refold.avro.errors import InputError
+from refold.streams.rocks.database import Database
+from refold.streams.rocks.families import WRITE_BUDGET_BYTES, Memory
+
+DATABASES = 6
+
+
+def test_write_buffers_stay_within_one_budget(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    memory = Memory(DATABASES)
+    each = [Database.create(tmp_path / str(number), kind="table", memory=memory) for number in range(DATABASES)]
+    try:
+        written = greatest = 0
+        while written < 3 * WRITE_BUDGET_BYTES:
+            for database in each:
+                batch = database.batch()
+                for _ in range(100):
+                    batch.put("timeline", rng.randbytes(20), rng.randbytes(5_000))
+                written += batch.size_bytes
+                database.write(batch, sync=False)
+            greatest = max(greatest, memory.buffers.get_usage())
+        assert 0 < greatest < 1.5 * WRITE_BUDGET_BYTES
+    finally:
+        for database in each:
+            database.close()
+
+
+def test_a_shared_memory_changes_nothing_of_what_is_stored(tmp_path: Path) -> None:
+    memory = Memory(2)
+    with Database.create(tmp_path / "table", kind="table", memory=memory) as database:
+        batch = database.batch()
+        batch.put("state", b"key", b"value")
+        database.write(batch, sync=False)
+    with Database.open(tmp_path / "table", kind="table", memory=memory) as database:
+        assert database.get("state", b"key") == b"value"
+
+
+def test_a_table_is_no_log_and_a_log_no_table(tmp_path: Path) -> None:
+    Database.create(tmp_path / "table", kind="table").close()
+    Database.create(tmp_path / "log").close()
+    with pytest.raises(InputError, match="not a"):
+        Database.open(tmp_path / "table")
+    with pytest.raises(InputError, match="not a"):
+        Database.open(tmp_path / "log", kind="table")
+    with pytest.raises(InputError, match="not a"):
+        Database.create(tmp_path / "table")

@@ -1,0 +1,23 @@
+"""Preimages of one bucket over one another: the short way is the long way."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.streams.snapshots.chunk import newest, over, split
+
+BUCKETS = st.dictionaries(
+    st.sampled_from([b"a", b"b", b"ab"]), st.sampled_from([bytes([each]) * 32 for each in range(3)]), min_size=1
+)
+
+
+def preimage(bucket: dict[bytes, bytes]) -> bytes:
+    return b"".join(len(key).to_bytes(4, "big") + key + bucket[key] for key in sorted(bucket))
+
+
+@given(BUCKETS, BUCKETS)
+def test_a_later_preimage_goes_over_an_earlier_one(before: dict[bytes, bytes], own: dict[bytes, bytes]) -> None:
+    found = over(preimage(before), preimage(own))
+    assert found == preimage(before | own) == newest(preimage(before) + preimage(own))
+    assert dict(split(found)) == before | own

@@ -1,0 +1,75 @@
+"""The embedded log's snapshot store under the one suite for such stores."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from refold.streams.log.file.snapshots import FileSnapshotStore
+from refold.streams.rocks.database import Database
+from refold.streams.rocks.layout import synced_number
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.store import Pin, SnapshotStore, Tomb
+from refold_tests.child import children
+from refold_tests.snapshot_conformance import (
+    PARTITIONS,
+    OpenedStore,
+    SnapshotStoreConformance,
+)
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from refold.streams.rocks.database import Database
+from refold.streams.log.file.snapshots import FileSnapshotStore
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.store import Pin, Tomb
+
+store = FileSnapshotStore(Database.open(Path(sys.argv[1])), int(sys.argv[2]))
+exec(sys.argv[3])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class FileOpenedStore(OpenedStore):
+    """In a database of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        Database.create(path).close()
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[SnapshotStore]:
+        with Database.open(self.path) as database:
+            yield FileSnapshotStore(database, PARTITIONS)
+
+    def killed_after(self, statement: str) -> None:
+        with children() as start:
+            assert start(KILLED, self.path, PARTITIONS, statement).end() == -9
+
+
+class TestFileStore(SnapshotStoreConformance):
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> OpenedStore:
+        return FileOpenedStore(tmp_path / "log")
+
+
+def test_what_is_told_to_be_durable_is_on_the_device(tmp_path: Path) -> None:
+    """A kill alone would not lose what was written and not synced; the note of what was synced tells."""
+    path, epoch = tmp_path / "log", Epoch(1, 9, 2)
+    with Database.create(path) as database:
+        store = FileSnapshotStore(database, PARTITIONS)
+        steps: list[Callable[[], object]] = [
+            lambda: store.seal(epoch, b"m"),
+            lambda: store.pin(Pin(epoch, 5)),
+            lambda: store.unpin(epoch),
+            lambda: store.bury(Tomb(epoch, 6, b"m")),
+            lambda: store.clear(1, [], [epoch]),
+        ]
+        for step in steps:
+            store.append(1, b"x")
+            step()
+            assert synced_number(path) == database.sequence

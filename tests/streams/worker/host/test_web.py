@@ -1,0 +1,269 @@
+"""The worker's pages over HTTP: what they say, and how a question finds the worker that can answer it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from refold.avro.errors import InputError, StorageError, UnknownEntity
+from refold.streams.log.kafka.pages import FORWARDED, LOG
+from refold.streams.worker.host.health import STALLED_S
+from refold.streams.worker.host.metrics import About, metrics_of
+from refold.streams.worker.host.web import Pages, WebServer
+
+STATUS: dict[int, dict[str, Any]] = {
+    0: {"state": "folding", "lag": 7, "caught_up": False, "steps": 3, "observations": 12, "waits_for": "it"},
+    1: {"state": "starting"},
+    2: {"state": "standby", "offset": 40, "lag": 2, "caught_up": True},
+}
+ABOUT = About("shop", 8, Path("/"), "1.2.3")
+Serve = Callable[..., str]
+
+
+PARTITIONS = {"a": 0, "b": 1, "c": 2}
+"""What the workers of these names have."""
+
+
+def partition_of(entity: str) -> int:
+    """By the first letter of the entity's id."""
+    return PARTITIONS.get(entity.partition("/")[2][:1], 7)
+
+
+class Noting:
+    """Notes what a worker is told to do, and does it for its own partition; "refuse" is refused."""
+
+    names = ("seal", "refuse")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def wanted(self, name: str, given: Mapping[str, Any]) -> set[int]:
+        return set(given["partitions"])
+
+    def do(self, name: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if name == "refuse":
+            raise InputError(f"{self.name} will not")
+        return [{"partition": PARTITIONS[self.name], "by": self.name, **given}]
+
+
+def said_by(name: str) -> Callable[[str, Mapping[str, str]], object]:
+    def ask(entity: str, given: Mapping[str, str]) -> object:
+        if entity.endswith("unknown"):
+            raise UnknownEntity(f"{entity}: nothing")
+        return {"by": name, "entity": entity, **given}
+
+    return ask
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Serves a worker that owns the entities which begin with its name; returns its URL."""
+    with ExitStack() as ending:
+
+        def start(name: str, owner: str | None = None, **given: Any) -> str:
+            server = WebServer("127.0.0.1", 0)
+            ending.callback(server.close)
+            pages = Pages(
+                status=lambda: STATUS,
+                metrics=metrics_of(lambda: STATUS, ABOUT),
+                partition_of=partition_of,
+                owns=lambda partition: partition == PARTITIONS.get(name),
+                workers=lambda: {} if owner is None else dict.fromkeys(PARTITIONS.values(), owner),
+                questions={"state": said_by(name), "history": said_by(name)},
+                operations=Noting(name),
+                lookup=lambda content: name.encode() + content,
+                log_id=b"log",
+                own_url=server.url,
+            )
+            server.serve(pages._replace(**given))
+            return server.url
+
+        yield start
+
+
+def get(url: str) -> tuple[int, Any]:
+    """Status and what the page says."""
+    try:
+        with urlopen(url, timeout=20) as found:
+            content, status = found.read(), found.status
+    except HTTPError as error:
+        with error:
+            content, status = error.read(), error.code
+    return status, json.loads(content)
+
+
+def folding(**given: Any) -> dict[str, Any]:
+    return {"state": "folding", "lag": 0, "caught_up": True, "uncommitted_s": 0.0, "waits_for": "", **given}
+
+
+def test_health_readiness_and_status(serve: Serve) -> None:
+    url = serve("a")
+    shown: dict[str, Any] = {"0": {"state": "folding", "lag": 7, "waits_for": "it"}, "1": {"state": "starting"}}
+    shown["2"] = {"state": "standby", "offset": 40, "lag": 2}
+    assert get(f"{url}/health") == (200, {"healthy": True, "partitions": shown})
+    assert get(f"{url}/ready") == (503, {"ready": False, "why": "not caught up: partition 0, 1"})
+    assert get(f"{url}/status") == (200, {"partitions": {str(number): each for number, each in STATUS.items()}})
+    assert get(f"{serve('b', status=lambda: {2: folding()})}/ready") == (200, {"ready": True})
+    assert get(f"{serve('c', status=dict)}/ready") == (503, {"ready": False, "why": "it has no partitions yet"})
+
+
+def test_who_does_not_commit_what_there_is_is_not_healthy(serve: Serve) -> None:
+    def health(**given: Any) -> tuple[int, Any]:
+        return get(f"{serve('a', status=lambda: {3: folding(), 5: folding(lag=8, **given)})}/health")
+
+    assert health(uncommitted_s=STALLED_S)[0] == 200
+    status, said = health(uncommitted_s=STALLED_S + 1)
+    assert (status, said["healthy"], said["partitions"]["5"]["lag"]) == (503, False, 8)
+    assert "partition 5 has had 8" in said["why"]
+    assert "partition 3" not in said["why"]
+    # Nothing that starting it again would mend.
+    assert health(uncommitted_s=STALLED_S + 1, waits_for="the registry")[0] == 200
+    # Long after the last commit, when there was nothing to commit, is no matter.
+    assert health(uncommitted_s=0.5, last_commit_s=9_000.0)[0] == 200
+
+
+def test_a_fold_that_failed_is_not_healthy(serve: Serve) -> None:
+    def failed() -> Mapping[int, Any]:
+        raise StorageError("the fold has ended")
+
+    assert get(f"{serve('a', status=failed)}/health") == (503, {"error": "the fold has ended"})
+
+
+def test_metrics_are_of_the_moment_and_carry_units(serve: Serve) -> None:
+    with urlopen(f"{serve('a')}/metrics", timeout=20) as found:
+        text = found.read().decode()
+        assert found.headers["Content-Type"].startswith("text/plain")
+    lines = set(text.splitlines())
+    assert {
+        'refold_worker_info{log="shop",version="1.2.3"} 1.0',
+        'refold_log_partitions{log="shop"} 8.0',
+        'refold_healthy{log="shop"} 1.0',
+        'refold_ready{log="shop"} 0.0',
+        'refold_lag_records{log="shop",partition="0"} 7.0',
+        'refold_caught_up{log="shop",partition="0"} 0.0',
+        'refold_registry_waiting{log="shop",partition="0"} 1.0',
+        'refold_batches_total{log="shop",partition="0"} 3.0',
+        'refold_observations_total{log="shop",partition="0"} 12.0',
+        'refold_partitions{log="shop",state="folding"} 1.0',
+        'refold_partitions{log="shop",state="starting"} 1.0',
+        'refold_partitions{log="shop",state="standby"} 1.0',
+        'refold_standby_lag_records{log="shop",partition="2"} 2.0',
+        'refold_standby_offset{log="shop",partition="2"} 40.0',
+    } <= lines
+    disk = [line for line in lines if line.startswith("refold_disk_free_bytes{")]
+    assert len(disk) == 1
+    assert float(disk[0].split()[1]) > 0
+    assert not [line for line in lines if 'partition="1"' in line]
+
+
+def test_a_question_is_answered_by_its_owner_in_one_hop(serve: Serve) -> None:
+    last = serve("c")
+    owner = serve("b", owner=last)
+    url = serve("a", owner=owner)
+    assert get(f"{url}/state/document/a1?at=v3&clock=observed") == (
+        200,
+        {"by": "a", "entity": "document/a1", "at": "v3", "clock": "observed"},
+    )
+    assert get(f"{url}/history/document/b%C3%A9?since=%40m") == (
+        200,
+        {"by": "b", "entity": "document/bé", "since": "@m"},
+    )
+    assert get(f"{url}/state/document/b-unknown") == (404, {"error": "document/b-unknown: nothing"})
+    # b would know c, but has been asked by another worker already.
+    status, said = get(f"{url}/state/document/c1")
+    assert (status, "ask again" in said["error"]) == (503, True)
+
+
+def test_without_an_owner_or_with_one_that_is_gone_it_says_so(serve: Serve) -> None:
+    assert get(f"{serve('a')}/state/document/x")[0] == 503
+    gone = WebServer("127.0.0.1", 0)
+    gone.close()
+    status, said = get(f"{serve('b', owner=gone.url)}/state/document/c1")
+    assert (status, "does not answer" in said["error"]) == (503, True)
+
+
+def test_what_is_no_page_names_the_pages(serve: Serve) -> None:
+    status, said = get(f"{serve('a')}/nothing")
+    assert (status, "/state" in said["error"]) == (404, True)
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    taken = WebServer("127.0.0.1", 0)
+    try:
+        port = int(taken.url.rpartition(":")[2])
+        with pytest.raises(InputError, match=r"cannot be used.*--port"):
+            WebServer("127.0.0.1", port)
+    finally:
+        taken.close()
+
+
+def post(url: str, content: bytes, **headers: str) -> tuple[int, bytes]:
+    """Status and content of a page to which something is posted."""
+    try:
+        with urlopen(Request(url, content, headers), timeout=20) as found:
+            return found.status, found.read()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def told(url: str, **said: Any) -> tuple[int, Any]:
+    status, content = post(url, json.dumps(said).encode())
+    return status, json.loads(content)
+
+
+def test_what_is_to_be_done_is_done_by_every_worker_for_its_own(serve: Serve) -> None:
+    other = serve("b")
+    url = serve("a", workers=lambda: {0: "http://127.0.0.1:9", 1: other})
+    with_own = serve("a", workers=lambda: {1: other})
+    assert told(f"{with_own}/seal", partitions=[0, 1], x=[None]) == (
+        200,
+        {"partitions": [{"partition": number, "by": name, "partitions": [0, 1], "x": [None]}
+                        for number, name in enumerate("ab")]},
+    )  # fmt: skip
+    status, said = told(f"{with_own}/seal", partitions=[0, 1, 2])
+    assert (status, "partition 2" in said["error"], "ask again" in said["error"]) == (503, True, True)
+    assert told(f"{with_own}/refuse", partitions=[]) == (400, {"error": "a will not"})
+    # One that has partitions and is gone: nobody says that it did its part.
+    status, said = told(f"{url}/seal", partitions=[0, 1])
+    assert (status, "127.0.0.1:9" in said["error"]) == (503, True)
+    # Asked by another worker it asks nobody.
+    status, content = post(f"{url}/seal", b'{"partitions": [0, 1]}', **{FORWARDED: "1"})
+    assert (status, [each["by"] for each in json.loads(content)["partitions"]]) == (200, ["a"])
+
+
+def test_a_look_up_goes_to_the_worker_that_has_the_partition(serve: Serve) -> None:
+    other = serve("b")
+    url = serve("a", owner=other)
+    assert post(f"{url}/lookup/1?partition=0", b"?") == (200, b"a?")
+    assert post(f"{url}/lookup/1?partition=1", b"?") == (200, b"b?")
+    assert post(f"{url}/lookup/1", b"?") == (200, b"a?")
+    assert post(f"{url}/lookup/1?partition=2", b"?")[0] == 503
+    assert post(f"{url}/lookup/1?partition=x", b"?")[0] == 400
+    assert post(f"{url}/lookup/2?partition=0", b"?")[0] == 404
+
+
+def test_what_cannot_be_taken_is_refused(serve: Serve) -> None:
+    url = serve("a")
+    assert post(f"{url}/seal", b'{"partitions": []}', Origin="https://example.org")[0] == 403
+    assert post(f"{url}/seal", b"[]")[0] == 400
+    assert post(f"{url}/seal", b"{")[0] == 400
+    assert post(f"{url}/nothing", b"{}")[0] == 404
+    assert get(f"{url}/seal")[0] == 405
+
+
+def test_a_worker_of_another_log_says_so(serve: Serve) -> None:
+    """Who was told of a URL on loopback may be on another machine than its worker."""
+    url = serve("a")
+    for log, expected in ((b"log", 200), (b"other", 409)):
+        assert post(f"{url}/lookup/1?partition=0", b"?", **{LOG: log.hex()})[0] == expected
+        assert post(f"{url}/seal", b'{"partitions": [0]}', **{LOG: log.hex()})[0] == expected
+    forwarding = serve("b", owner=url, log_id=b"other")
+    assert get(f"{forwarding}/state/document/a1")[0] == 409

@@ -1,0 +1,249 @@
+"""What a client has workers do and tell: verify over all that a log can hold, damage found, epochs kept, look-ups."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.avro.errors import InputError, NotAnswerable
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.tables import Arrived, Held, Places, Tables
+from refold.streams.log.kafka.url import parse_url
+from refold.streams.log.kafka.workers import AskedTables, Workers
+from refold.streams.log.port import Arrival, Checkpoint, Record
+from refold.streams.point import Points
+from refold.streams.rebuild.run import rebuild
+from refold.streams.rocks.families import Family
+from refold.streams.snapshots import chunk, snapshotter
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.worker import snapshots
+from refold_tests.asked import asked_worker
+from refold_tests.brokers import SharedKafka
+from refold_tests.folding import append, history, opened, tables, url_of
+from refold_tests.kafka_topics import Broker
+from refold_tests.poison import bad_records, produce
+from refold_tests.things import THING, A, said, versions
+
+pytestmark = pytest.mark.timeout(600)
+
+
+DAMAGED: Sequence[Family] = ("state", "timeline", "arrivals", "ids")
+
+
+@pytest.fixture
+def url(kafka: SharedKafka, prefix: str) -> str:
+    return url_of(kafka.bootstrap, prefix)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in this process seal whenever something was folded."""
+    monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 1)
+    monkeypatch.setattr(snapshots, "EVERY_MS", 0)
+    monkeypatch.setattr(chunk, "CHUNK_BYTES", 500)
+
+
+@pytest.mark.usefixtures("always")
+def test_verify_finds_nothing_wrong_in_a_log_that_had_everything(url: str, tmp_path: Path, seed: int) -> None:
+    """Repeats, retractions, late ones, verdicts, definitions taken up midway, epochs; also without workers, and where
+    these are behind."""
+    rng = random.Random(seed)
+    with opened(url) as log:
+        log.register(THING)
+        with asked_worker(url, tmp_path), refold.open(url) as client:
+            for definition in list(versions(3))[1:]:
+                append(log, history(rng, 60))
+                for partition in range(log.partitions):
+                    produce(log, partition, rng.choice(bad_records(log, partition)))
+                append(log, history(rng, 60))
+                client.snapshot()
+                log.register(definition)
+                client.snapshot()
+            whole = client.verify()
+            assert (whole.mismatches, whole.unchecked) == ([], [])
+            assert whole.root == client.rebuild(full=True).root
+            assert len(client.snapshots()) > log.partitions
+        append(log, history(rng, 20))
+        with refold.open(url, read_only=True) as client:
+            alone = client.verify()
+            assert (alone.mismatches, len(alone.unchecked)) == ([], 1)
+            assert alone.root == client.rebuild(full=True).root != whole.root
+
+
+def test_damaged_tables_are_found_by_who_keeps_them_and_made_again(url: str, tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    with opened(url) as log:
+        log.register(THING)
+        append(log, history(rng, 200))
+    with asked_worker(url, tmp_path), refold.open(url) as client:
+        client.snapshot()
+        assert client.verify().ok
+    partition = rng.randrange(2)
+    with contextlib.ExitStack() as ending:
+        databases = {each: ending.enter_context(database) for each, database in tables(tmp_path, 2).items()}
+        database = databases[partition]
+        for family in DAMAGED:
+            key, _ = rng.choice(list(database.scan(family)))
+            write = database.batch()
+            write.delete(family, key)
+            database.write(write, sync=True)
+    with asked_worker(url, tmp_path), refold.open(url) as client:
+        found = client.verify()
+        assert not found.ok
+        assert {each.place for each in found.mismatches} >= {*DAMAGED}
+        assert not found.unchecked
+        source = client.recover()
+        assert source["snapshot_epochs"]
+        again = client.verify()
+        assert (again.mismatches, again.unchecked, again.root) == ([], [], found.root)
+
+
+def test_epochs_are_kept_by_workers_and_without_any(url: str, tmp_path: Path) -> None:
+    with opened(url) as log:
+        log.register(THING)
+        append(log, [said(f"{THING.name}/{number}", number) for number in range(40)])
+        with asked_worker(url, tmp_path), refold.open(url) as client:
+            epochs = client.snapshot()
+            client.pin(epochs[:1])
+            with pytest.raises(InputError, match="there is no snapshot"):
+                client.pin([*epochs, Epoch(0, 1 << 40, 1)])
+            assert [each.epoch for each in client.snapshots() if each.pinned_at is not None] == epochs[:1]
+            assert [each.partition for each in client.collect(dry_run=True)] == [0, 1]
+            # One that folds nothing takes the partitions, and the worker takes them back with the next records.
+            with refold.open(url, worker="http://127.0.0.1:9") as alone:
+                alone.pin(epochs[1:])
+                alone.unpin(epochs[:1])
+                assert [each.epoch for each in alone.snapshots() if each.pinned_at is not None] == epochs[1:]
+            append(log, [said(f"{THING.name}/{number}", number + 100) for number in range(40)])
+            client.port.refresh()
+            client.port.recover(wait=True)  # every partition is started anew: taken again at once
+            later = client.snapshot(pin=True)
+            assert all(each not in epochs for each in later)
+            pinned = [each.epoch for each in client.snapshots() if each.pinned_at is not None]
+            assert sorted(pinned) == sorted([*epochs[1:], *later])
+
+
+def test_a_change_that_comes_twice_breaks_its_chain(url: str, tmp_path: Path, kafka: SharedKafka, prefix: str) -> None:
+    with opened(url) as log:
+        log.register(THING)
+        append(log, [said(A, number) for number in range(3)])
+        with asked_worker(url, tmp_path), refold.open(url) as client:
+            client.snapshot()
+            assert client.verify().ok
+            place = Place(log.topics.changes, log.partition_of(A))
+            last = log.reading.last(place, log.offsets.ends([place])[place])
+            assert last is not None
+            Broker(kafka.bootstrap, prefix).produce(place, [last.value], key=last.key, headers=last.headers)
+            found = client.verify()
+        assert not found.ok
+        assert {(each.place.partition(" ")[0], each.entity) for each in found.mismatches} == {("changes", A)}
+
+
+def test_look_ups_are_what_the_log_holds(url: str, tmp_path: Path, seed: int) -> None:
+    with opened(url) as log:
+        log.register(THING)
+        append(log, history(random.Random(seed), 150, entities=4))
+        append(log, [said(A, number) for number in range(40)])
+        with asked_worker(url, tmp_path) as (_, pages), refold.open(url) as client:
+            client.snapshot()
+            log.refresh()
+            rows = dict(rebuild(log, Points(log, 0).end(), full=True, parallel=False).rows())
+            for given in (None, pages):
+                workers = Workers(parse_url(url), None, given)
+                workers.log_id = log.log_id
+                asked = AskedTables(workers)
+                for name in rows:
+                    partition = log.partition_of(name)
+                    arrived = asked.arrivals(partition, name, 3, 1_000)
+                    assert arrived is not None
+                    assert list(arrived.arrivals) == list(log.arrivals(name, 1_000, 3))
+                    assert arrived.through == log.ends()[partition]
+                    qs = [each.q for each in arrived.arrivals]
+                    held = asked.records_of(partition, name, qs)
+                    assert held is not None
+                    assert list(held.records) == list(log.records_of(name, qs))
+                    places = asked.places_of(qs[0][-32:] if qs else bytes(32))
+                    assert places.through == log.ends()
+                    assert list(places.places) == [(partition, each.offset) for each in arrived.arrivals[:1]]
+                found = asked.checkpoint(log.partition_of(A), A, 1_000, 0)
+                assert found is not None
+                assert found.entity.version >= 16
+                assert {name: packed for each in range(2) for name, packed in asked.entities(each)} == rows
+                assert sum(asked.totals(each)[0] for each in range(2)) == len(rows)
+
+
+class Behind(Tables):
+    """Tables that hold the records below an offset of each partition, at most so many of an answer."""
+
+    def __init__(self, log: KafkaLog, through: int) -> None:
+        self._log = log
+        self._through = through
+
+    def arrivals(self, partition: int, entity: str, start: int, end: int) -> Arrived | None:
+        found = self._log.arrivals(entity, min(end, self._through), start)
+        return Arrived(self._through, list(found))
+
+    def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> Held | None:
+        first = {each.id: each for each in reversed(list(self._log.entity_records(entity, self._through)))}
+        return Held(self._through, [first.get(q[-32:]) for q in qs])
+
+    def checkpoint(self, partition: int, entity: str, end: int, definition: int) -> Checkpoint | None:
+        return None
+
+    def places_of(self, observation_id: bytes) -> Places:
+        found = self._log.find(observation_id)
+        places = [] if found is None or found.offset >= self._through else [(found.partition, found.offset)]
+        return Places(places, dict.fromkeys(range(self._log.partitions), self._through))
+
+    def entities(self, partition: int) -> Iterator[tuple[str, bytes]]:
+        raise NotImplementedError
+
+    def totals(self, partition: int) -> tuple[int, int]:
+        raise NotImplementedError
+
+
+def test_what_tables_do_not_hold_yet_is_read_behind_them(url: str, seed: int) -> None:
+    """Wherever they end, also past what the reader has seen, every answer is the log's."""
+    rng = random.Random(seed)
+    with opened(url) as log:
+        log.register(THING)
+        append(log, history(rng, 60, entities=3))
+        names = {each.entity for partition, end in log.ends().items() for each in log.read(partition, 0, end)}
+        ids = [each.id for partition, end in log.ends().items() for each in log.read(partition, 0, end)]
+        for through in (0, 1, 7, 20, 1_000):
+            with contextlib.closing(KafkaLog(parse_url(url), read_only=True, tables=Behind(log, through))) as reader:
+                for name in names:
+                    for end in (0, 5, 15, 100):
+                        start = rng.randrange(end + 1)
+                        assert firsts(reader.entity_records(name, end)) == firsts(log.entity_records(name, end))
+                        expected: list[Arrival] = list(log.arrivals(name, end, start))
+                        assert list(reader.arrivals(name, end, start)) == expected
+                        qs = [each.q for each in rng.sample(expected, len(expected))]
+                        assert list(reader.records_of(name, qs)) == list(log.records_of(name, qs))
+                for each in [*rng.sample(ids, 10), bytes(32)]:
+                    assert reader.find(each) == log.find(each)
+
+
+def test_a_worker_of_another_log_is_not_taken_for_one_of_this(url: str, tmp_path: Path) -> None:
+    other = url.replace("?", ".other?")
+    with opened(url) as log, opened(other):
+        log.register(THING)
+        append(log, [said(A, 1)])
+        with asked_worker(other, tmp_path) as (_, pages), refold.open(url, worker=pages) as client:
+            assert client.state(A).version == 1
+            with pytest.raises(NotAnswerable, match="a worker of the log"):
+                client.snapshot()
+            assert "a worker of the log" in client.verify().unchecked[0]
+
+
+def firsts(records: Iterable[Record]) -> list[Record]:
+    found: dict[bytes, Record] = {}
+    for record in records:
+        found.setdefault(record.id, record)
+    return list(found.values())

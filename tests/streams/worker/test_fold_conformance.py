@@ -1,0 +1,67 @@
+"""A log on Kafka open together with its worker, which is asked over its pages: the whole conformance suite."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from refold.avro.definition import TypeDefinition
+from refold.avro.observation import Observation
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.url import parse_url
+from refold.streams.log.kafka.workers import AskedFolding, AskedTables, Workers
+from refold_tests.asked import asked_worker
+from refold_tests.brokers import SharedKafka
+from refold_tests.folding import PATIENCE_S
+from refold_tests.log_conformance import FoldedLogConformance
+from refold_tests.log_handles import PARTITIONS, Handles, Opened
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class AwaitingLog(KafkaLog):
+    """One that returns when what it wrote is folded, as an embedded log does."""
+
+    is_awaited = True
+
+    def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
+        super().append(observation, observation_id, data)
+        self.is_awaited = False
+
+    def flush(self) -> None:
+        super().flush()
+        if not self.is_awaited:
+            self.is_awaited = True
+            self.await_folded()
+
+    def register(self, definition: TypeDefinition) -> None:
+        super().register(definition)
+        self.await_folded()
+
+
+class BesideWorker(Opened):
+    """Written and read by one client, with a worker beside it."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[Handles]:
+        with asked_worker(self.url, self.folder / "tables"):
+            address = parse_url(self.url)
+            workers = Workers(address, None)
+            log = AwaitingLog(address, tables=AskedTables(workers), folding=AskedFolding(workers, PATIENCE_S))
+            workers.log_id = log.log_id
+            with contextlib.closing(log):
+                yield Handles(log, log)
+
+
+class TestBesideWorker(FoldedLogConformance):
+    @pytest.fixture
+    def opened(self, kafka: SharedKafka, prefix: str, tmp_path: Path) -> Opened:
+        blobs = (tmp_path / "blobs").as_uri()
+        return BesideWorker(f"kafka://{kafka.bootstrap}/{prefix}?partitions={PARTITIONS}&blobs={blobs}", tmp_path)

@@ -1,0 +1,173 @@
+"""Several workers of one log: they join, leave, die, and come back after others took over."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from refold.avro.observation import Observation
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.reached import Reached
+from refold.streams.rocks.families import Memory
+from refold.streams.worker.config import FoldConfig
+from refold.streams.worker.emission import Emitter, MembershipMoved, Step, is_member
+from refold.streams.worker.membership import Membership
+from refold.streams.worker.position import Stored
+from refold.streams.worker.table import Changed, PartitionTable, open_database
+from refold_tests.child import Child
+from refold_tests.folding import (
+    append,
+    await_folded,
+    await_status,
+    check_whole,
+    committed,
+    drain,
+    fold_all,
+    history,
+    running,
+    worker,
+)
+from refold_tests.kafka_topics import await_true
+
+pytestmark = pytest.mark.timeout(900)
+PARTITIONS = 4
+
+
+@pytest.fixture
+def partitions() -> int:
+    return PARTITIONS
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one folder", "a folder each"])
+def test_workers_join_leave_and_die(
+    log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int, is_shared: bool
+) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    rounds = max(4, fault_rounds // 3)
+    observations = history(rng, 15 * rounds)
+    rest = iter(observations)
+    acknowledged: set[bytes] = set()
+    alive: dict[str, Child] = {}
+    names = ("a", "b", "c")
+    for _ in range(rounds):
+        name = rng.choice(names)
+        if name not in alive:
+            folder = tmp_path if is_shared else tmp_path / name
+            alive[name] = worker(child, log.url, folder, name, static=rng.random() < 0.5)
+        elif rng.random() < 0.5:
+            drain(alive.pop(name))
+        else:
+            alive.pop(name).kill()
+        for _ in range(3):
+            acknowledged |= append(log, [*islice(rest, 5)])
+            time.sleep(rng.random() * 0.5)
+        assert all(each.process.poll() is None for each in alive.values())
+    for each in alive.values():
+        drain(each)
+    acknowledged |= append(log, rest)
+    fold_all(log, tmp_path)
+    check_whole(log, tmp_path, acknowledged)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("moment", ["", "begun", "produced", "sent", "committed"])
+def test_a_worker_that_was_away_too_long_writes_nothing(
+    log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, moment: str
+) -> None:
+    """It is stopped past its session, in the middle of a batch, and goes on when another has folded on."""
+    observations = history(random.Random(seed), 300)
+    stopped = worker(child, log.url, tmp_path / "a", "a", static=False, moment=moment, count=2, sent=signal.SIGSTOP)
+    acknowledged = append(log, observations[:50])
+    if moment == "":
+        await_folded(log, stopped)
+        stopped.signal(signal.SIGSTOP)
+    else:
+        acknowledged |= append_until_stopped(log, observations[50:100], stopped)
+    acknowledged |= append(log, observations[100:200])
+    other = worker(child, log.url, tmp_path / "b", "b", static=False)
+    await_folded(log, other)
+    stopped.process.send_signal(signal.SIGCONT)
+    acknowledged |= append(log, observations[200:])
+    await_folded(log, other)
+    check_chain(log, stopped, other, acknowledged, tmp_path)
+
+
+def append_until_stopped(log: KafkaLog, observations: Sequence[Observation], stopped: Child) -> set[bytes]:
+    acknowledged: set[bytes] = set()
+    deadline = time.monotonic() + 60
+    while not stopped.is_stopped:
+        assert time.monotonic() < deadline
+        acknowledged |= append(log, observations)
+        time.sleep(0.1)
+    return acknowledged
+
+
+def check_chain(log: KafkaLog, stopped: Child, other: Child, acknowledged: set[bytes], folder: Path) -> None:
+    """Whether the one that was away ends or is a member again, nothing shows twice."""
+    for each in (stopped, other):
+        each.signal(signal.SIGTERM)
+    assert other.end() == 0
+    stopped.end()
+    for name in ("a", "b"):  # each has tables that another may be past
+        fold_all(log, folder / name)
+        check_whole(log, folder / name, acknowledged)
+
+
+def test_of_two_workers_with_one_name_the_earlier_ends_though_nothing_comes(log: KafkaLog, tmp_path: Path) -> None:
+    with running(log.url, tmp_path / "a", is_static=True) as earlier:
+        await_status(earlier, lambda status: status.get("state") == "folding", 0)
+        with running(log.url, tmp_path / "b", is_static=True):
+            problem = earlier.failed()
+    assert "give each an --instance of its own" in str(problem)
+
+
+def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path: Path) -> None:
+    """The broker would take them: a client that lost its membership looks like one that never needed any."""
+    config = FoldConfig(log.url, tmp_path, "w")
+    outside = log.clients.reader(**{"group.id": log.topics.group, "enable.partition.eof": False})
+    nobody = outside.consumer_group_metadata()
+    assert not is_member(nobody)
+    members: list[int] = []
+    member = Membership(log.clients, log.topics, config, members.extend, lambda _: None)
+    deadline = time.monotonic() + 60
+    while len(members) < PARTITIONS:
+        assert time.monotonic() < deadline
+        member.serve(0.1)
+    assert is_member(member.metadata())
+
+    producer = log.clients.producer(
+        **{"transactional.id": f"{log.topics.prefix}.raw", "transaction.timeout.ms": 5_000, "message.timeout.ms": 5_000}
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    at = Reached(1, 1)
+    producer.send_offsets_to_transaction([TopicPartition(log.topics.observations, 0, 1, at.metadata)], nobody)
+    producer.commit_transaction()
+    await_true(lambda: committed(log)[0] == 1)  # what was committed shows a little later
+
+    emitter = Emitter(log.clients, log.topics, f"{log.topics.group}.fold.w", 5_000)
+    emitter.fence(lambda: False)
+    database = open_database(tmp_path / "1", Memory(1), 1, lambda: None)
+    with database:
+        table = PartitionTable(database, log.registry, log.read, None)
+        table.stored = Stored(log.log_id, 1, PARTITIONS)
+        overlay = table.nothing().to(Reached(3, 1), 0)
+        overlay.changes.append(Changed("t/1", b"change"))
+        with pytest.raises(MembershipMoved):
+            emitter.emit([Step(1, table, overlay, ())], lambda: nobody)
+        assert committed(log)[1] == 0
+        assert list(log.read_changes(1, 0)) == []
+        emitter.emit([Step(1, table, overlay, ())], member.metadata)
+    await_true(lambda: committed(log)[1] == 3 and log.changes_end(1) > 0)
+    assert [each.data for each in log.read_changes(1, 0)] == [b"change"]
+    member.leave()
+    outside.close()

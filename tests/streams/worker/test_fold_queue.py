@@ -1,0 +1,116 @@
+"""A worker whose producer's queue is full: it waits for the broker, or ends by name, and emits everything once."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold.avro.errors import StorageError
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.worker.config import FoldConfig
+from refold.testing.kafka import Kafka
+from refold_tests.folding import (
+    PATIENCE_S,
+    Running,
+    append,
+    await_folded,
+    check_whole,
+    fold_all,
+    history,
+    opened,
+    url_of,
+)
+from refold_tests.things import THING
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+QUEUED = 5
+PAUSED_AT = 20
+
+
+class Queue:
+    """Producers of folds with room for a few messages; counts how often one was full, and once pauses the broker."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.full = 0
+        self.paused = threading.Event()
+        self._kafka = kafka
+        self._make = Clients.producer
+
+    def producer(self, clients: Clients, **more: Any) -> Any:
+        """As Clients.producer."""
+        if ".fold." not in str(more.get("transactional.id")):
+            return self._make(clients, **more)
+        return Counting(self, self._make(clients, **more, **{"queue.buffering.max.messages": QUEUED}))
+
+    def was_full(self) -> None:
+        self.full += 1
+        if self.full == PAUSED_AT:
+            self._kafka.pause(1)
+            self.paused.set()
+
+    def await_full(self, more: int) -> None:
+        """Return when it was found full so many times more."""
+        wanted, deadline = self.full + more, time.monotonic() + PATIENCE_S
+        while self.full < wanted:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+class Counting:
+    """A producer that says when its queue is full."""
+
+    def __init__(self, queue: Queue, producer: Any) -> None:
+        self._queue = queue
+        self._producer = producer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def produce(self, *given: Any, **named: Any) -> None:
+        try:
+            self._producer.produce(*given, **named)
+        except BufferError:
+            self._queue.was_full()
+            raise
+
+
+@pytest.mark.parametrize("comes_back", [True, False], ids=["the broker comes back", "it does not in time"])
+def test_a_full_queue_holds_the_fold_up_and_loses_nothing(
+    kafka_cluster: Callable[..., Kafka], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    print(f"seed {seed}")
+    kafka = kafka_cluster()
+    queue = Queue(kafka)
+
+    def counted(clients: Clients, **more: Any) -> Any:
+        return queue.producer(clients, **more)
+
+    url = url_of(kafka.bootstrap, "b")
+    with opened(url) as log:
+        log.register(THING)
+        acknowledged = append(log, history(random.Random(seed), 500, 200))
+        with monkeypatch.context() as patched:
+            patched.setattr(Clients, "producer", counted)
+            transaction_ms = 120_000 if comes_back else 3_000
+            running = Running(FoldConfig(url, tmp_path, "w", records_max=100, transaction_ms=transaction_ms))
+            assert queue.paused.wait(PATIENCE_S), running.problem
+            if comes_back:
+                queue.await_full(3)
+                kafka.resume(1)
+                await_folded(log, running)
+                running.drain()
+            else:
+                problem = running.failed()
+                kafka.resume(1)
+                assert isinstance(problem, StorageError)
+                assert "start it again, it goes on where it was" in str(problem)
+        fold_all(log, tmp_path)
+        check_whole(log, tmp_path, acknowledged)
+    print(f"{queue.full} times full")

@@ -1,0 +1,21 @@
+"""A log whose snapshots are of different ages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from refold.streams.snapshots.ladder import HOUR_MS
+from refold_tests.clock import FileClock
+from refold_tests.opening import open_log, take
+from refold_tests.things import A, said
+
+
+def old_log(path: Path, epochs: int = 4) -> FileClock:
+    """A log with an epoch of A's partition every two hours, two records each, all bases; its clock, at the last."""
+    clock = FileClock(path / "clock")
+    with open_log(path) as log:
+        for number in range(epochs):
+            clock.set(clock() + 2 * HOUR_MS)
+            take(log, [said(A, 2 * number), said(A, 2 * number + 1)])
+            log.snapshot()
+    return clock

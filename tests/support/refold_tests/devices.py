@@ -1,0 +1,25 @@
+"""A small device, to be filled: what a full disk does is tried on a real one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_device(folder: Path) -> Iterator[Path]:
+    """A device of 16 MB, mounted at a folder that is made; the test is skipped where nobody may mount."""
+    mount = shutil.which("mount")
+    folder.mkdir()
+    command = [str(mount), "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small device takes root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -1,0 +1,33 @@
+"""Encoded entities made up for tests of what stores them: nothing folds here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from hypothesis import strategies as st
+
+from refold.reducers.entity import Entity, pack
+from refold_tests.reference_root import reference_bucket, reference_slot
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+HASHES = st.binary(min_size=32, max_size=32)
+
+
+def encoded(name: str, version: int, state_hash: bytes, value: bytes = b"") -> bytes:
+    """An entity with this head and, as one field's cell, this value."""
+    return pack(Entity(name, version, {"field": [value]} if value else {}, state_hash=state_hash))
+
+
+@lru_cache(maxsize=10_000)
+def place(name: str) -> int:
+    """Slot and bucket, by the reference."""
+    return reference_slot(name) << 8 | reference_bucket(name)
+
+
+def grouped(rows: Iterable[tuple[str, bytes]]) -> list[tuple[int, list[tuple[bytes, bytes]]]]:
+    """(name, anything) as chunks take them: by place, in it by key."""
+    places: dict[int, list[tuple[bytes, bytes]]] = {}
+    for name, given in rows:
+        places.setdefault(place(name), []).append((name.encode(), given))
+    return [(each, sorted(places[each])) for each in sorted(places)]

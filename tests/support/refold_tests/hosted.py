@@ -1,0 +1,65 @@
+"""A worker's process without a fold: for tests of what hosts it.
+
+    python -c 'from refold_tests.hosted import main; main()' BOOTSTRAP PREFIX FOLDER MODULE INSTANCE
+
+It follows `<prefix>.changes` with the agents of MODULE, which are given a `file:` log in FOLDER, until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from refold.agents.log import open_log
+from refold.avro.errors import RefoldError
+from refold.avro.registry import Registry
+from refold.avro.shipped import shipped_types
+from refold.streams.changes import Change, ChangeCodec
+from refold.streams.worker.agents import load_agents
+from refold.streams.worker.host.following import AgentThread, Following, following_app
+from refold.streams.worker.host.process import run_process
+
+TYPE = "document"
+
+
+def change_codec() -> ChangeCodec:
+    """Of the one type that these tests speak of."""
+    return ChangeCodec(Registry().add(shipped_types()[TYPE]))
+
+
+def change(entity: str, version: int) -> Change:
+    """A change that takes an entity to a version."""
+    return Change(
+        entity=f"{TYPE}/{entity}", definition=bytes(32), from_version=version - 1, to_version=version, hash_before=None,
+        hash_after=bytes(32), through=version, redefined=False, steps=(),
+    )  # fmt: skip
+
+
+class Idle:
+    """A fold that has nothing to fold."""
+
+    def __init__(self) -> None:
+        self._drained = threading.Event()
+
+    def run(self) -> None:
+        self._drained.wait()
+        print("drained", flush=True)
+
+    def drain(self) -> None:
+        self._drained.set()
+
+
+def main() -> None:
+    """Run until a signal; a failure is one line and exit status 2."""
+    bootstrap, prefix, folder, module, instance = sys.argv[1:]
+    thread = AgentThread(load_agents(module), lambda: open_log(f"file:{folder}/log"))
+    following = Following(f"{prefix}.changes", f"{prefix}.agents", instance, Path(folder) / "faust")
+    config = {"bootstrap.servers": bootstrap}
+    try:
+        run_process(Idle(), lambda: following_app(config, following, change_codec().decode, thread))
+    except RefoldError as error:
+        print(f"failed: {error}", flush=True)
+        sys.exit(2)
+    finally:
+        thread.close()

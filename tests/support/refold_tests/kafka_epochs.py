@@ -1,0 +1,81 @@
+"""Epochs of a log on Kafka without a worker: each partition's table is a full replay of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from refold.streams.cut import Cut
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.manifests import ManifestMap
+from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
+from refold.streams.rebuild.run import rebuild
+from refold.streams.snapshots.cold import closings
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.table import Standing
+from refold_tests.sealing import View
+
+TIMEOUT_S = 30.0
+
+
+class ReplayedTable(View):
+    """One partition's table at the log's end."""
+
+    def __init__(self, log: KafkaLog, partition: int) -> None:
+        end, schemas = log.ends()[partition], len(log.registry)
+        cut = Cut(log.log_id, {partition: end}, schemas, log.registry.digest(schemas))
+        part = rebuild(log, cut, full=True).parts[partition]
+        self._log = log
+        standing = Standing(
+            epoch=Epoch(partition, end, schemas),
+            entities=part.entities,
+            observations=part.observations,
+            recorded_at=log.recorded_below(partition, end),
+            deadletters=0,
+            types=log.registry.fingerprints(),
+            closing=closings(log.registry),
+        )
+        super().__init__(standing, dict(part.layers.rows()), [])
+
+    def touched(self, start: int) -> Iterable[str]:
+        partition, end, _ = self.standing.epoch
+        return (record.entity for record in self._log.read(partition, start, end))
+
+
+class Sealing:
+    """Seals epochs of a log where it ends, in place of its workers."""
+
+    def __init__(self, log: KafkaLog, made: type[KafkaSnapshotStore] = KafkaSnapshotStore) -> None:
+        self._log = log
+        self._undecided = Reading(log.clients, TIMEOUT_S, committed=False)
+        manifests = ManifestMap(log.topics.manifests, log.partitions, log.offsets, log.reading, time.monotonic)
+        self.store = made(log.clients, log.topics, manifests, log.offsets, log.reading, self._undecided)
+        self._sealer = Sealer(self.store, log.log_id, log.partitions)
+
+    def seal(self, made: type[ReplayedTable] = ReplayedTable) -> Sequence[Epoch]:
+        """An epoch of each partition that has records."""
+        partitions = [partition for partition, end in self._log.ends().items() if end]
+        return [self._sealer.seal(made(self._log, each)).epoch for each in partitions]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+        self._undecided.close()
+
+
+class Flipping(KafkaSnapshotStore):
+    """One bit of every record is another than the manifest says."""
+
+    is_flipping = False
+
+    def append(self, partition: int, data: bytes) -> None:
+        if self.is_flipping:
+            data = (
+                bytes((data[0] ^ 1,)) + data[1:] if len(data) < 50 else data[:49] + bytes((data[49] ^ 4,)) + data[50:]
+            )
+        super().append(partition, data)

@@ -1,0 +1,142 @@
+"""Topics of a test's own on a real broker, and records written past refold: any time, any bytes, transactions."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.deadletters import verdict_key
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.through import through_header
+from refold.streams.log.kafka.topics import Topics
+from refold.streams.verdicts import Verdict, verdict_value
+
+TIMEOUT_S = 20.0
+_numbers = itertools.count()
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    """Wait for what comes a little later."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.01)
+
+
+class Broker:
+    """Below refold: one broker, topics that begin with `prefix`."""
+
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self.bootstrap = bootstrap
+        self.prefix = prefix
+        self.clients = Clients({"bootstrap.servers": bootstrap}, prefix)
+        self.admin: AdminClient = self.clients.admin()
+        self.offsets = Offsets(self.admin, TIMEOUT_S)
+
+    @contextmanager
+    def reading(self, timeout_s: float = TIMEOUT_S) -> Iterator[Reading]:
+        reading = Reading(self.clients, timeout_s)
+        try:
+            yield reading
+        finally:
+            reading.close()
+
+    def topic(self, name: str, partitions: int = 1, **settings: str) -> str:
+        """A new topic; settings with _ for a dot."""
+        topic = f"{self.prefix}.{name}"
+        config = {key.replace("_", "."): value for key, value in settings.items()}
+        for done in self.admin.create_topics([NewTopic(topic, partitions, config=config)]).values():
+            done.result()
+        return topic
+
+    def alter(self, topic: str, key: str, value: str) -> None:
+        """Set one setting of a topic; every later question sees it."""
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        asked = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]
+        for done in self.admin.incremental_alter_configs(asked).values():
+            done.result()
+        await_true(lambda: self._setting(topic, key) == value)
+
+    def await_partitions(self, topic: str, count: int) -> None:
+        """Wait until the broker says that a topic has so many; 0 where it is gone."""
+        await_true(lambda: self._partitions(topic) == count)
+
+    def _setting(self, topic: str, key: str) -> object:
+        (done,) = self.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        return done.result()[key].value
+
+    def _partitions(self, topic: str) -> int:
+        (done,) = self.admin.describe_topics(TopicCollection([topic])).values()
+        try:
+            return len(done.result().partitions)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return 0
+            raise
+
+    def end(self, place: Place) -> int:
+        return self.offsets.ends([place])[place]
+
+    def produce(self, place: Place, values: Iterable[bytes | None], **given: Any) -> None:
+        """Write values, each in a batch of its own; `given` as to Producer.produce."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
+        for value in values:
+            self._put(producer, place, value, given)
+            assert producer.flush(TIMEOUT_S) == 0
+
+    def transaction(self, place: Place, values: Sequence[bytes], *, end: str = "commit", **given: Any) -> Producer:
+        """Write values in one transaction that is committed, aborted or left open; its end has come on return."""
+        name = f"{self.prefix}.{next(_numbers)}"
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": name})
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        for value in values:
+            self._put(producer, place, value, given)
+        assert producer.flush(TIMEOUT_S) == 0
+        if end == "commit":
+            producer.commit_transaction(TIMEOUT_S)
+        elif end == "abort":
+            producer.abort_transaction(TIMEOUT_S)
+        if end != "open":
+            self.settle(place)
+        return producer
+
+    def settle(self, place: Place) -> None:
+        """Wait until no transaction is open in a partition: its marker comes after the producer's answer."""
+        await_true(lambda: self.end(place) >= self.offsets.ends([place], committed=False)[place])
+
+    @staticmethod
+    def _put(producer: Producer, place: Place, value: bytes | None, given: dict[str, Any]) -> None:
+        producer.produce(place.topic, value=value, partition=place.partition, **given)
+
+
+def deciding(broker: Broker, topics: Topics, place: Place, through: int, verdicts: Sequence[Verdict]) -> Producer:
+    """What a worker does: verdicts and the committed offset in one transaction, which is begun and returned."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topics.group})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topics.prefix}.worker"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    for each in verdicts:
+        producer.produce(
+            topics.deadletters, partition=each.partition, key=verdict_key(each), value=verdict_value(each),
+            headers=[through_header(through)],
+        )  # fmt: skip
+    assert producer.flush(TIMEOUT_S) == 0
+    offsets = [TopicPartition(place.topic, place.partition, through)]
+    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), TIMEOUT_S)
+    consumer.close()
+    return producer
+
+
+def decide(broker: Broker, topics: Topics, place: Place, through: int, verdicts: Sequence[Verdict]) -> None:
+    """`deciding`, committed and to be seen."""
+    deciding(broker, topics, place, through, verdicts).commit_transaction(TIMEOUT_S)
+    broker.settle(Place(topics.deadletters, place.partition))

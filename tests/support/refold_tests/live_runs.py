@@ -1,0 +1,104 @@
+"""Runs of agents, recorded into memory."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from refold.agents.journal.chain import start_hash
+from refold.agents.journal.record import Plain, Recording
+from refold.agents.recorder.answers import WORLD, Answers
+from refold.agents.recorder.made import Folder
+from refold.agents.recorder.reach import Chance, NoReach
+from refold.agents.recorder.run import Run
+from refold.agents.recorder.sinks import MemorySink
+from refold.agents.recorder.tools import Tool
+from refold.agents.redaction.redactor import Redact
+
+
+class World(NoReach):
+    """Entities as given; each observation has an id; write tools are sent."""
+
+    def __init__(self, entities: Mapping[str, Plain]) -> None:
+        self._entities = entities
+        self.observed: list[tuple[str, Any]] = []
+        self.sent: list[str] = []
+
+    def read(self, entity: str, at: Any) -> Plain:
+        """What was given."""
+        return {
+            "version": 1,
+            "state_hash": "aa",
+            "observations": ["bb"],
+            "cut": "cut:1.x",
+            "fields": self._entities[entity],
+        }
+
+    def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
+        """The same."""
+        found: Mapping[str, Any] = self._entities[entity]
+        return found
+
+    def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
+                given: Mapping[str, Any]) -> str:  # fmt: skip
+        """Keep it."""
+        self.observed.append((entity, dict(patch)))
+        return f"{len(self.observed):064x}"
+
+    def perform(self, tool: Tool, key: str, arguments: Plain, step: int, send: Callable[[str], Any],
+                redact: Redact) -> Plain:  # fmt: skip
+        """Send it."""
+        self.sent.append(tool.name)
+        return send(key)
+
+    async def perform_async(self, tool: Tool, key: str, arguments: Plain, step: int,
+                            send: Callable[[str], Awaitable[Any]], redact: Redact) -> Plain:  # fmt: skip
+        """Send it."""
+        self.sent.append(tool.name)
+        return await send(key)
+
+
+class Clock:
+    """Times and ids that go up with each look; waits take no time."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def now_micros(self) -> int:
+        """One second later with each look."""
+        self.looks += 1
+        return self.looks * 1_000_000
+
+    def new_id(self) -> str:
+        """The next one."""
+        return f"id-{self.now_micros()}"
+
+    async def sleep(self, seconds: float) -> None:
+        """No wait."""
+
+    @property
+    def chance(self) -> Chance:
+        """As a run takes it."""
+        return Chance(self.now_micros, self.new_id, lambda: 0.0, lambda seconds: None, self.sleep)
+
+
+def recorded(
+    agent: Callable[[Run], Any], *, world: World | None = None, answers: Answers = WORLD, **given: Any
+) -> Recording:
+    """Run an agent's function, sync or async, and give what it did; its own errors are how it ended."""
+    head = Recording(**{"run": "run-1", "agent": "agent", "state": {}, "status": "running", **given})
+    folder = Folder(lambda tree: tree, start_hash(head.agent, head.input, head.seed, head.state), head.state)
+    sink = MemorySink(head, folder, lambda tree: tree)
+    world = world or World({})
+    run = Run(head, answers=answers, sink=sink, reach=world, chance=Clock().chance, redact=lambda tree: tree)
+    try:
+        if inspect.iscoroutinefunction(agent):
+            asyncio.run(run.drive_async(agent))
+        else:
+            run.drive(agent)
+    except Exception:
+        if sink.recording.failure is None:
+            raise
+    return sink.recording

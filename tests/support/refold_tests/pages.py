@@ -1,0 +1,60 @@
+"""A page of the documentation, run as written: every python block, and every `refold` command of the sh blocks, in
+order, in one folder, as a reader would. A command is expected to succeed, unless a comment behind it says
+`# exits with N`. `make` and `pip` lines are what got the tests here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXITS = re.compile(r"# exits with (\d+)")
+REFOLD = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
+DIFFER = (" diff ", " compare ")
+"""They say 1 when they found something."""
+
+CONVERSATION = [
+    {"role": "user", "content": "Where is order 7?"},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "get_order", "arguments": '{"order_id": "7"}'}}]},
+    {"role": "tool", "tool_call_id": "c1", "name": "get_order", "content": '{"order_id": "7", "status": "sent"}'},
+    {"role": "assistant", "content": "It was sent."},
+]  # fmt: skip
+
+
+def with_conversation(folder: Path) -> None:
+    """Put the file there that pages import."""
+    (folder / "conversations.jsonl").write_text(json.dumps(CONVERSATION) + "\n", encoding="utf-8")
+
+
+def run_page(page: Path, folder: Path, more: Mapping[str, str] | None = None) -> int:
+    """Run a page in a folder; how many commands and blocks there were. more: variables of its environment."""
+    environment = {**os.environ, "COLUMNS": "120"}
+    environment.pop("REFOLD_LOG", None)
+    environment |= more or {}
+    count = 0
+    for language, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language == "python":
+            count += 1
+            _run([sys.executable, "-P", "-c", body], folder, environment)
+            continue
+        for line in body.replace("\\\n", " ").splitlines():
+            if line.startswith("refold "):
+                count += 1
+                _run(["bash", "-c", f'refold() {{ {" ".join(REFOLD)} "$@"; }}; {line}'], folder, environment)
+    return count
+
+
+def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    said = EXITS.search(command[-1])
+    expected = {int(said[1])} if said else {0, 1} if any(each in command[-1] for each in DIFFER) else {0}
+    assert done.returncode in expected, f"{command[-1]}\nexit {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -1,0 +1,87 @@
+"""An HTTP proxy on loopback before a Schema Registry: it lets in one user alone, and answers what it is told to.
+
+Apicurio's own basic authentication needs an identity server, so what demands the password stands before it, as a
+gateway does in production.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+FORWARDED = ("Accept", "Content-Type")
+
+
+class Gateway(ThreadingHTTPServer):
+    """`forged`: a path's beginning -> (status, body) instead of the registry's; `asked`: the paths let through."""
+
+    daemon_threads = True
+
+    def __init__(self, registry: str, user_info: str | None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        parts = urlsplit(registry)
+        self.origin = f"{parts.scheme}://{parts.netloc}"
+        self.root = parts.path
+        self.url = f"http://127.0.0.1:{self.server_port}{parts.path}"
+        self.expected = None if user_info is None else "Basic " + base64.b64encode(user_info.encode()).decode()
+        self.forged: dict[str, tuple[int, bytes]] = {}
+        self.asked: list[str] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Gateway
+
+    def do_GET(self) -> None:
+        self._pass_on()
+
+    def do_POST(self) -> None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) or None
+        if self.server.expected not in (None, self.headers.get("Authorization")):
+            self._send(401, b'{"error_code": 401, "message": "Unauthorized"}')
+            return
+        path = self.path.removeprefix(self.server.root)
+        forged = next((answer for begin, answer in self.server.forged.items() if path.startswith(begin)), None)
+        if forged is not None:
+            self._send(*forged)
+            return
+        self.server.asked.append(self.path)
+        headers = {name: self.headers[name] for name in FORWARDED if name in self.headers}
+        request = urllib.request.Request(self.server.origin + self.path, body, headers, method=self.command)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                self._send(answer.status, answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                self._send(error.code, error.read())
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def gateway(registry: str, user_info: str | None = None) -> Iterator[Gateway]:
+    """A gateway before the registry at that URL, gone at the end."""
+    with Gateway(registry, user_info) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

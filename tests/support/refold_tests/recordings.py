@@ -1,0 +1,38 @@
+"""Recordings made up for tests: a run's steps by their calls, with whole chains of hashes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from refold.agents.journal import delta
+from refold.agents.journal.record import Asked, Attempt, Call, Failure, Kind, Recording, Step
+from refold.agents.journal.stepping import chained
+
+
+def call(name: str, answer: Any = None, *, kind: Kind = "tool", failed: str = "", **given: Any) -> Call:
+    """One call. given: keyword arguments of a tool, else the whole request."""
+    request: Any = {"args": [], "kwargs": given} if kind in ("tool", "model") else given or None
+    failure = Failure(exception=failed, message=name) if failed else None
+    return Call(asked=Asked(kind=kind, name=name, request=request), answer=answer, failure=failure)
+
+
+def decided(choice: str, why: str = "") -> Call:
+    """A decision."""
+    return Call(asked=Asked(kind="decide", request={"choice": choice, "why": why, "options": None}))
+
+
+def step(*calls: Call, name: str = "", result: Any = None, **kept: Any) -> Step:
+    """One step in one attempt. kept: members of the state that it sets."""
+    return Step(
+        number=0, name=name, attempts=(Attempt(calls=calls),), result=result, outcome="succeeded",
+        delta=delta.edits({}, kept),
+    )  # fmt: skip
+
+
+def run(*steps: Step, run: str = "run-a", **more: Any) -> Recording:
+    """A run that succeeded, its steps numbered and its hashes made."""
+    numbered = tuple(msgspec.structs.replace(each, number=number) for number, each in enumerate(steps, 1))
+    given: dict[str, Any] = {"agent": "tester", "state": {}, "outcome": "succeeded", "status": "ended"} | more
+    return chained(Recording(run=run, steps=numbered, **given))

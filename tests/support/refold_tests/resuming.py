@@ -1,0 +1,63 @@
+"""An agent of nine steps, functions and blocks in turn, whose process kills itself in one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import refold
+
+STEPS = 9
+PLACES = ("before the call", "behind the call", "behind the step")
+CODE = "from refold_tests.resuming import main; main()"
+
+
+def agent_of(calls: Path, step: int = 0, place: str = "") -> Callable[[refold.Run], Any]:
+    """The agent. calls: a file that gets a line for each call. It dies in that step, at that place; 0: nowhere."""
+
+    def chat(run: str, number: int) -> dict[str, Any]:
+        with calls.open("a") as file:
+            file.write(f"{run} {number}\n")
+        return {"content": f"answer {number}"}
+
+    def die(run: refold.Run, number: int, here: str) -> None:
+        if (number, here) == (step, place):
+            run._sink.flush()  # what was recorded before stands, so that the test knows where the run stands
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def work(run: refold.Run, number: int) -> int:
+        die(run, number, PLACES[0])
+        answer = run.model(chat, run=run.id, number=number)
+        die(run, number, PLACES[1])
+        run.state.setdefault("answers", []).append(answer["content"])
+        return number
+
+    def agent(run: refold.Run) -> Any:
+        for number in range(1, STEPS + 1):
+            if number % 2:
+                assert run.step(f"work {number}", work, run, number, attempts_max=3) == number
+            else:
+                with run.step(f"work {number}"):
+                    work(run, number)
+            die(run, number, PLACES[2])
+        return run.state["answers"]
+
+    return agent
+
+
+def main() -> None:
+    """Begin a run for each step, each in a process of its own, which is killed there."""
+    url, calls = sys.argv[1], Path(sys.argv[2])
+    for step in range(1, STEPS + 1):
+        child = os.fork()
+        if not child:
+            with refold.open(url) as log:
+                log.run("tests", id=f"run-{step}").drive(agent_of(calls, step, PLACES[step % 3]))
+            os._exit(1)  # it was to die
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), step
+        print(step, flush=True)

@@ -1,0 +1,183 @@
+"""One secured broker for a module of tests: a user for each role, what it may do, and everything that was ever said."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from refold.explorer.cli.main import run
+from refold.testing.kafka import Kafka
+from refold_tests.worker_process import Worker
+
+PREFIX = "agents"
+USERS = {
+    "producer": ["producer"],
+    "worker": ["worker"],
+    "reader": ["reader"],
+    "sink": ["sink"],
+    "manager": ["admin"],
+    "agent": ["producer", "reader"],
+    "follower": ["worker", "producer"],
+}
+MASTER = "REFOLD_MASTER_KEY"
+# With librdkafka's own log: what it says of settings, brokers and passwords.
+LOUD = """
+import logging, sys
+logging.basicConfig(level=logging.DEBUG, stream=open(sys.argv.pop(1), "a"))
+from refold.explorer.cli.main import main
+main()
+"""
+
+
+class Secured:
+    """The broker, its users' settings, and what commands and logs said."""
+
+    def __init__(self, kafka: Kafka, folder: Path) -> None:
+        self.kafka = kafka
+        self.folder = folder
+        self.url = f"kafka://{kafka.bootstrap}/{PREFIX}"
+        self.master = base64.b64encode(secrets.token_bytes(32)).decode()
+        self.registry_password = secrets.token_hex(16)
+        self.said: list[str] = []
+        self.log = folder / "debug.log"
+        self.users = ["admin", *USERS]
+        for user in self.users:
+            if user != "admin":
+                kafka.create_user(user)
+            self._write(user)
+
+    def _write(self, user: str) -> None:
+        """Half of the users have Java's file, the others librdkafka's."""
+        config = {name: str(value) for name, value in self.kafka.client_config(user).items()}
+        if len(user) % 2:
+            name, password = config.pop("sasl.username"), config.pop("sasl.password")
+            config["sasl.jaas.config"] = f'x.ScramLoginModule required username="{name}" password="{password}";'
+            config |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": config.pop("ssl.ca.location")}
+        path = self.folder / f"{user}.properties"
+        path.touch(mode=0o600)
+        path.write_text("".join(f"{name}={value}\n" for name, value in config.items()))
+
+    @property
+    def secrets(self) -> list[str]:
+        """Everything that nobody may ever read."""
+        passwords = [str(self.kafka.client_config(user)["sasl.password"]) for user in self.users]
+        return [*passwords, self.master, self.registry_password]
+
+    def environment(self, user: str, *, keys: bool = False) -> dict[str, str]:
+        """As this user; with keys, who may read what is sealed too."""
+        return {
+            "REFOLD_LOG": self.url,
+            "REFOLD_KAFKA_CONFIG": str(self.folder / f"{user}.properties"),
+            "REFOLD_BLOBS": f"file://{self.folder / 'blobs'}",
+            "REFOLD_KAFKA_DEBUG": "generic,conf,security,broker",
+            **({MASTER: self.master} if keys else {"REFOLD_KEYS": "none"}),
+        }
+
+    @contextmanager
+    def as_user(self, user: str, *, keys: bool = False) -> Iterator[None]:
+        """This process, as a user."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
+        with patch.dict(os.environ, {**kept, **self.environment(user, keys=keys)}, clear=True):
+            yield
+
+    def ask(self, user: str, *words: object, status: int = 0, keys: bool = False) -> Any:
+        """What a command says; its JSON with --json. What it writes on standard error where it refuses."""
+        out, err = io.StringIO(), io.StringIO()
+        with self.as_user(user, keys=keys), self.listening(), redirect_stdout(out), redirect_stderr(err):
+            found = run([str(each) for each in words])
+        self.said += [out.getvalue(), err.getvalue()]
+        assert found == status, (words, found, out.getvalue(), err.getvalue())
+        if status == 2:
+            return err.getvalue()
+        return json.loads(out.getvalue()) if "--json" in words else out.getvalue()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Every logger, at its loudest."""
+        root, heard = logging.getLogger(), io.StringIO()
+        handler, level = logging.StreamHandler(heard), root.level
+        root.addHandler(handler)
+        root.setLevel(logging.DEBUG)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            root.setLevel(level)
+            self.said.append(heard.getvalue())
+
+    @contextmanager
+    def worker(self, user: str, *more: object, name: str = "w") -> Iterator[Worker]:
+        """A running worker."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
+        support = os.pathsep.join(each for each in sys.path if each)
+        worker = Worker(
+            "--data", self.folder / name, "--port", 0, *more,
+            code=[sys.executable, "-P", "-c", LOUD, str(self.log)],
+            env={**kept, **self.environment(user), "PYTHONPATH": support},
+        )  # fmt: skip
+        try:
+            yield worker
+            status, said = worker.stop()
+            self.said += [worker.first, said]
+            assert status == 0, said
+        finally:
+            worker.kill()
+
+
+class Watched:
+    """Reads the command line and of every process below this one while a block runs."""
+
+    def __init__(self) -> None:
+        self.commands: set[str] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.02):
+            self.commands |= set(_below(os.getpid()).values())
+
+
+def _below(root: int) -> Mapping[int, str]:
+    """The command lines of a process' descendants."""
+    parents: dict[int, int] = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                parents[int(each.name)] = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue  # it ended meanwhile
+    found: dict[int, str] = {}
+    grown = {root}
+    while grown:
+        grown = {pid for pid, parent in parents.items() if parent in grown}
+        for pid in grown:
+            try:
+                found[pid] = (Path("/proc") / str(pid) / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+    return found
+
+
+def started_command(*words: str) -> subprocess.Popen[bytes]:
+    """A process that was given a secret as it must not be: for the test of the watching."""
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", *words])

@@ -1,0 +1,267 @@
+"""What every log's snapshots must do: a mixin of `LogConformance` for the log, and a suite for the store under it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import pairwise
+
+import pytest
+
+from refold.avro.errors import CorruptionError, InputError, StorageError
+from refold.streams.log.port import LogPort
+from refold.streams.partition import SLOTS
+from refold.streams.snapshots.manifest import Epoch, Span
+from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.snapshots.store import Pin, SnapshotReader, SnapshotStore, Tomb
+
+PARTITIONS = 4
+EPOCHS = [Epoch(1, 9, 2), Epoch(1, 10, 2), Epoch(1, 10, 3), Epoch(1, 300, 1)]
+
+
+def assert_sealed(log: LogPort, epochs: list[Epoch]) -> None:
+    """The epochs are there, each readable and of this log."""
+    for epoch in epochs:
+        assert epoch in log.snapshots.epochs(epoch.partition)
+        manifest = log.snapshots.manifest(epoch)
+        assert (manifest.log_id, manifest.epoch) == (log.log_id, epoch)
+        assert len(manifest.slots) == SLOTS // log.partitions
+        layers = read_epoch(log.snapshots, manifest, log.partitions, ChunkStore())
+        held = {name: packed for name, packed in log.stored_entities() if log.partition_of(name) == epoch.partition}
+        if epoch.offset == log.ends()[epoch.partition]:
+            assert dict(layers.rows()) == held
+            assert manifest.entities == len(held)
+
+
+class OpenedStore(ABC):
+    """A store of PARTITIONS partitions in a place of its own, opened and closed as often as a test wants."""
+
+    keeps_unsealed = True
+    """Whether records stay that were not sealed, and the offset after an epoch is the next one's."""
+    removes_at_once = True
+    """Whether a removed record cannot be read any more."""
+
+    @abstractmethod
+    def __call__(self) -> AbstractContextManager[SnapshotStore]:
+        """The store open until the end of the block."""
+
+    @abstractmethod
+    def killed_after(self, statement: str) -> None:
+        """Run a statement about `store`, `Epoch`, `Pin` and `Tomb` in a process that then kills itself."""
+
+
+def records(store: SnapshotReader, partition: int = 1) -> dict[int, bytes]:
+    return dict(store.records(partition, 0, 1 << 40))
+
+
+class SnapshotStoreConformance:
+    """Subclass it as a test class, with a fixture `opened` that gives an `OpenedStore`."""
+
+    def test_a_new_store_is_empty(self, opened: OpenedStore) -> None:
+        with opened() as store:
+            for partition in range(PARTITIONS):
+                assert (store.end(partition), list(store.epochs(partition)), records(store, partition)) == (0, [], {})
+            assert (list(store.pins()), list(store.tombs())) == ([], [])
+            assert store.manifest_bytes(EPOCHS[0]) is None
+            with pytest.raises(CorruptionError, match="manifest of epoch 1=9 is gone"):
+                store.manifest(EPOCHS[0])
+
+    def test_records_stand_in_the_order_they_were_appended(self, opened: OpenedStore) -> None:
+        expected = {}
+        with opened() as store:
+            for number in range(300):
+                partition = number % 3
+                assert store.end(partition) == number // 3
+                store.append(partition, b"%d" % number * (number % 50))
+                expected[partition, number // 3] = b"%d" % number * (number % 50)
+            for partition in range(PARTITIONS):
+                own = {offset: data for (where, offset), data in expected.items() if where == partition}
+                assert records(store, partition) == own
+                found = list(store.records(partition, 10, 20))
+                assert found == [(offset, own[offset]) for offset in range(10, 20) if own]
+                assert list(store.records(partition, 20, 10)) == []
+            store.seal(EPOCHS[0], b"m")
+        with opened() as store:
+            assert {(1, offset): data for offset, data in records(store).items()} == {
+                place: data for place, data in expected.items() if place[0] == 1
+            }
+            if opened.keeps_unsealed:
+                assert [store.end(partition) for partition in range(PARTITIONS)] == [100, 100, 100, 0]
+            else:
+                assert records(store, 0) == records(store, 2) == {}
+            begin = store.end(1)
+            assert begin >= 100
+            store.append(1, b"more")
+            assert store.end(1) == begin + 1
+            assert list(store.records(1, 99, begin + 1)) == [(99, expected[1, 99]), (begin, b"more")]
+
+    def test_what_is_abandoned_is_named_by_nothing(self, opened: OpenedStore) -> None:
+        with opened() as store:
+            store.append(1, b"sealed")
+            store.seal(EPOCHS[0], b"m")
+            store.append(1, b"given up")
+            store.append(2, b"another's")
+            store.abandon(1)
+            store.abandon(3)
+            begin = store.end(1)
+            store.append(1, b"next")
+            store.seal(EPOCHS[1], b"n")
+            kept = [(0, 1), (begin, begin + 1)]
+            assert [data for start, end in kept for _, data in store.records(1, start, end)] == [b"sealed", b"next"]
+            store.clear(1, kept, [])
+            assert store.clear(1, kept, []) == (0, 0)
+            assert records(store, 2) == {0: b"another's"}
+
+    def test_epochs_stand_by_offset_whenever_they_were_sealed(self, opened: OpenedStore) -> None:
+        with opened() as store:
+            for number, epoch in enumerate(reversed(EPOCHS)):
+                store.seal(epoch, b"%d" % number)
+            store.seal(Epoch(2, 5, 5), b"other")
+            store.seal(EPOCHS[0], b"again")
+        with opened() as store:
+            assert list(store.epochs(1)) == sorted(EPOCHS) == EPOCHS
+            assert list(store.epochs(2)) == [Epoch(2, 5, 5)]
+            assert list(store.epochs(0)) == list(store.epochs(3)) == []
+            assert [store.manifest_bytes(epoch) for epoch in EPOCHS] == [b"again", b"2", b"1", b"0"]
+
+    def test_pins_and_tombs(self, opened: OpenedStore) -> None:
+        with opened() as store:
+            for number, epoch in enumerate(EPOCHS):
+                store.seal(epoch, b"%d" % number)
+            store.pin(Pin(EPOCHS[0], 7))
+            store.pin(Pin(EPOCHS[1], 8))
+            store.pin(Pin(EPOCHS[0], 9))
+            store.unpin(EPOCHS[1])
+            store.unpin(EPOCHS[2])
+            store.bury(Tomb(EPOCHS[2], 11, b"2"), Tomb(EPOCHS[3], 12, b"3"))
+        with opened() as store:
+            assert list(store.pins()) == [Pin(EPOCHS[0], 9)]
+            assert list(store.tombs()) == [Tomb(EPOCHS[2], 11, b"2"), Tomb(EPOCHS[3], 12, b"3")]
+            assert list(store.epochs(1)) == EPOCHS[:2]
+            assert store.manifest_bytes(EPOCHS[2]) is None
+
+    def test_what_is_not_kept_is_removed_and_its_offsets_are_not_given_again(self, opened: OpenedStore) -> None:
+        with opened() as store:
+            for number in range(20):
+                store.append(1, b"x" * number)
+                store.append(2, b"y")
+            store.seal(EPOCHS[0], b"m")
+            store.seal(Epoch(2, 1, 1), b"o")
+            store.bury(Tomb(EPOCHS[0], 1, b"m"))
+            store.bury(Tomb(EPOCHS[1], 2, b"n"))
+            kept = {3, 4, 9, 10, 11}
+            gone = (20 - len(kept), sum(range(20)) - sum(kept))
+            intervals = [(9, 12), (3, 5), (3, 4), (10, 11)]
+            assert store.clear(1, intervals, [EPOCHS[0]], dry_run=True) == gone
+            assert list(store.tombs()) == [Tomb(EPOCHS[0], 1, b"m"), Tomb(EPOCHS[1], 2, b"n")]
+            assert len(records(store)) == 20
+            assert store.clear(1, intervals, [EPOCHS[0]]) == gone
+            assert store.clear(1, intervals, []) == (0, 0)
+            assert {offset: data for offset, data in records(store).items() if offset in kept} == {
+                offset: b"x" * offset for offset in kept
+            }
+            if opened.removes_at_once:
+                assert records(store).keys() == kept
+            assert list(store.tombs()) == [Tomb(EPOCHS[1], 2, b"n")]
+            assert store.clear(1, [], []) == (len(kept), sum(kept))
+        with opened() as store:
+            if opened.removes_at_once:
+                assert records(store) == {}
+            assert store.clear(1, [], []) == (0, 0)
+            assert len(records(store, 2)) == 20
+            begin = store.end(1)
+            assert begin >= 20
+            store.append(1, b"new")
+            assert list(store.records(1, begin, begin + 1)) == [(begin, b"new")]
+            assert store.clear(1, [(begin, begin + 1)], []) == (0, 0)
+            assert list(store.records(1, begin, begin + 1)) == [(begin, b"new")]
+
+    def test_a_span_without_one_of_its_records_is_an_error(self, opened: OpenedStore) -> None:
+        with opened() as store:
+            for number in range(5):
+                store.append(1, b"%d" % number)
+            assert [data for _, data in store.span(1, Span(1, 4, b""))] == [b"1", b"2", b"3"]
+            with pytest.raises(CorruptionError, match="the snapshot record 1=5 is gone"):
+                list(store.span(1, Span(3, 9, b"")))
+            if opened.removes_at_once:
+                for kept, gone in (([(0, 2), (3, 5)], 2), ([(0, 2)], 2)):
+                    store.clear(1, kept, [])
+                    with pytest.raises(CorruptionError, match=f"the snapshot record 1={gone} is gone"):
+                        list(store.span(1, Span(1, 4, b"")))
+
+    def test_a_read_under_way_is_not_disturbed(self, opened: OpenedStore) -> None:
+        with opened() as store:
+            for number in range(600):
+                store.append(1, b"%d" % number)
+            reading = store.records(1, 0, 1000)
+            assert next(reading) == (0, b"0")
+            store.append(1, b"new")
+            store.clear(1, [], [])
+            assert [offset for offset, _ in reading] == list(range(1, 600))
+
+    def test_what_is_sealed_is_durable_and_so_is_what_was_appended_before(self, opened: OpenedStore) -> None:
+        """The process is killed right after: nothing but `seal`'s own promise keeps it."""
+        opened.killed_after("for n in range(50): store.append(1, b'%d' % n)\nstore.seal(Epoch(1, 9, 2), b'm')")
+        with opened() as store:
+            assert records(store) == {number: b"%d" % number for number in range(50)}
+            assert store.manifest_bytes(EPOCHS[0]) == b"m"
+        opened.killed_after("store.pin(Pin(Epoch(1, 9, 2), 5))\nstore.bury(Tomb(Epoch(1, 9, 2), 6, b'm'))")
+        with opened() as store:
+            assert list(store.pins()) == [Pin(EPOCHS[0], 5)]
+            assert list(store.tombs()) == [Tomb(EPOCHS[0], 6, b"m")]
+        opened.killed_after("store.append(1, b'lost or not')")
+        with opened() as store:
+            found = records(store)
+            assert len(found) in {50, 51}
+            assert store.end(1) > max(found)
+        opened.killed_after("store.clear(1, [(10, 20)], [Epoch(1, 9, 2)])")
+        with opened() as store:
+            assert records(store).keys() >= set(range(10, 20))
+            assert store.clear(1, [(10, 20)], []) == (0, 0)
+            assert list(store.tombs()) == []
+            if opened.removes_at_once:
+                assert records(store).keys() == set(range(10, 20))
+
+    def test_a_store_that_is_stopped_takes_no_more(self, opened: OpenedStore) -> None:
+        with opened() as store:
+            store.append(1, b"x")
+            store.stop()
+            with pytest.raises(StorageError, match="closed"):
+                store.append(1, b"y")
+            assert records(store) == {0: b"x"}
+
+
+Written = Callable[[], AbstractContextManager[tuple[LogPort, LogPort]]]
+"""Opens a log: where it is written and where it is read."""
+
+
+def check_snapshots_of_a_log(opened: Written, write: Callable[[LogPort, int], None]) -> None:
+    """What `snapshot`, `pin` and `snapshots` of a log must do; write(log, n) records the n-th lot in all partitions."""
+    with opened() as (log, reader):
+        assert list(log.snapshot()) == []
+        epochs = []
+        for number in range(4):
+            write(log, number)
+            sealed = list(log.snapshot())
+            assert sealed == [Epoch(partition, end, len(log.registry)) for partition, end in sorted(log.ends().items())]
+            assert list(log.snapshot()) == sealed, "nothing moved"
+            reader.refresh()
+            assert_sealed(reader, sealed)
+            epochs += sealed
+        pinned = list(log.snapshot(77))
+        assert pinned == epochs[-PARTITIONS:]
+        log.pin([epochs[0]], 78)
+        log.pin(pinned[1:], None)
+        with pytest.raises(InputError):
+            log.pin([Epoch(0, 1 << 30, 1)], 79)
+    with opened() as (log, reader):
+        assert_sealed(reader, epochs)
+        assert sorted(reader.snapshots.pins()) == sorted([Pin(epochs[0], 78), Pin(pinned[0], 77)])
+        for partition in range(PARTITIONS):
+            own = [reader.snapshots.manifest(epoch) for epoch in reader.snapshots.epochs(partition)]
+            assert len(own) == 4
+            assert all(after.previous == before.digest for before, after in pairwise(own))
+        write(log, 9)
+        assert_sealed(log, list(log.snapshot()))

@@ -1,0 +1,103 @@
+"""`refold worker` as a process, and its pages."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+WAIT_S = 90.0
+COMMAND = (sys.executable, "-m", "refold.explorer.cli.main")
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    """Wait for what comes a little later; two processes that join a group on a loaded machine take their time."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.1)
+
+
+class Worker:
+    """A running `refold worker`; `url` of its pages once it has said it."""
+
+    def __init__(self, *arguments: object, code: Sequence[str] = COMMAND, env: Mapping[str, str] | None = None) -> None:
+        """code: what runs the command, `env`: in which environment, where it is not this process's."""
+        self.process = subprocess.Popen(
+            [*code, "worker", *map(str, arguments)], stderr=subprocess.PIPE, text=True, env=env
+        )
+        self.first = self.line()
+        self.url = self.first.rpartition("pages on ")[2]
+
+    def line(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.readline().strip()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Status and what a page says."""
+        return page(f"{self.url}{path}")
+
+    def post(self, path: str, said: object) -> tuple[int, Any]:
+        """Status and what a page says to what is posted there."""
+        return page(Request(f"{self.url}{path}", json.dumps(said).encode(), {"Content-Type": "application/json"}))
+
+    @property
+    def folding(self) -> dict[str, Any]:
+        """How the partitions stand that it folds."""
+        status = self.get("/status")[1]["partitions"]
+        return {number: each for number, each in status.items() if each["state"] == "folding"}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that it has is caught up; while it starts, it may not listen yet to who connected."""
+        try:
+            return self.get("/ready")[0] == 200
+        except (ConnectionError, URLError):
+            return False
+
+    def stop(self) -> tuple[int, str]:
+        """Its exit status after SIGTERM, and what else it said."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.stderr is not None
+        return self.process.wait(60), self.process.stderr.read()
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+def page(asked: str | Request) -> tuple[int, Any]:
+    """Status and what a page says."""
+    try:
+        with urlopen(asked, timeout=60) as found:
+            return found.status, json.loads(found.read())
+    except HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+@contextmanager
+def starting(url: str, folder: Path) -> Iterator[Callable[..., Worker]]:
+    """Starts a worker of a log by name, with further arguments; all are gone behind the block."""
+    running: list[Worker] = []
+
+    def run(name: str, *more: object) -> Worker:
+        running.append(Worker("--log", url, "--data", folder / name, "--port", 0, *more))
+        return running[-1]
+
+    try:
+        yield run
+    finally:
+        for each in running:
+            each.kill()

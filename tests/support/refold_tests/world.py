@@ -1,0 +1,157 @@
+"""A log's snapshots while they are made, pinned and collected at random, over whatever store, without a log."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from refold.streams.snapshots.garbage import GRACE_MS, Collector
+from refold.streams.snapshots.ladder import DAY_MS, HOUR_MS, MONTH_MS, Rung, kept
+from refold.streams.snapshots.manifest import Epoch, Manifest
+from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.snapshots.store import Pin, SnapshotReader, SnapshotStore
+from refold_tests.clock import BEGIN_MS
+from refold_tests.opening import PARTITIONS
+from refold_tests.sealing import Table, View
+
+LOG_ID = b"log" + bytes(13)
+PASSED_MS = (0, 1_000, HOUR_MS // 3, HOUR_MS, GRACE_MS - 1, GRACE_MS, DAY_MS, 8 * DAY_MS, MONTH_MS)
+
+
+@dataclass
+class Reader:
+    """Who read a manifest at a time, and what it must find."""
+
+    manifest: Manifest
+    view: View
+    read_at_ms: int
+
+
+@dataclass
+class World:
+    """Two partitions that change, are sealed, pinned and collected at random; and what is known of them."""
+
+    rng: random.Random
+    opened: Callable[[], SnapshotStore]
+    now_ms: int = BEGIN_MS
+    tables: list[Table] = field(default_factory=list)
+    views: dict[Epoch, View] = field(default_factory=dict)
+    manifests: dict[Epoch, Manifest] = field(default_factory=dict)
+    readers: list[Reader] = field(default_factory=list)
+    pinned: set[Epoch] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.tables = [Table(self.rng, self.rng.choice((3, 15)), number, PARTITIONS) for number in range(PARTITIONS)]
+        self.open()
+
+    def open(self) -> None:
+        """As a new owner."""
+        self.store = self.opened()
+        self.sealer = Sealer(self.store, LOG_ID, PARTITIONS)
+        self.collector = Collector(self.store, GRACE_MS)
+
+    def step(self) -> None:
+        """One thing happens."""
+        chosen = self.rng.choice(("seal",) * 6 + ("pass",) * 3 + ("read", "pin", "unpin", "end", "reopen"))
+        table = self.rng.choice(self.tables)
+        epochs = [each for number in range(PARTITIONS) for each in self.store.epochs(number)]
+        if chosen == "seal":
+            self.seal(table)
+        elif chosen == "pass":
+            self.now_ms += self.rng.choice(PASSED_MS)
+        elif chosen == "end":  # a writer ends before its manifest
+            for _ in range(self.rng.randrange(4)):
+                self.store.append(table.partition, self.rng.randbytes(20))
+        elif chosen == "reopen":
+            self.open()
+        elif epochs:
+            epoch = self.rng.choice(epochs)
+            if chosen == "read":
+                self.readers.append(Reader(self.store.manifest(epoch), self.views[epoch], self.now_ms))
+            elif chosen == "pin":
+                self.store.pin(Pin(epoch, self.now_ms))
+                self.pinned.add(epoch)
+            else:
+                self.store.unpin(epoch)
+                self.pinned.discard(epoch)
+
+    def seal_base(self, table: Table) -> None:
+        """Epochs of a table until one of them is a base."""
+        while not self.seal(table).is_base:
+            pass
+
+    def seal(self, table: Table) -> Manifest:
+        """An epoch of a table after some changes."""
+        for _ in range(self.rng.choice((1, 2, 9, 40))):
+            table.change(0.3)
+        view = table.view()
+        view.standing = replace(view.standing, recorded_at=self.now_ms)
+        manifest = self.sealer.seal(view)
+        self.views[manifest.epoch], self.manifests[manifest.epoch] = view, manifest
+        return manifest
+
+    def collect(self) -> None:
+        """Collect; say before what will be, and find that it is."""
+        rungs = [
+            [Rung(each, self.manifests[each].recorded_at, self.manifests[each].is_base) for each in found]
+            for found in map(self.store.epochs, range(PARTITIONS))
+        ]
+        expected = {number: kept(each, self.pinned, self.now_ms) for number, each in enumerate(rungs)}
+        held = self.held()
+        said = self.collector.collect(range(PARTITIONS), self.now_ms, dry_run=True)
+        assert self.held() == held
+        assert said == self.collector.collect(range(PARTITIONS), self.now_ms)
+        for number, stay in expected.items():
+            assert set(self.store.epochs(number)) == stay
+            assert said[number].kept == len(stay)
+        assert {pin.epoch for pin in self.store.pins()} == self.pinned
+        left = self.held()
+        assert sum(each.records for each in said) == len(held) - len(left)
+        assert sum(each.removed_bytes for each in said) == sum(
+            size for place, size in held.items() if place not in left
+        )
+        live = offsets(self.manifests[each] for number in range(PARTITIONS) for each in self.store.epochs(number))
+        young = [tomb.epoch for tomb in self.store.tombs()]
+        assert left.keys() == live | offsets(self.manifests[each] for each in young)
+        assert sum(each.waiting for each in said) == len(left) - len(live)
+
+    def held(self) -> dict[tuple[int, int], int]:
+        """The records there are, by place, and their sizes."""
+        return {
+            (number, offset): len(data)
+            for number in range(PARTITIONS)
+            for offset, data in self.store.records(number, 0, self.store.end(number))
+        }
+
+    def assert_readable(self, at_most: int = 6) -> None:
+        """Every epoch there is, and every one whose manifest somebody read within the grace."""
+        self.readers = [each for each in self.readers if self.now_ms - each.read_at_ms < GRACE_MS]
+        there = [
+            Reader(self.store.manifest(epoch), self.views[epoch], self.now_ms)
+            for number in range(PARTITIONS)
+            for epoch in self.store.epochs(number)
+        ]
+        for each in there:
+            assert each.manifest == self.manifests[each.manifest.epoch]
+        every = there + self.readers
+        for each in self.rng.sample(every, min(len(every), at_most)):
+            assert_reads(self.store, each.manifest, each.view)
+
+
+def offsets(manifests: Iterable[Manifest]) -> set[tuple[int, int]]:
+    """(partition, offset) of every record that manifests name."""
+    return {
+        (manifest.epoch.partition, offset)
+        for manifest in manifests
+        for span in manifest.spans
+        for offset in range(span.start, span.end)
+    }
+
+
+def assert_reads(store: SnapshotReader, manifest: Manifest, view: View) -> None:
+    """The epoch is the table it was sealed of, closed entities too."""
+    layers = read_epoch(store, manifest, PARTITIONS, ChunkStore())
+    assert dict(layers.rows()) == view.packed
