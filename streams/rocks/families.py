@@ -92,8 +92,10 @@ def _options(cache: Cache, *, create: bool, open_files: int) -> tuple[Options, d
     options.set_max_open_files(open_files)
     options.set_max_background_jobs(2)
     options.set_bytes_per_sync(1 << 20)
+    # No limit of LOG's size: with one, RocksDB removes old LOG files before it holds the lock, and of two processes
+    # that open at once the slower one fails. Without the dumps of statistics it grows by some KiB a compaction.
     options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(4 << 20)
+    options.set_stats_dump_period_sec(0)
     return options, {family: _family_options(family, cache) for family in FAMILIES}
 
 

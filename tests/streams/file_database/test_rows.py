@@ -98,6 +98,23 @@ def test_one_process_owns_the_log(tmp_path: Path, child: Callable[..., Child]) -
     Database.open(path).close()
 
 
+def test_processes_that_open_at_once_are_told_of_the_owner_and_of_nothing_else(
+    tmp_path: Path, child: Callable[..., Child]
+) -> None:
+    Database.create(tmp_path / "log").close()
+    code = """
+from refold.avro.errors import LockedError
+for _ in range(150):
+    try:
+        Database.open(path).close()
+    except LockedError:
+        pass
+print("ended", flush=True)
+"""
+    opening = [child(code, tmp_path / "log") for _ in range(3)]
+    assert [each.line() for each in opening] == ["ended"] * 3
+
+
 def test_close_is_certain_whatever_still_refers_to_the_database(tmp_path: Path) -> None:
     log = Database.create(tmp_path / "log")
     put(log, numbered(1_000))
