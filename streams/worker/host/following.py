@@ -121,6 +121,7 @@ class AgentThread:
 def following_app(config: Mapping[str, str], following: Following, decode: Decode, thread: AgentThread) -> faust.App:
     """A Faust app whose one agent hands changes to a thread; config: as for confluent-kafka's clients."""
     servers = config["bootstrap.servers"].split(",")
+    following.folder.mkdir(parents=True, exist_ok=True)  # Faust makes the last part alone
     app = faust.App(
         following.group,
         broker=[f"kafka://{each}" for each in servers],

@@ -46,13 +46,15 @@ def run_process(service: FoldService, make_app: Callable[[], faust.App] | None =
     ended: list[BaseException | None] = []
     try:
         worker.execute_from_commandline()
+    except SystemExit as error:  # mode's way to end, also with what failed while it started
+        ended.append(error.__context__)
     except BaseException as error:  # a crash comes as whatever was met first, or as the cancelling of the rest
         ended.append(error)
     failures = [host.failure, None if app is None else app.crash_reason, worker.crash_reason, *ended]
     said = [each for each in failures if isinstance(each, Exception)]
     if said:
         raise said[0]
-    if any(isinstance(each, asyncio.CancelledError) for each in failures):
+    if worker._signal_stop_future is None or any(isinstance(each, asyncio.CancelledError) for each in failures):
         raise StorageError("the worker was cancelled from within, by what did not say why; start it again")
 
 

@@ -58,7 +58,7 @@ def main() -> None:
     config = {"bootstrap.servers": bootstrap}
     try:
         run_process(Idle(), lambda: following_app(config, following, change_codec().decode, thread))
-    except RefoldError as error:
+    except (RefoldError, OSError) as error:
         print(f"failed: {error}", flush=True)
         sys.exit(2)
     finally:

@@ -98,6 +98,27 @@ def test_aborted_and_open_transactions_are_never_seen(followed: Followed, monkey
     assert stopped(again) == (["drained"], 0)
 
 
+def test_the_folder_is_made_with_those_above_it(
+    kafka: SharedKafka, prefix: str, child: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = Followed(kafka, prefix, child, tmp_path / "not" / "there")
+    followed.commit(1)
+    process = followed.start(monkeypatch)
+    assert process.line() == "saw document/a v1"
+    assert stopped(process) == (["drained"], 0)
+
+
+def test_what_fails_while_it_starts_ends_it_as_a_failure(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "faust").mkdir()
+    (tmp_path / "faust" / "v1").write_bytes(b"")  # where Faust wants a folder
+    lines, status = ended(followed.start(monkeypatch))
+    assert status == 2
+    assert lines[-1].startswith("failed: ")
+    assert str(tmp_path / "faust" / "v1") in lines[-1]
+
+
 def test_a_change_that_an_agent_fails_on_comes_again_and_none_is_skipped(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
