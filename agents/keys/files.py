@@ -28,6 +28,7 @@ from pathlib import Path
 
 from refold.agents.keys.ring import KEY_BYTES, new_key
 from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.durable import sync_file, sync_path
 
 _NEW = ".new"
 
@@ -91,7 +92,7 @@ class FileKeyRing:
         try:
             if not self._folder.is_dir():
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _sync(self._folder.parent)
+                sync_path(self._folder.parent)
             handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
@@ -110,8 +111,7 @@ class FileKeyRing:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump({"key": key.hex(), "key_id": key_id}, file)
-            file.flush()
-            os.fsync(file.fileno())
+            sync_file(file)
         new.replace(path)
 
     def _read(self, path: Path) -> tuple[str, bytes] | None:
@@ -138,11 +138,3 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except OSError:  # whoever reads it says why
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,6 +1,6 @@
 """What `refold sink` shows on standard error: bars while it loads, then how far behind it is.
 
-On a terminal one line that moves; elsewhere a line when the store refuses, when it answers again, when it has caught
+The bars are for a terminal alone. Everywhere: a line when the store refuses, when it answers again, when it has caught
 up, and once a minute while it is behind.
 """
 
@@ -95,4 +95,8 @@ class SinkScreen:
             self._bar.update(self._tasks[doing], completed=self._waiting[doing], total=total)
 
     def _say(self, text: str) -> None:
-        click.echo(f"{self._name}: {text}", err=True)
+        line = f"{self._name}: {text}"
+        if self._bar is None:
+            click.echo(line, err=True)
+        else:  # above the bars
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)

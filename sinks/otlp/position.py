@@ -16,6 +16,7 @@ from pathlib import Path
 from refold.avro.errors import InputError
 from refold.sinks.port import SinkBusy, SinkRefused
 from refold.streams.cut import Cut, parse_cut
+from refold.streams.durable import replace_file
 
 FORMAT = 1
 
@@ -43,18 +44,8 @@ class PositionFile:
 
     def write(self, cut: Cut) -> None:
         """Put a cut, durable on return."""
-        beside = self.path.with_name(f"{self.path.name}.new")
         try:
-            with beside.open("w", encoding="utf-8") as file:
-                json.dump({"format": FORMAT, "cut": str(cut)}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_file(self.path, json.dumps({"format": FORMAT, "cut": str(cut)}))
         except OSError as error:
             raise SinkBusy(f"the position cannot be written to {self.path}: {error}", 5.0) from None
 

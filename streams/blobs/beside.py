@@ -7,13 +7,13 @@ PATH/BLOBS (without it: the folder).
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from refold.avro.errors import InputError, StorageError
 from refold.streams.blobs.folder import BlobFolder
 from refold.streams.blobs.store import ContentStore
 from refold.streams.blobs.url import open_store, store_url
+from refold.streams.durable import replace_file
 
 BESIDE, KEPT = "blobs", "BLOBS"
 
@@ -46,17 +46,7 @@ def store_beside(path: Path, asked: str | None, *, make: bool) -> ContentStore:
 
 
 def _keep(path: Path, url: str) -> None:
-    aside = path / f"{KEPT}.{os.getpid()}"
     try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(f"{url}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path / KEPT)
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        replace_file(path / KEPT, f"{url}\n")
     except OSError as error:
         raise StorageError(f"{path / KEPT}: cannot be written: {error.strerror}") from error

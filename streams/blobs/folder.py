@@ -27,6 +27,7 @@ from pathlib import Path
 from refold.avro.blob import is_expired
 from refold.avro.errors import StorageError
 from refold.streams.blobs.store import ContentStore, Removed, Stored, in_lots, whole
+from refold.streams.durable import sync_file, sync_path
 
 EXPIRED = "EXPIRED"
 # So long at most does a writer wait for whoever removes.
@@ -104,7 +105,7 @@ class BlobFolder(ContentStore):
                     for each in going:
                         self._path(each).unlink()
                     for folder in {self._path(each).parent for each in going}:
-                        _sync_folder(folder)
+                        sync_path(folder)
                 contents, left = contents + len(going), left + len(files) - len(going)
                 size += sum(files[each].st_size for each in going)
         except OSError as error:
@@ -117,17 +118,16 @@ class BlobFolder(ContentStore):
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+                sync_file(file)
             Path(temporary).replace(target)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        _sync_folder(target.parent)
+        sync_path(target.parent)
         # Also those above, which the first contents make: whoever made them may not have come so far.
         if target.parent not in self._synced:
             for folder in (self._folder, self._folder.parent):
-                _sync_folder(folder)
+                sync_path(folder)
             self._synced.add(target.parent)
 
     def _note(self, digests: Sequence[bytes]) -> None:
@@ -140,9 +140,8 @@ class BlobFolder(ContentStore):
         with path.open("ab") as file:
             file.truncate(file.tell() // _NAME_BYTES * _NAME_BYTES)
             file.write(b"".join(new))
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_folder(self._folder)
+            sync_file(file)
+        sync_path(self._folder)
 
     def _expired_names(self) -> set[bytes]:
         """Those of the file; names are added to it, and it is read on from where it was read to."""
@@ -176,11 +175,3 @@ class BlobFolder(ContentStore):
     def _path(self, digest: bytes) -> Path:
         name = digest.hex()
         return self._folder / name[:2] / name
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from refold.avro.errors import InputError
+from refold.streams.durable import sync_file
 
 
 @contextmanager
@@ -35,8 +36,7 @@ def whole_file(path: Path, *, replace: bool = False) -> Iterator[IO[bytes]]:
             raise InputError(f"{path}: cannot be written: {error.strerror}") from error
         with file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            sync_file(file)
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)

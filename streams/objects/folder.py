@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from refold.avro.errors import StorageError, StoreUnavailable
+from refold.streams.durable import sync_file, sync_path
 from refold.streams.objects.port import Found, Objects
 
 SCRATCH = ".writing"
@@ -66,7 +67,7 @@ class FolderObjects(Objects):
 
     def put_file(self, name: str, path: Path) -> None:
         with self._asking(name):
-            _sync(path)
+            sync_path(path)
             self._stand(path, name)
 
     def create(self, name: str, data: bytes) -> bool:
@@ -133,7 +134,7 @@ class FolderObjects(Objects):
             link = folder / "link"
             link.symlink_to(to)
             link.replace(self.root / name)
-            _sync(self.root)
+            sync_path(self.root)
 
     @contextmanager
     def _aside(self, data: bytes) -> Iterator[Path]:
@@ -141,8 +142,7 @@ class FolderObjects(Objects):
             path = folder / "new"
             with path.open("wb") as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+                sync_file(file)
             yield path
 
     def _stand(self, path: Path, name: str) -> None:
@@ -158,9 +158,9 @@ class FolderObjects(Objects):
     def _sync_above(self, target: Path) -> None:
         """Also the folders that were made for it: whoever made them may not have come so far."""
         for folder in target.parents:
-            _sync(folder)
+            sync_path(folder)
             if folder in (self.root.parent, self.root):
-                _sync(self.root.parent)
+                sync_path(self.root.parent)
                 break
 
     def _listed(self, folder: str) -> Iterator[os.DirEntry[str]]:
@@ -186,11 +186,3 @@ class FolderObjects(Objects):
 
 def _found(name: str, status: os.stat_result) -> Found:
     return Found(name, status.st_size, status.st_mtime_ns // 1_000_000)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -27,6 +27,7 @@ from typing import Literal
 from zlib import crc32
 
 from refold.avro.errors import InputError, LockedError, StorageError
+from refold.streams.durable import sync_path
 
 FORMAT_NUMBER = 1
 Kind = Literal["file", "table"]
@@ -101,17 +102,17 @@ def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
             raise InputError(f"{path}: a refold log is here already; open it")
         os.pwrite(descriptor, _text_of(kind).encode(), 0)
         os.fsync(descriptor)
-        _sync_folder(path)
+        sync_path(path)
         _clear(path)
         try:
             yield
         except BaseException:
             _clear(path)
             raise
-        _sync_folder(path)
+        sync_path(path)
         marker.rename(path / "FORMAT")
-        _sync_folder(path)
-        _sync_folder(path.parent)
+        sync_path(path)
+        sync_path(path.parent)
     except OSError as error:
         raise StorageError(f"{path}: this cannot be made: {error.strerror}; mend that, then try again") from error
     finally:
@@ -177,11 +178,3 @@ def _unfinished(path: Path, kind: Kind) -> bool:
         return _text_of(kind).encode().startswith((path / "FORMAT.creating").read_bytes())
     except OSError:
         return False
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
