@@ -14,6 +14,7 @@
     |   +-- OwnerGone                the owner ended while it was being asked; asking again finds the next owner
     |   +-- OwnerSilent              the owner lives but does not answer
     |   +-- StoreUnavailable         an object store gave no answer: nothing is decided until it does
+    |   +-- StoreRefused             an object store refuses, and waiting changes nothing
     +-- RedactionFailed              what was to be written could not be rid of its secrets, and was not written
     +-- RegistryUnavailable          the Schema Registry gave no answer: nothing is decided until it does
     +-- UndecodableError             bytes that are no observation; carries the reason for the verdict
@@ -120,6 +121,10 @@ class StoreUnavailable(StorageError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class StoreRefused(StorageError):
+    """An object store refuses, and waiting changes nothing; the message says what to do."""
 
 
 class RedactionFailed(RefoldError):

@@ -6,6 +6,7 @@
 4. Nothing follows: done, or wait and look again.
 5. SinkBusy anywhere: what was being written may stand there or not. Forget what was given out, wait as long as the
    store says, and begin again from 1. So does a log that fails for a moment (StorageError), for whoever follows it.
+   Sinks of whole cuts wait for the same.
 6. A stop that is asked for is looked at between batches and while waiting: what is begun is finished.
 """
 
@@ -94,10 +95,12 @@ class _Keeper:
                     break
                 self._stop.wait(poll_s)
             except StorageError as error:
-                if isinstance(error, CorruptionError) or not (follow or isinstance(error, SinkBusy)):
-                    raise
+                wait_s = _noted(error, self._watch, follow=follow)
                 self._feed.forget()
-                self._refused(error)
+                with suppress(StorageError):  # where the log fails, too, the lag is not known
+                    self._log.refresh()
+                    self._say_lag(self._report.position)
+                self._stop.wait(wait_s)
         return self._report
 
     def _write_on(self, position: Cut | None) -> None:
@@ -125,16 +128,6 @@ class _Keeper:
         for each in load.entities():
             yield each
             self._watch.storing(1, load.total)
-
-    def _refused(self, error: StorageError) -> None:
-        wait_s = error.retry_after_s if isinstance(error, SinkBusy) else LOG_RETRY_S
-        self._report.busy += 1
-        self._report.last_busy = str(error)
-        self._watch.refused(error, wait_s)
-        with suppress(StorageError):  # where the log fails, too, the lag is not known
-            self._log.refresh()
-            self._say_lag(self._report.position)
-        self._stop.wait(wait_s)
 
     def _say_lag(self, position: Cut | None) -> None:
         if position is not None and time.monotonic() >= self._lag_due_s:
@@ -167,12 +160,20 @@ def keep_snapshots(
             if not follow:
                 break
             stop.wait(max(0.0, every_s - (time.monotonic() - began)))
-        except SinkBusy as error:
-            report.busy += 1
-            report.last_busy = str(error)
-            watch.refused(error, error.retry_after_s)
-            stop.wait(error.retry_after_s)
+        except StorageError as error:
+            stop.wait(_noted(error, watch, follow=follow))
     return report
+
+
+def _noted(error: StorageError, watch: Watch, *, follow: bool) -> float:
+    """Step 5: how long to wait, in seconds; raises what waiting does not mend."""
+    if isinstance(error, CorruptionError) or not (follow or isinstance(error, SinkBusy)):
+        raise error
+    wait_s = error.retry_after_s if isinstance(error, SinkBusy) else LOG_RETRY_S
+    watch.report.busy += 1
+    watch.report.last_busy = str(error)
+    watch.refused(error, wait_s)
+    return wait_s
 
 
 def _position(log: LogPort, sink: Sink) -> Cut | None:

@@ -34,7 +34,7 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
-from refold.avro.errors import CorruptionError, InputError, NotAnswerable, StorageError, StoreUnavailable
+from refold.avro.errors import InputError, NotAnswerable, StoreRefused, StoreUnavailable
 from refold.sinks.parquet.files import write_partition
 from refold.sinks.parquet.manifest import FORMAT, Kept, Manifest, decoded, encoded
 from refold.sinks.port import SinkBusy, SinkRefused, SnapshotSink
@@ -199,9 +199,7 @@ class ParquetSink(SnapshotSink):
             yield
         except StoreUnavailable as error:
             raise SinkBusy(f"{self.name}: {error}", error.retry_after_s) from None
-        except (CorruptionError, InputError):
-            raise
-        except StorageError as error:
+        except StoreRefused as error:
             raise SinkRefused(f"{self.name}: {error}") from None
         except OSError as error:  # a file that is made on a disk that is full
             raise SinkBusy(f"{self.name}: {error.strerror or type(error).__name__}; free disk") from None

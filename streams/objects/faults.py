@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from refold.avro.errors import RefoldError, StorageError, StoreUnavailable
+from refold.avro.errors import RefoldError, StoreRefused, StoreUnavailable
 
 # What a store says that waiting does not mend, and what to do about it.
 _REFUSED = {
@@ -34,7 +34,7 @@ def asking(url: str, doing: str) -> Iterator[None]:
         names = [*_names(error)]
         for name in names:
             if name in _REFUSED:
-                raise StorageError(f"{url}: {doing}: {_REFUSED[name]}") from None
+                raise StoreRefused(f"{url}: {doing}: {_REFUSED[name]}") from None
         shown = names[-1] if names else type(error).__name__
         raise StoreUnavailable(f"{url}: {doing}: the store gave no answer ({shown}); repeat when it does") from None
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from refold.avro.errors import StorageError, StoreUnavailable
+from refold.avro.errors import StoreRefused, StoreUnavailable
 from refold.streams.durable import sync_file, sync_path
 from refold.streams.objects.port import Found, Objects
 
@@ -180,7 +180,7 @@ class FolderObjects(Objects):
         try:
             yield
         except OSError as error:
-            kind = StoreUnavailable if error.errno in _PASSING else StorageError
+            kind = StoreUnavailable if error.errno in _PASSING else StoreRefused
             raise kind(f"{self.root / name}: {error.strerror or type(error).__name__}") from error
 
 

@@ -25,7 +25,7 @@ class Found(NamedTuple):
 
 
 class Objects(ABC):
-    """A store. Every method raises StoreUnavailable where it gives no answer, StorageError where it refuses for good.
+    """A store. Every method raises StoreUnavailable where it gives no answer, StoreRefused where it refuses for good.
 
     url: where it is, without any secret.
     """

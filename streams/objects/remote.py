@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from refold.avro.errors import InputError, StorageError, StoreUnavailable
+from refold.avro.errors import InputError, StoreRefused, StoreUnavailable
 from refold.streams.objects.faults import asking
 from refold.streams.objects.port import Found, Objects
 
@@ -156,9 +156,9 @@ class RemoteObjects(Objects):
         return True
 
     def _require_store(self) -> None:
-        """StorageError unless the store is one: what is missing elsewhere is not known to be missing."""
+        """StoreRefused unless the store is one: what is missing elsewhere is not known to be missing."""
         if self._info(MARK) is None:
-            raise StorageError(
+            raise StoreRefused(
                 f"{self.url}: no store of refold's is here ({MARK} is missing in it): nothing was written to it yet, "
                 "its bucket is gone, or this is not the URL it was written with"
             ) from None
@@ -188,7 +188,7 @@ class RemoteObjects(Objects):
             with asking(self.url, f"writing {name}"):
                 yield
         except FileNotFoundError:
-            raise StorageError(
+            raise StoreRefused(
                 f"{self.url}: writing {name}: there is no such bucket; create it, or give the URL of one that is there"
             ) from None
 
@@ -199,7 +199,7 @@ class RemoteObjects(Objects):
         if isinstance(at, datetime):
             at = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
         if at is None:
-            raise StorageError(f"{self.url}: this store does not say when {name} was put, which refold has to know")
+            raise StoreRefused(f"{self.url}: this store does not say when {name} was put, which refold has to know")
         return Found(name, int(info["size"]), int(at * 1000))
 
     def _path(self, name: str) -> str:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.errors import InputError
+from refold.avro.errors import InputError, StorageError
 from refold.sinks.parquet.columns import columns_of
 from refold.sinks.parquet.manifest import decoded
 from refold.sinks.parquet.sink import COMMITS, MANIFESTS, ParquetSink, open_sink
@@ -109,6 +109,30 @@ def test_it_is_the_log_after_every_turn(followed: SinkLog, place: Place, seed: i
     place.definitions = {**DEFINITIONS, changed.name: changed}
     assert_rebuilt(followed, place)
     assert bring_up(followed, place).loads == 0
+
+
+def test_a_log_that_fails_for_a_moment_is_waited_for_by_whoever_follows(
+    followed: SinkLog, folder: Place, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    followed.write(random_history(seed, 30))
+    monkeypatch.setattr("refold.sinks.run.LOG_RETRY_S", 0.01)
+    with followed.reader() as log:
+        refresh, failures, stop = log.refresh, [StorageError("not now"), StorageError("nor now")], threading.Event()
+
+        def failing() -> None:
+            if failures:
+                raise failures.pop()
+            stop.set()
+            refresh()
+
+        monkeypatch.setattr(log, "refresh", failing)
+        sink = ParquetSink(folder.objects, 0)
+        report = keep_snapshots(log, sink, follow=True, every_s=0, stop=stop)
+        assert (report.loads, report.busy, report.last_busy) == (1, 2, "not now")
+        failures.append(StorageError("not now"))
+        with pytest.raises(StorageError, match="not now"):
+            keep_snapshots(log, sink, follow=False, every_s=0, stop=threading.Event())
+    assert_rebuilt(followed, folder)
 
 
 def test_on_kafka_too(kafka_log: SinkLog, folder: Place, seed: int) -> None:

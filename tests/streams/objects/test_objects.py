@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.avro.errors import InputError, StorageError, StoreUnavailable
+from refold.avro.errors import InputError, StorageError, StoreRefused, StoreUnavailable
 from refold.streams.objects.folder import FolderObjects
 from refold.streams.objects.port import Objects
 from refold.streams.objects.remote import RemoteObjects
@@ -101,7 +101,7 @@ def test_what_is_missing_in_what_is_no_store_is_not_known_to_be_missing(bucket: 
         RemoteObjects(f"s3://{bucket}-is-not-there/new").put("a", b"")
 
 
-@pytest.mark.parametrize(("status", "kind"), [(403, StorageError), (503, StoreUnavailable), (0, StoreUnavailable)])
+@pytest.mark.parametrize(("status", "kind"), [(403, StoreRefused), (503, StoreUnavailable), (0, StoreUnavailable)])
 def test_a_store_that_gives_no_answer_gives_none(
     bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, status: int, kind: type[StorageError]
 ) -> None:
