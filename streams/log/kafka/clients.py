@@ -27,8 +27,13 @@ _PATIENT = {
     "reconnect.backoff.max.ms": 1_000,
     # A broker that hangs is given up, and another leader looked for, before whoever reads gives up.
     "socket.timeout.ms": 20_000,
-    # Else a client whose brokers were all away forgets them and begins anew, and a transaction that sends its offsets
-    # then waits for a forgotten one until it times out (confluentinc/librdkafka#5511; seen with 2.16).
+    # A client that hears of no broker, as of one that is fenced itself, begins anew with those that were named. Without
+    # this it has nobody to ask, ever.
+    "metadata.recovery.strategy": "rebootstrap",
+}
+_TRANSACTIONAL = {
+    # Begun anew, a transaction that sends its offsets waits for a broker that was forgotten until it times out
+    # (confluentinc/librdkafka#5511; seen with 2.16). One that has nobody to ask fails likewise, and is made again.
     "metadata.recovery.strategy": "none",
 }
 
@@ -82,6 +87,8 @@ class Clients:
             if "transaction.timeout.ms" in more:  # the client refuses a longer one
                 limits = common["socket.timeout.ms"], more["transaction.timeout.ms"]
                 settings["socket.timeout.ms"] = min(map(int, limits))
+            if "transactional.id" in more:
+                settings.update(_TRANSACTIONAL)
             return Producer({**common, **settings, **more}, logger=_log)
 
     def reader(self, **more: Any) -> Consumer:
