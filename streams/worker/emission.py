@@ -41,6 +41,7 @@ _POLL_S = 0.2
 _ABORT_S = 5.0
 _SEND_S = 3.0
 _IDLE_MS = 5_000
+_AGAIN = "start it again, it goes on where it was"
 _METADATA = b"CGMDv2:"
 _GENERATION = struct.Struct("<i")
 
@@ -109,13 +110,19 @@ class Emitter:
             for at in (step.overlay.stored.at,)
         ]
         self._send_offsets(offsets, membership)
-        while not self._tried("commit", self._producer.commit_transaction):
-            pass
+        self._end("commit", self._producer.commit_transaction)
 
     def abort(self) -> None:
         """Abort the transaction that is open."""
-        while not self._tried("abort", self._producer.abort_transaction):
-            pass
+        self._end("abort", self._producer.abort_transaction)
+
+    def _end(self, doing: str, call: Callable[[float], None]) -> None:
+        """Commit or abort. Without a limit of its own the client waits for ever, where it has no broker left to ask."""
+        deadline = time.monotonic() + self._timeout_s
+        while not self._tried(doing, lambda: call(_SEND_S)):
+            if time.monotonic() > deadline:
+                raise StorageError(f"the worker's transaction ({self._id}) could not {doing}: no answer in "
+                                   f"{self._timeout_s:.0f} s; {_AGAIN}")  # fmt: skip
 
     def _produce(self, step: Step) -> None:
         headers = step.overlay.stored.at.headers
@@ -181,8 +188,7 @@ class Emitter:
         if error is not None and is_denied(error):
             return storage_error(f"the worker's transaction ({self._id}) cannot {doing}", failed,
                                  needs=self._needs(error))  # fmt: skip
-        return StorageError(f"the worker's transaction ({self._id}) could not {doing}: {text_of(failed)}; start it "
-                            "again, it goes on where it was")  # fmt: skip
+        return StorageError(f"the worker's transaction ({self._id}) could not {doing}: {text_of(failed)}; {_AGAIN}")
 
     def _needs(self, error: KafkaError) -> str:
         group = self._topics.group

@@ -103,7 +103,7 @@ class PartitionWriter:
             raise StorageError(
                 f"{self._name} end at {ends[0]} and not at {counted}: something else writes there; nothing was sealed"
             )
-        self._call(self._producer.commit_transaction)
+        self._call(self._producer.commit_transaction, ANSWER_S)
         self._settle(ends)
 
     def abort(self) -> None:
@@ -113,7 +113,7 @@ class PartitionWriter:
         # What is on its way arrives before the transaction's end, not after it.
         self._call(self._producer.flush, ANSWER_S)
         ends = self._ends(committed=False)
-        self._call(self._producer.abort_transaction)
+        self._call(self._producer.abort_transaction, ANSWER_S)
         self._settle(ends)
 
     def close(self) -> None:
