@@ -72,6 +72,8 @@ $(VENV)/.installed: pyproject.toml $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml $(BIN)/python
 	@echo 'Installing refold and its development tools into $(VENV) (once)...'
+	@# The pip that comes with an interpreter may be years old, and a minute slower at finding versions that agree.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/.installed $@
 
