@@ -73,13 +73,17 @@ def _untyped(*parts: Any) -> tuple[Any, ...]:
     return parts
 
 
+# Asked for each value there is; what isinstance has to find out of an abstract class takes ten times as long.
+_PLAIN = frozenset({str, bytes, int, float, bool, list, type(None)})
+
+
 def option_of(tree: Any) -> Blob | Sealed | None:
     """The Blob or Sealed behind a canonical value, or None.
 
     It is told by its exact set of fields and the mix of bytes and others in them: no record with these fields may stand
     beside it (avro/nodes.py), and a map's values are all of one type.
     """
-    if isinstance(tree, Mapping):
+    if type(tree) not in _PLAIN and isinstance(tree, Mapping):
         if tree.keys() == BLOB_FIELDS and type(tree["hash"]) is bytes and type(tree["size"]) is int:
             return Blob(**tree)
         if tree.keys() == SEALED_FIELDS and type(tree["ciphertext"]) is bytes and type(tree["key_id"]) is str:

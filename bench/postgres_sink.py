@@ -68,6 +68,7 @@ def show(console: Console, folder: Path, share: int) -> None:
 def _run(server: Postgres, place: Path, count: int) -> tuple[Took, Took, Took]:
     from refold.sinks.postgres.sink import PostgresSink
     from refold.sinks.run import keep_up
+    from refold.streams.collector import calm_collector
 
     source = observations(count, uniform(ENTITIES * count // CHANGES, SEED))
     schema = f"bench_{place.name.replace('-', '_')}"
@@ -80,7 +81,8 @@ def _run(server: Postgres, place: Path, count: int) -> tuple[Took, Took, Took]:
             log.flush()
             rows_before = _rows(server, schema)
             began, cpu = time.perf_counter(), time.process_time()
-            keep_up(log.port, sink, follow=False, stop=Event())
+            with calm_collector():  # as `refold sink` has it
+                keep_up(log.port, sink, follow=False, stop=Event())
             wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
             return Took(more, _rows(server, schema) - rows_before, wall_s, cpu_s)
 

@@ -18,6 +18,7 @@ from refold.sinks.feed import Lag
 from refold.sinks.port import Batch, Load, Sink
 from refold.sinks.registry import open_sink
 from refold.sinks.run import Report, Watch, keep_snapshots, keep_up
+from refold.streams.collector import calm_collector
 from refold.streams.cut import Cut
 from refold.streams.open import given_url
 
@@ -68,6 +69,7 @@ def sink(place: Place, name: str, to: str, once: bool, every_s: float, metrics_p
         metrics = None if metrics_port is None else _metrics(place, name, host, metrics_port, ending)
         screen = ending.enter_context(SinkScreen(name, is_long=not once))
         ending.enter_context(_ended_by_signals(stop))
+        ending.enter_context(calm_collector())
         watch = _watch(screen, metrics)
         if isinstance(store, Sink):
             report = keep_up(log, store, follow=not once, stop=stop, watch=watch)

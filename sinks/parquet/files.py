@@ -140,7 +140,10 @@ def _columns_of(stored: list[tuple[str, bytes]], waiting: _Waiting) -> pa.Record
             continue
         reducer = reducers[name]
         if isinstance(reducer, Winner):  # most are, and a call for each value costs as much as all else here
-            values = [None if (cell := each.get(name)) is None else cell[0] for each in cells]
+            try:
+                values = [each[name][0] for each in cells]
+            except (KeyError, TypeError):  # some entities have no value
+                values = [None if (cell := each.get(name)) is None else cell[0] for each in cells]
         else:
             present, value = reducer.present, reducer.value
             values = [None if (cell := each.get(name)) is None or not present(cell) else value(cell) for each in cells]

@@ -10,7 +10,6 @@ ended, for the command line to say in one line.
 from __future__ import annotations
 
 import asyncio
-import gc
 import io
 import logging
 from collections.abc import Callable
@@ -20,9 +19,9 @@ import faust
 import mode
 
 from refold.avro.errors import StorageError
+from refold.streams.collector import calm_collector
 from refold.streams.worker.host.service import FoldHost, FoldService
 
-GC_THRESHOLDS = 50_000, 20, 50
 # Faust tells of its start, its stop and its crash at length; refold says what matters itself.
 _LOUD = ("faust", "mode", "aiokafka", "asyncio")
 
@@ -32,10 +31,6 @@ def run_process(service: FoldService, make_app: Callable[[], faust.App] | None =
 
     make_app: called when the event loop is there, for what Faust makes belongs to the loop of that moment.
     """
-    # A batch is tens of thousands of small objects without cycles, all let go at its end: looking for cycles among them
-    # after every 700 was a tenth of the fold's time.
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
     for name in _LOUD:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     loop = asyncio.new_event_loop()
@@ -45,7 +40,8 @@ def run_process(service: FoldService, make_app: Callable[[], faust.App] | None =
     worker = _worker(host, app, loop)
     ended: list[BaseException | None] = []
     try:
-        worker.execute_from_commandline()
+        with calm_collector():
+            worker.execute_from_commandline()
     except SystemExit as error:  # mode's way to end, also with what failed while it started
         ended.append(error.__context__)
     except BaseException as error:  # a crash comes as whatever was met first, or as the cancelling of the rest
