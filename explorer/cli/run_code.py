@@ -42,14 +42,19 @@ def redactor_for(given: str | None) -> Redact | None:
     return agent_of(given, Path.cwd(), "redactor") if given else Redactor()
 
 
+def entry_of(log: AgentLog, run: str) -> str:
+    """The function that a run names as its code; empty where it names none."""
+    name: str = log.state(f"run/{run}").fields.get("entry", "")
+    return name
+
+
 def agent_for(log: AgentLog, run: str, entry: str | None) -> tuple[str, Agent]:
     """The function, and its name; looked up from this folder. InputError where the run names none."""
-    fields = log.state(f"run/{run}").fields
-    if fields.get("imported_from"):
+    if log.state(f"run/{run}").fields.get("imported_from"):
         raise InputError(
             f"run {run} was imported: there is no code that did it; go through it with `refold run steps {run}`"
         )
-    name = entry or fields.get("entry", "")
+    name = entry or entry_of(log, run)
     if not name:
         raise InputError(
             f"run {run} names no agent: give its function with --agent module:function, or go through the recording "

@@ -8,8 +8,10 @@ When the group's coordinator dies while offsets are sent, the client may wait fo
 given, until the connection to any broker changes (confluentinc/librdkafka#5511; seen with 2.16). So its connections are
 closed when nothing comes for a while, and each try is short; they are repeated until the transaction's time is over.
 
-A membership that moved on in this very moment aborts the transaction, for certain: `MembershipMoved`. All other
-failures end the worker, for what became of the transaction is not known here; the next start finds out.
+Before the commit is asked for, nothing is decided. Where the membership moved on in this very moment, or a broker was
+away for longer than the client waits, the producer is made anew under its id, which aborts the transaction for certain:
+`NotEmitted`, and the batch may be emitted again. That goes on no longer than a transaction may take. All other failures
+end the worker, for what became of the transaction is not known here; the next start finds out.
 
 A transaction without offsets is not made, for it would not be fenced; nor one by a client that is in no generation of
 its group at all, for the broker takes offsets from those unasked.
@@ -29,7 +31,7 @@ from refold.avro.errors import StorageError
 from refold.streams.log.kafka.access import GROUP, READ, TOPIC, TRANSACTIONAL_ID, WRITE, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.deadletters import verdict_key
-from refold.streams.log.kafka.faults import error_of, is_denied, storage_error, text_of
+from refold.streams.log.kafka.faults import error_of, is_denied, may_pass, storage_error, text_of
 from refold.streams.log.kafka.reading import Headers
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.verdicts import Verdict, verdict_value
@@ -49,9 +51,12 @@ _MOVED = frozenset({
     KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.UNKNOWN_MEMBER_ID,
 })  # fmt: skip
 
+# A broker that came back has no such transaction open.
+_LOST = frozenset({KafkaError.INVALID_TXN_STATE})
 
-class MembershipMoved(Exception):
-    """The group's generation is another by now; nothing was emitted."""
+
+class NotEmitted(Exception):
+    """The transaction was aborted, for certain: nothing was emitted."""
 
 
 class Step(NamedTuple):
@@ -70,38 +75,59 @@ class Emitter:
         self._clients = clients
         self._topics = topics
         self._id = transactional_id
-        self._timeout_s = timeout_ms / 1000
-        settings = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
-        # It may not be the longer of the two.
-        settings["message.timeout.ms"] = timeout_ms
-        settings["message.max.bytes"] = MESSAGE_BYTES_MAX
-        settings["connections.max.idle.ms"] = _IDLE_MS
-        self._producer: Producer = clients.producer(**settings)
+        self._timeout_ms = timeout_ms
+        self._producer = self._connected()
         self._lettered: dict[int, int] = {}
+        self._failing_from_s: float | None = None
 
     def fence(self, is_stopping: Callable[[], bool]) -> None:
-        """Abort what an earlier process of this id left open, and keep it from going on."""
+        """Abort what an earlier process, or producer, of this id left open, and keep it from going on."""
         while not is_stopping():
             if self._tried("begin", lambda: self._producer.init_transactions(_POLL_S * 5)):
                 return
 
     def emit(self, steps: Sequence[Step], membership: Callable[[], bytes]) -> dict[int, int]:
-        """Emit steps in one transaction; MembershipMoved, StorageError.
+        """Emit steps in one transaction; NotEmitted, StorageError.
 
         Returns the next offset of `.deadletters` in those partitions where there are new ones.
         """
         self._lettered.clear()
         try:
             self._emit(steps, membership)
+        except NotEmitted:
+            self._begin_anew()
+            raise
         except StorageError:
             # A next owner of these partitions need not wait for it to time out.
             with contextlib.suppress(KafkaException):
                 self._producer.abort_transaction(_ABORT_S)
             raise
+        self._failing_from_s = None
         return dict(self._lettered)
 
+    def _connected(self) -> Producer:
+        return self._clients.producer(**{
+            "transactional.id": self._id,
+            "transaction.timeout.ms": self._timeout_ms,
+            # It may not be the longer of the two.
+            "message.timeout.ms": self._timeout_ms,
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+            "connections.max.idle.ms": _IDLE_MS,
+        })  # fmt: skip
+
+    def _begin_anew(self) -> None:
+        deadline = self._deadline_s()
+        self._producer = self._connected()
+        self.fence(lambda: time.monotonic() > deadline)
+
+    def _deadline_s(self) -> float:
+        return time.monotonic() + self._timeout_ms / 1000
+
     def _emit(self, steps: Sequence[Step], membership: Callable[[], bytes]) -> None:
-        self._producer.begin_transaction()
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as failed:
+            raise self._failure("begin", failed) from failed
         for step in steps:
             self._produce(step)
         offsets = [
@@ -110,19 +136,15 @@ class Emitter:
             for at in (step.overlay.stored.at,)
         ]
         self._send_offsets(offsets, membership)
-        self._end("commit", self._producer.commit_transaction)
+        self._commit()
 
-    def abort(self) -> None:
-        """Abort the transaction that is open."""
-        self._end("abort", self._producer.abort_transaction)
-
-    def _end(self, doing: str, call: Callable[[float], None]) -> None:
-        """Commit or abort. Without a limit of its own the client waits for ever, where it has no broker left to ask."""
-        deadline = time.monotonic() + self._timeout_s
-        while not self._tried(doing, lambda: call(_SEND_S)):
+    def _commit(self) -> None:
+        """Without a limit of its own the client waits for ever, where it has no broker left to ask."""
+        deadline = self._deadline_s()
+        while not self._tried("commit", lambda: self._producer.commit_transaction(_SEND_S)):
             if time.monotonic() > deadline:
-                raise StorageError(f"the worker's transaction ({self._id}) could not {doing}: no answer in "
-                                   f"{self._timeout_s:.0f} s; {_AGAIN}")  # fmt: skip
+                raise StorageError(f"the worker's transaction ({self._id}) could not commit: no answer in "
+                                   f"{self._timeout_ms / 1000:.0f} s; {_AGAIN}")  # fmt: skip
 
     def _produce(self, step: Step) -> None:
         headers = step.overlay.stored.at.headers
@@ -147,7 +169,7 @@ class Emitter:
             except BufferError:
                 self._producer.poll(_POLL_S)
             except KafkaException as failed:
-                raise self._failure("emit", failed) from failed
+                raise self._undecided("emit", failed) from failed
 
     def _lettered_at(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -155,22 +177,28 @@ class Emitter:
             self._lettered[partition] = max(self._lettered.get(partition, 0), offset + 1)
 
     def _send_offsets(self, offsets: list[TopicPartition], membership: Callable[[], bytes]) -> None:
-        deadline = time.monotonic() + self._timeout_s
+        deadline = self._deadline_s()
         while True:
             member = membership()
             if not is_member(member):
-                self.abort()
-                raise MembershipMoved
+                raise NotEmitted
             try:
                 self._producer.send_offsets_to_transaction(offsets, member, _SEND_S)
                 return
             except KafkaException as failed:
                 error = error_of(failed)
                 if error is not None and error.code() in _MOVED and not error.fatal():
-                    self.abort()
-                    raise MembershipMoved from failed
+                    raise NotEmitted from failed
                 if error is None or not error.retriable() or time.monotonic() > deadline:
-                    raise self._failure("send its offsets", failed) from failed
+                    raise self._undecided("send its offsets", failed) from failed
+
+    def _undecided(self, doing: str, failed: KafkaException) -> NotEmitted | StorageError:
+        """What a failure before the commit is: once it has gone on for as long as a transaction may, it ends."""
+        now_s = time.monotonic()
+        if self._failing_from_s is None:
+            self._failing_from_s = now_s
+        is_over = now_s - self._failing_from_s > self._timeout_ms / 1000
+        return self._failure(doing, failed) if is_over or not may_pass(failed, _LOST) else NotEmitted()
 
     def _tried(self, doing: str, call: Callable[[], None]) -> bool:
         """Whether it went well; False where it may be tried again."""

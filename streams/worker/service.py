@@ -37,7 +37,7 @@ from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds, UnknownId
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.emission import Emitter, MembershipMoved, Step
+from refold.streams.worker.emission import Emitter, NotEmitted, Step
 from refold.streams.worker.fetching import AtEnd, Fetcher
 from refold.streams.worker.folder import held
 from refold.streams.worker.membership import Membership
@@ -240,7 +240,7 @@ class FoldService:
         while steps:
             try:
                 lettered = self._emitter.emit(steps, membership.metadata)
-            except MembershipMoved:
+            except NotEmitted:
                 membership.serve(IDLE_S)
                 steps = [step for step in steps if self._still_has(step)]
                 continue

@@ -191,3 +191,10 @@ def test_an_avro_container_carries_the_same(
     done = refold_command("import", path, "--json", log=f"{other}?partitions=1").json
     assert done["new"] == len(exported)
     assert refold_command("rebuild", "--expect-root", rebuilt["root"], log=other).status == 0
+
+
+def test_every_run_is_equal_to_its_own_replay_in_one_command(url: str, recorded: list[Recorded]) -> None:
+    found = refold_command("run", "replay", "--all", "--json", log=url).json
+    assert {each["run"]: each["steps"] for each in found} == {each.run: len(each.said()) for each in recorded}
+    assert [each["same"] for each in found] == [True] * 100
+    assert len({each["hash"] for each in found}) == 100

@@ -17,7 +17,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.reached import Reached
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.emission import Emitter, MembershipMoved, Step, is_member
+from refold.streams.worker.emission import Emitter, NotEmitted, Step, is_member
 from refold.streams.worker.membership import Membership
 from refold.streams.worker.position import Stored
 from refold.streams.worker.table import Changed, PartitionTable, open_database
@@ -162,7 +162,7 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
         table.stored = Stored(log.log_id, 1, PARTITIONS)
         overlay = table.nothing().to(Reached(3, 1), 0)
         overlay.changes.append(Changed("t/1", b"change"))
-        with pytest.raises(MembershipMoved):
+        with pytest.raises(NotEmitted):
             emitter.emit([Step(1, table, overlay, ())], lambda: nobody)
         assert committed(log)[1] == 0
         assert list(log.read_changes(1, 0)) == []

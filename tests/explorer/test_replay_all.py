@@ -1,0 +1,121 @@
+"""`refold run replay --all`: every run of a log, each compared with its own replay."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import refold
+from refold.agents.vault import Vault, run_key
+from refold.explorer.cli.main import run
+from refold_tests.recorded_runs import random_run, write
+
+Ask = Callable[..., Any]
+CODE = """
+def agent(run):
+    run.state["answer"] = run.model(len, "four")
+    return run.state["answer"]
+"""
+
+
+@pytest.fixture
+def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Runs a command in this process; its JSON if it was asked for, else its text; standard error where it refused."""
+
+    def run_it(*arguments: object, status: int = 0) -> Any:
+        found = run([str(each) for each in arguments])
+        out, err = capsys.readouterr()
+        assert found == status, (out, err)
+        return err if status == 2 else json.loads(out) if "--json" in arguments else out
+
+    return run_it
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module of an agent, found from the folder that the test is in."""
+    path = tmp_path / "agent_of_all.py"
+    path.write_text(CODE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield path
+    sys.modules.pop("agent_of_all", None)
+
+
+def record(code: Path, *runs: str) -> None:
+    agent = importlib.import_module(code.stem).agent
+    with refold.open() as log:
+        for name in runs:
+            log.run("of-all", id=name, entry=f"{code.stem}:agent").drive(agent)
+
+
+def test_each_run_is_replayed_by_the_code_that_it_names(code: Path, ask: Ask) -> None:
+    record(code, "a", "b")
+    with refold.open() as log:
+        log.observe("run/plain", {"agent": "elsewhere"})
+    text = ask("run", "replay", "--all", "--times", 2)
+    assert "replayed 3 runs of 2 steps: 2 with their code, 1 stepped through without" in text
+    assert [each["times"] for each in ask("run", "replay", "--all", "--times", 2, "--json")] == [2, 2, 1]
+    assert "0 with their code, 3 stepped through" in ask("run", "replay", "--all", "--alone")
+
+
+def test_those_that_did_something_else_are_listed(code: Path, ask: Ask) -> None:
+    record(code, "a", "b")
+    code.write_text(CODE.replace("return run", "return -run"), encoding="utf-8")
+    del sys.modules[code.stem]
+    importlib.invalidate_caches()
+    text = ask("run", "replay", "--all", status=1)
+    assert "  0 equal to what was recorded" in text
+    assert "  2 not: `refold run replay RUN` says more of one" in text
+    assert text.count("first differs at the end") == 2
+    assert [each["same"] for each in ask("run", "replay", "--all", "--json", status=1)] == [False, False]
+
+
+def test_code_that_is_not_there_any_more_is_no_replay(code: Path, ask: Ask) -> None:
+    record(code, "a")
+    code.unlink()
+    del sys.modules[code.stem]
+    importlib.invalidate_caches()
+    text = ask("run", "replay", "--all", status=1)
+    assert "agent_of_all" in text
+    assert "  1 not replayed: with --alone the recordings are gone through by themselves" in text
+    (found,) = ask("run", "replay", "--all", "--json", status=1)
+    assert (found["run"], found["same"], found["expired"]) == ("a", None, False)
+    assert "1 equal to what was recorded" in ask("run", "replay", "--all", "--alone")
+
+
+def test_a_hash_that_does_not_follow_from_what_stands_there_is_found(ask: Ask, seed: int) -> None:
+    with refold.open() as log:
+        write(log, random_run(random.Random(seed), "forged", 3), log.vault)
+        write(log, random_run(random.Random(seed + 1), "sound", 3), log.vault)
+    assert "2 equal to what was recorded" in ask("run", "replay", "--all", "--alone")
+    with refold.open() as log:
+        log.observe("step/forged#2", {"turn_hash": "0" * 64})
+    text = ask("run", "replay", "--all", "--alone", status=1)
+    assert "does not hash to what is recorded" in text
+    found = ask("run", "replay", "--all", "--alone", "--json", status=1)
+    assert {each["run"]: each["same"] for each in found} == {"forged": False, "sound": True}
+
+
+def test_expired_runs_are_counted_apart(ask: Ask, seed: int) -> None:
+    with refold.open() as log:
+        write(log, random_run(random.Random(seed), "gone", 2), log.vault)
+        assert isinstance(log.vault, Vault)
+        log.vault.ring.destroy(run_key("gone"))
+    text = ask("run", "replay", "--all", "--alone")
+    assert "1 not replayed: the content has expired" in text
+
+
+def test_one_run_or_all_of_them(ask: Ask) -> None:
+    ask("init")
+    assert "no run is recorded in this log yet" in ask("run", "replay", "--all")
+    assert "name one run, or give --all" in ask("run", "replay", status=2)
+    assert "name one run, or give --all" in ask("run", "replay", "a", "--all", status=2)
+    assert "--agent is for one run" in ask("run", "replay", "--all", "--agent", "a:b", status=2)
