@@ -8,7 +8,7 @@ entity came to be folded.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -24,10 +24,6 @@ _NO_HEAD = "a stored state does not begin with its format, version, hash and off
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_Raw: TypeAlias = msgspec.Raw
-_decode_state = msgspec.msgpack.Decoder(
-    tuple[int, int, bytes, int, dict[str, Any], list[Any], _Raw, _Raw, _Raw, _Raw, _Raw, _Raw, _Raw]
-).decode
 
 
 @dataclass(slots=True)
@@ -94,17 +90,6 @@ def unpack(name: str, data: bytes) -> Entity:
             ),
             state_hash,
         )
-    except (msgspec.DecodeError, ValueError, TypeError, LookupError) as error:
-        raise CorruptionError(f"the stored state of {name} cannot be read: {error}; run refold verify") from error
-
-
-def unpack_state(name: str, data: bytes) -> tuple[int, bytes, dict[str, Any], Links]:
-    """(version, state hash, cells, links) of a stored form, its residue left unread; raises as `unpack`."""
-    try:
-        form, version, state_hash, _, cells, links, *_ = _decode_state(data)
-        if form != FORMAT:
-            raise CorruptionError(f"the stored state of {name} has format {form}, not {FORMAT}; run refold verify")
-        return version, state_hash, cells, {(relation, target): cell for relation, target, *cell in links}
     except (msgspec.DecodeError, ValueError, TypeError, LookupError) as error:
         raise CorruptionError(f"the stored state of {name} cannot be read: {error}; run refold verify") from error
 

@@ -1,0 +1,100 @@
+"""Stored entities of one type, many at a time: each field as a column of canonical values.
+
+Whoever writes columns needs the value of each field and nothing that stands beside it: not who holds it, not the
+residue. So the stored forms are read as one MessagePack array of them, by a decoder made for the type that steps over
+the rest: three times as fast as reading each whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from refold.avro.errors import CorruptionError
+from refold.reducers.cells import Reducer
+from refold.reducers.entity import FORMAT, unpack
+from refold.reducers.links import Links, links_tree
+from refold.reducers.scalar import Winner
+
+_ARRAY_HEAD = b"\xdd"
+_LENGTH_BYTES = 4
+
+
+class _Won(msgspec.Struct, array_like=True, gc=False):
+    """The cell of a field that has a winner: its value comes first, and who holds it is stepped over."""
+
+    value: Any
+
+
+class Columns(NamedTuple):
+    """Of each entity, in the order given; state_hashes: 32 bytes each; links: as a state shows them, without by.
+
+    values: by field; None for a field of which no entity has a value, and in a column where one has none.
+    """
+
+    versions: list[int]
+    state_hashes: list[bytes]
+    links: list[list[dict[str, Any]]]
+    values: dict[str, list[Any] | None]
+
+
+class ColumnReader:
+    """Reads what is stored of one type. reducers: those of its fold."""
+
+    def __init__(self, reducers: Mapping[str, Reducer]) -> None:
+        # A field may have any name, an attribute may not.
+        attributes = {name: f"field_{number}" for number, name in enumerate(reducers)}
+        cells = msgspec.defstruct(
+            "_Cells",
+            [(attributes[name], _Won | None if isinstance(each, Winner) else Any, None)
+             for name, each in reducers.items()],
+            rename={attribute: name for name, attribute in attributes.items()}, gc=False,
+        )  # fmt: skip
+        stored = msgspec.defstruct(
+            "_Stored",
+            [("form", int), ("version", int), ("state_hash", bytes), ("highest_offset", int), ("cells", cells),
+             ("links", list[list[Any]])],
+            array_like=True, gc=False,
+        )  # fmt: skip
+        self._decode: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[stored]).decode  # type: ignore[valid-type]
+        self._reducers = [(name, each, attrgetter(attributes[name])) for name, each in reducers.items()]
+
+    def read(self, stored: Sequence[tuple[str, bytes]]) -> Columns:
+        """Of (entity, stored form) of the type; CorruptionError names one that cannot be read."""
+        length = len(stored).to_bytes(_LENGTH_BYTES, "big")
+        try:
+            every = self._decode(b"".join([_ARRAY_HEAD, length, *[data for _, data in stored]]))
+        except (msgspec.DecodeError, ValueError) as error:
+            raise _unreadable(stored, error) from error
+        if {each.form for each in every} - {FORMAT}:
+            raise _unreadable(stored, None)
+        cells = [each.cells for each in every]
+        return Columns(
+            [each.version for each in every],
+            [each.state_hash for each in every],
+            [_shown(each.links) if each.links else [] for each in every],
+            {name: _values(reducer, [*map(cell_of, cells)]) for name, reducer, cell_of in self._reducers},
+        )
+
+
+def _values(reducer: Reducer, cells: list[Any]) -> list[Any] | None:
+    if cells.count(None) == len(cells):
+        return None
+    if isinstance(reducer, Winner):  # most are, and a call for each value costs as much as all else here
+        return [None if cell is None else cell.value for cell in cells]
+    present, value = reducer.present, reducer.value
+    return [None if cell is None or not present(cell) else value(cell) for cell in cells]
+
+
+def _shown(stored: list[list[Any]]) -> list[dict[str, Any]]:
+    links: Links = {(relation, target): cell for relation, target, *cell in stored}
+    return [{name: each[name] for name in each if name != "by"} for each in links_tree(links)]
+
+
+def _unreadable(stored: Sequence[tuple[str, bytes]], error: Exception | None) -> CorruptionError:
+    for name, data in stored:
+        unpack(name, data)  # which says of what it cannot read why
+    return CorruptionError(f"stored states, of {stored[0][0]} and others, cannot be read: {error}; run refold verify")
