@@ -162,10 +162,11 @@ def state_of(entity: Entity, fold: Fold, definition: TypeDefinition, partition: 
     """A folded entity as sinks take it."""
     tree: dict[str, Any] = dict(state_tree(fold, entity))
     links = [{name: value for name, value in each.items() if name != "by"} for each in tree["links"]]
+    reducers = _folding(definition).reducers
     places = {
         name: [(q, index) for _, q, index in entity.cells[name]]
         for name in tree["fields"]
-        if definition.by_first_name[name].reducer == "append"
+        if reducers[name] == "append"
     }
     return EntityState(
         entity.name, definition, partition, entity.residue.highest_offset, recorded_at, entity.version,

@@ -157,10 +157,15 @@ def _without_nul(value: Any) -> Any:
     return [_without_nul(each) for each in value] if isinstance(value, list) else value
 
 
-@lru_cache(maxsize=8192)  # what is recorded together has one time
 def time_text(micros: int) -> str:
     """Microseconds since 1970 as timestamptz."""
-    return f"{_EPOCH + dt.timedelta(microseconds=micros)}"
+    seconds, rest = divmod(micros, 1_000_000)
+    return f"{_second_text(seconds)}.{rest:06d}+00:00" if rest else f"{_second_text(seconds)}+00:00"
+
+
+@lru_cache(maxsize=8192)  # what is recorded together has one second
+def _second_text(seconds: int) -> str:
+    return str(_EPOCH + dt.timedelta(seconds=seconds)).removesuffix("+00:00")
 
 
 def _decimal_text(value: Any) -> str:

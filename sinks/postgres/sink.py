@@ -5,8 +5,8 @@ A write, and a load likewise:
 2. Compare the cut that stands in refold_position with the one this follows; where it is another, SinkBusy: whoever
    wrote meanwhile is believed.
 3. Make or widen tables, where a definition is new to this connection.
-4. COPY states into a temporary table for each type and upsert from it; COPY history. A load deletes what it replaces
-   first and copies straight.
+4. COPY states into a temporary table for each type and upsert from these; COPY history, whose lines are made while the
+   server upserts. A load deletes what it replaces first and copies straight.
 5. Write the cut. Commit: everything of it stands, or nothing.
 
 Whatever fails, the connection is given up, and the next call makes another. A commit whose answer was lost is told by
@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 
@@ -25,7 +26,7 @@ import psycopg
 from psycopg import sql
 
 from refold.avro.observation import type_of
-from refold.sinks.port import Batch, EntityState, HistoryStep, Load, Sink, SinkBusy, SinkRefused
+from refold.sinks.port import Batch, EntityState, Load, Sink, SinkBusy, SinkRefused
 from refold.sinks.postgres.address import parse_address
 from refold.sinks.postgres.faults import fault
 from refold.sinks.postgres.rows import history_lines, state_line
@@ -75,27 +76,30 @@ class PostgresSink(Sink):
             entities = load.entities()
             while some := list(islice(entities, STATES_AT_ONCE)):
                 for table, states in self._by_table(some):
-                    _copy(connection, table.copy, (state_line(table.columns, each) for each in states))
+                    _copy(connection, table.copy, _parts(state_line(table.columns, each) for each in states))
             if self.wants_history:
-                self._add_history(connection, load.history())
+                _copy(connection, self._tables.copy_history, _parts(map(history_lines, load.history())))
 
     def write(self, batch: Batch) -> None:
         with self._fenced(batch.before, batch.cut) as connection:
             self._tables.ensure(connection, batch.definitions)
+            tables = []
             for table, states in self._by_table(batch.states):
                 connection.execute(table.make_new)
-                _copy(connection, table.copy_new, (state_line(table.columns, each) for each in states))
-                connection.execute(table.take_new)
-            if self.wants_history and batch.history:
-                self._add_history(connection, batch.history)
+                _copy(connection, table.copy_new, _parts(state_line(table.columns, each) for each in states))
+                tables.append(table)
+            with ThreadPoolExecutor(1, "refold-postgres") as beside:
+                taken = [beside.submit(connection.execute, table.take_new) for table in tables]
+                history = list(_parts(map(history_lines, batch.history))) if self.wants_history else []
+                for each in taken:
+                    each.result()
+            if history:
+                _copy(connection, self._tables.copy_history, history)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def _add_history(self, connection: Connection, history: Iterable[HistoryStep]) -> None:
-        _copy(connection, self._tables.copy_history, map(history_lines, history))
 
     def _by_table(self, states: Iterable[EntityState]) -> Iterator[tuple[TypeTable, list[EntityState]]]:
         by_type: dict[str, list[EntityState]] = {}
@@ -161,12 +165,17 @@ class PostgresSink(Sink):
         self.close()
 
 
-def _copy(connection: Connection, statement: sql.Composed, lines: Iterable[str]) -> None:
-    """COPY lines, so many at a time that the client's buffers stay small."""
-    rest = iter(lines)
+def _copy(connection: Connection, statement: sql.Composed, parts: Iterable[bytes]) -> None:
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        while some := "".join(islice(rest, LINES_AT_ONCE)):
-            copy.write(some.encode())
+        for part in parts:
+            copy.write(part)
+
+
+def _parts(lines: Iterable[str]) -> Iterator[bytes]:
+    """COPY's text, so many lines at a time that the client's buffers stay small."""
+    rest = iter(lines)
+    while some := "".join(islice(rest, LINES_AT_ONCE)):
+        yield some.encode()
 
 
 def open_sink(url: str) -> Sink:

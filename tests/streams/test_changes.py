@@ -9,8 +9,10 @@ from typing import Any
 import fastavro
 import pytest
 
+from refold.avro.binary import write_long
 from refold.avro.codec import FRAME_BYTES
 from refold.avro.definition import parse
+from refold.avro.errors import UndecodableError
 from refold.avro.ids import identify
 from refold.avro.registry import Registry
 from refold.reducers.custom import code_of
@@ -69,3 +71,28 @@ def test_a_change_is_read_back_as_it_was(seed: int) -> None:
             body = io.BytesIO(data[FRAME_BYTES:])
             fastavro.schemaless_reader(body, fastavro.parse_schema(json.loads(VERSION.changes.text)), None)
             assert body.read() == b""
+
+
+def test_what_is_no_change_is_refused_wherever_it_ends() -> None:
+    codec = ChangeCodec(VERSION)
+    data = codec.encode(Change("t/1", bytes(32), 0, 2, None, HASHES[1], 9, False, steps_of(1)[:2]))
+    for end in range(FRAME_BYTES, len(data)):
+        with pytest.raises(UndecodableError):
+            codec.decode(data[:end])
+    for more in (b"\0", b"\2", data):
+        with pytest.raises(UndecodableError):
+            codec.decode(data + more)
+
+
+def test_another_writers_blocks_are_read_by_the_schema() -> None:
+    """A block may say its size in bytes, which no change that is written here does."""
+    codec = ChangeCodec(VERSION)
+    for steps in (steps_of(2), steps_of(3)):
+        change = Change("t/1", bytes(32), 0, len(steps), None, HASHES[1], 9, False, steps)
+        data = codec.encode(change)
+        head = len(codec.encode(change._replace(steps=[]))) - 1
+        count = write_long(len(steps))
+        block = data[head + len(count) : -1]
+        assert data[head:] == count + block + b"\0"
+        foreign = data[:head] + write_long(-len(steps)) + write_long(len(block)) + block + b"\0"
+        assert codec.decode(foreign) == codec.decode(data)
