@@ -29,6 +29,9 @@ class _Won(msgspec.Struct, array_like=True, gc=False):
     value: Any
 
 
+_value_of = attrgetter("value")
+
+
 class Columns(NamedTuple):
     """Of each entity, in the order given; state_hashes: 32 bytes each; links: as a state shows them, without by.
 
@@ -60,7 +63,7 @@ class ColumnReader:
             array_like=True, gc=False,
         )  # fmt: skip
         self._decode: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[stored]).decode  # type: ignore[valid-type]
-        self._reducers = [(name, each, attrgetter(attributes[name])) for name, each in reducers.items()]
+        self._reducers = [(name, each, attrgetter(f"cells.{attributes[name]}")) for name, each in reducers.items()]
 
     def read(self, stored: Sequence[tuple[str, bytes]]) -> Columns:
         """Of (entity, stored form) of the type; CorruptionError names one that cannot be read."""
@@ -71,12 +74,11 @@ class ColumnReader:
             raise _unreadable(stored, error) from error
         if {each.form for each in every} - {FORMAT}:
             raise _unreadable(stored, None)
-        cells = [each.cells for each in every]
         return Columns(
             [each.version for each in every],
             [each.state_hash for each in every],
             [_shown(each.links) if each.links else [] for each in every],
-            {name: _values(reducer, [*map(cell_of, cells)]) for name, reducer, cell_of in self._reducers},
+            {name: _values(reducer, [*map(cell_of, every)]) for name, reducer, cell_of in self._reducers},
         )
 
 
@@ -84,7 +86,9 @@ def _values(reducer: Reducer, cells: list[Any]) -> list[Any] | None:
     if cells.count(None) == len(cells):
         return None
     if isinstance(reducer, Winner):  # most are, and a call for each value costs as much as all else here
-        return [None if cell is None else cell.value for cell in cells]
+        if None in cells:
+            return [None if cell is None else cell.value for cell in cells]
+        return [*map(_value_of, cells)]
     present, value = reducer.present, reducer.value
     return [None if cell is None or not present(cell) else value(cell) for cell in cells]
 

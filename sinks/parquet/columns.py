@@ -44,6 +44,8 @@ Array = Callable[[Sequence[Any]], pa.Array]
 """From canonical values, None where there is none, to an array of the column's type."""
 
 _encode_json = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
+_TEXTS = frozenset({str, type(None)})
 _PLAIN = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "string": pa.string(), "enum": pa.string(),
     "bytes": pa.binary(), "fixed": pa.binary(),
@@ -79,6 +81,12 @@ def column_name(field: str) -> str:
 def json_array(values: Sequence[Any]) -> pa.Array:
     """JSON texts; None stays null."""
     return pa.array([None if each is None else _encode_json(each).decode() for each in values], pa.string())
+
+
+def _text_array(values: Sequence[str | None]) -> pa.Array:
+    """As json_array, of texts alone: in their JSON no line ends, so they are encoded all at once."""
+    lines = iter(_encode_lines([each for each in values if each is not None]).decode().split("\n"))
+    return pa.array([None if each is None else next(lines) for each in values], pa.string())
 
 
 def _column(field: FieldDefinition) -> Column:
@@ -130,8 +138,15 @@ def _decimals(node: dict[str, Any]) -> Array:
 
 
 def _shown(field: FieldDefinition) -> Array:
-    show = _raw_shower(field.node)
-    return lambda values: json_array([None if each is None else show(each) for each in values])
+    show, value = _raw_shower(field.node), value_of(field.node)
+    may_be_text = value["type"] == "string" and value.get("logicalType") != JSON
+
+    def array(values: Sequence[Any]) -> pa.Array:
+        if may_be_text and set(map(type, values)) <= _TEXTS:  # no Blob or Sealed among them
+            return _text_array(values)
+        return json_array([None if each is None else show(each) for each in values])
+
+    return array
 
 
 def _raw_shower(node: Node) -> Show:

@@ -8,7 +8,6 @@ a file is open for each type that was met.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from refold.avro.observation import type_of
 from refold.reducers.columns import ColumnReader
 from refold.sinks.parquet.columns import OWN_COLUMNS, Column, columns_of, json_array
 from refold.streams.table.folds import Folds, TypeFold
@@ -93,15 +93,20 @@ def write_partition(
 
 def _taken(stored: Iterator[Stored]) -> Iterator[dict[str, list[Stored]]]:
     """Some at a time, by type."""
-    by_type: defaultdict[str, list[Stored]] = defaultdict(list)
+    by_type: dict[str, list[Stored]] = {}
+    prefix, some = "/", list[Stored]()  # of the type that came last: most often the next one's, too
     count = size = 0
     for each in stored:
-        by_type[each[0].partition("/")[0]].append(each)
+        name, packed = each
+        if not name.startswith(prefix):
+            type_name = type_of(name)
+            prefix, some = f"{type_name}/", by_type.setdefault(type_name, [])
+        some.append(each)
         count += 1
-        size += len(each[1])
+        size += len(packed)
         if count == TAKEN_ROWS or size >= TAKEN_BYTES:
             yield by_type
-            by_type = defaultdict(list)
+            by_type, prefix = {}, "/"
             count = size = 0
     yield by_type
 

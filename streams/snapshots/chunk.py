@@ -188,11 +188,12 @@ class Chunk:
         for group, place in enumerate(self.places):
             yield place, self.members(group)
 
-    def rows(self, groups: bytearray) -> Iterator[tuple[str, bytes]]:
+    def rows(self, groups: bytearray) -> list[tuple[str, bytes]]:
         """(entity, encoded) of the groups whose byte is not 0, in one go: most hold one entity, and looking into each
         group by itself costs more than that."""
         data, at, start = self.data, self._preimages, self._bodies
         base, group, first = start, -1, 0
+        found: list[tuple[str, bytes]] = []
         for number, stop in enumerate(self._ends):
             while number == first:
                 group += 1
@@ -202,8 +203,9 @@ class Chunk:
             at = key_end + HASH_BYTES
             end = base + stop
             if groups[group]:
-                yield data[key:key_end].decode(), data[start:end]
+                found.append((data[key:key_end].decode(), data[start:end]))
             start = end
+        return found
 
     def _body(self, number: int) -> bytes:
         base, ends = self._bodies, self._ends
