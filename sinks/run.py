@@ -50,7 +50,8 @@ class Report:
 @dataclass(slots=True)
 class Watch:
     """Who is told of it. loading: more records read for a load, of how many; storing: more entities handed to the sink;
-    wrote: behind each transaction, with what it took; asked: the store answered; lags: about every second."""
+    wrote: behind each transaction, with what it took; asked: the store answered, and holds all there is; lags: about
+    every second."""
 
     loading: Progress = lambda more, total: None
     storing: Progress = lambda more, total: None
@@ -88,9 +89,7 @@ class _Keeper:
     def run(self, follow: bool, poll_s: float) -> Report:
         while not self._stop.is_set():
             try:
-                position = _position(self._log, self._sink)
-                self._watch.asked()
-                self._write_on(position)
+                self._write_on(_position(self._log, self._sink))
                 if not follow:
                     break
                 self._stop.wait(poll_s)
@@ -109,6 +108,7 @@ class _Keeper:
         while not self._stop.is_set():
             found = self._feed.first(self._watch.loading) if position is None else self._feed.next(position)
             if found is None:
+                self._watch.asked()
                 self._say_lag(position)
                 return
             if isinstance(found, Load):
