@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import refold
+from refold_tests.command_server import CommandServer
 
 SOURCE = str(Path(refold.__file__).parent.parent)
 COMMAND = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
@@ -56,10 +59,13 @@ def refold_command(
     before: Callable[[], None] | None = None,
 ) -> Done:
     """Run a command to its end. log: REFOLD_LOG; given: its standard input; before: run in the child first."""
+    words, asked = [*map(str, arguments)], environment(log, more)
+    if before is None and not any(name.startswith("PYTHON") for name in more or ()):
+        return _forked(words, folder or Path.cwd(), asked, given)
     done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
+        [*COMMAND, *words],
         cwd=folder,
-        env=environment(log, more),
+        env=asked,
         input=given,
         stdin=subprocess.DEVNULL if given is None else None,
         capture_output=True,
@@ -68,6 +74,19 @@ def refold_command(
         preexec_fn=before,
     )
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def _forked(arguments: list[str], folder: Path, asked: dict[str, str], given: bytes | None) -> Done:
+    with tempfile.TemporaryDirectory(prefix="refold-command-") as name:
+        streams = Path(name)
+        (streams / "given").write_bytes(given or b"")
+        status = _server().run(arguments, folder, asked, streams)
+        return Done(status, (streams / "out").read_bytes().decode(), (streams / "err").read_bytes().decode())
+
+
+@cache
+def _server() -> CommandServer:
+    return CommandServer([SOURCE, str(Path(__file__).parent.parent)])
 
 
 def held(path: Path) -> object:

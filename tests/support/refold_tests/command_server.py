@@ -1,0 +1,95 @@
+"""Commands as processes of their own, without the half second that starting Python and importing refold costs each.
+
+A process that has imported the command line forks one for each command: its own folder, environment, standard streams
+and exit status, and nothing of an earlier one's. Tests of what a command imports, and whoever needs Python's own
+variables, start one from nothing (refold_tests/command.py).
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, TextIO
+
+import refold.explorer.cli
+
+_STREAMS = ("given", "out", "err")
+
+
+class CommandServer:
+    """The process that forks. For one thread."""
+
+    def __init__(self, path: list[str]) -> None:
+        """path: where refold and this package are found."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "refold_tests.command_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        )  # fmt: skip
+        atexit.register(self.close)
+
+    def run(self, arguments: list[str], folder: Path, environment: dict[str, str], streams: Path) -> int:
+        """Run a command to its end; its exit status, negative for a signal. streams: a folder with a file `given` for
+        its standard input, where `out` and `err` will be."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        asked = {"arguments": arguments, "folder": str(folder), "environment": environment, "streams": str(streams)}
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+def _serve(asking: TextIO, answering: TextIO) -> None:
+    for line in asking:
+        asked = json.loads(line)
+        process = os.fork()
+        if not process:
+            os._exit(_ran(asked))
+        _, status = os.waitpid(process, 0)
+        answering.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        answering.flush()
+
+
+def _ran(asked: dict[str, Any]) -> int:
+    """As the console script, in the process that was forked."""
+    from refold.explorer.cli.main import main
+
+    for number, name in enumerate(_STREAMS):
+        flags = os.O_RDONLY if name == "given" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        opened = os.open(Path(asked["streams"], name), flags, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    sys.argv = ["refold", *asked["arguments"]]
+    status: Any = 0
+    try:
+        main()
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status if isinstance(status, int) else int(status is not None)
+
+
+if __name__ == "__main__":
+    # The pipe to who asks stands elsewhere, so that no command reads of it or writes to it.
+    asks, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    for each in pkgutil.iter_modules(refold.explorer.cli.__path__, "refold.explorer.cli."):
+        importlib.import_module(each.name)
+    _serve(asks, answers)
