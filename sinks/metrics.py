@@ -51,13 +51,13 @@ class SinkMetrics(Collector):
                 self._counts[name] += count
 
     def refused(self) -> None:
-        """The store takes nothing now; until it takes a batch, or `asked` says that it answers."""
+        """The store takes nothing now; until it takes a batch, or `asked` says that it has all."""
         with self._lock:
             self._is_busy = True
             self._counts["refusals"] += 1
 
     def asked(self) -> None:
-        """The store answered, whether there was something to take or not."""
+        """The store answered, and holds all there is."""
         with self._lock:
             self._is_busy = False
 

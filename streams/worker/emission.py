@@ -92,6 +92,8 @@ class Emitter:
         Returns the next offset of `.deadletters` in those partitions where there are new ones.
         """
         self._lettered.clear()
+        if not is_member(membership()):
+            raise NotEmitted
         try:
             self._emit(steps, membership)
         except NotEmitted:
