@@ -13,7 +13,8 @@ from refold.avro.codec import framed_id
 from refold.avro.errors import CorruptionError
 from refold.avro.observation import type_of
 from refold.reducers.state import hash_state
-from refold.streams.changes import Change, ChangeCodec
+from refold.streams.change_codec import ChangeCodec
+from refold.streams.changes import Change
 from refold.streams.cut import Cut
 from refold.streams.history import fold_observed, observed_below
 from refold.streams.log.port import LogPort

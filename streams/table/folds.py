@@ -5,7 +5,7 @@ from __future__ import annotations
 from refold.avro.observation import type_of
 from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.fold import Fold
-from refold.streams.changes import ChangeCodec
+from refold.streams.change_codec import ChangeCodec
 
 
 class TypeFold:

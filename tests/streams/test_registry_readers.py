@@ -17,7 +17,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from refold.avro.codec import FRAME_BYTES, RecordCodec, framed_id
 from refold.avro.registry import TypeVersion
-from refold.streams.changes import ChangeCodec
+from refold.streams.change_codec import ChangeCodec
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.registry.settings import RegistrySettings
 from refold_tests.java import run_java

@@ -16,7 +16,8 @@ from refold.avro.errors import CorruptionError
 from refold.avro.ids import identify
 from refold.avro.observation import Source
 from refold.reducers.entity import Entity, pack, unpack
-from refold.streams.changes import Change, ChangeCodec
+from refold.streams.change_codec import ChangeCodec
+from refold.streams.changes import Change
 from refold.streams.feed import ChangeReader
 from refold.streams.log.file import records
 from refold.streams.log.marked import marker_key

@@ -15,7 +15,8 @@ from refold.agents.log import open_log
 from refold.avro.errors import RefoldError
 from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
-from refold.streams.changes import Change, ChangeCodec
+from refold.streams.change_codec import ChangeCodec
+from refold.streams.changes import Change
 from refold.streams.worker.agents import load_agents
 from refold.streams.worker.host.following import AgentThread, Following, following_app
 from refold.streams.worker.host.process import run_process

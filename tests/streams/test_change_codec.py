@@ -19,7 +19,8 @@ from refold.reducers.custom import code_of
 from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.order import order_key
-from refold.streams.changes import Change, ChangeCodec, Step
+from refold.streams.change_codec import ChangeCodec
+from refold.streams.changes import Change, Step
 from refold_tests.histories import EVERYTHING_AVSC, random_history
 
 VERSION = Registry().add(parse(json.loads(EVERYTHING_AVSC), code_of))
