@@ -1,11 +1,16 @@
-"""Where the commands' log is, in tests that run them in this process."""
+"""Commands that tests run in this process, and where their log is."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from refold.explorer.cli.main import run
 
 
 @pytest.fixture
@@ -16,3 +21,16 @@ def log_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(name)
     monkeypatch.setenv("REFOLD_LOG", f"file:{tmp_path / 'log'}")
     return tmp_path / "log"
+
+
+@pytest.fixture
+def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Runs a command in this process; its JSON if it was asked for, else its text; standard error where it refused."""
+
+    def run_it(*arguments: object, status: int = 0) -> Any:
+        found = run([str(each) for each in arguments])
+        out, err = capsys.readouterr()
+        assert found == status, (out, err)
+        return err if status == 2 else json.loads(out) if "--json" in arguments else out
+
+    return run_it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ import pytest
 
 import refold
 from refold.agents.vault import Vault, run_key
-from refold.explorer.cli.main import run
 from refold_tests.recorded_runs import random_run, write
 
 Ask = Callable[..., Any]
@@ -23,19 +21,6 @@ def agent(run):
     run.state["answer"] = run.model(len, "four")
     return run.state["answer"]
 """
-
-
-@pytest.fixture
-def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs a command in this process; its JSON if it was asked for, else its text; standard error where it refused."""
-
-    def run_it(*arguments: object, status: int = 0) -> Any:
-        found = run([str(each) for each in arguments])
-        out, err = capsys.readouterr()
-        assert found == status, (out, err)
-        return err if status == 2 else json.loads(out) if "--json" in arguments else out
-
-    return run_it
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import pytest
 
 import refold
 from refold.agents.redaction.redactor import Redactor
-from refold.explorer.cli.main import run
 from refold.explorer.demo import desk
 from refold_tests.recorded_runs import random_run, write
 
@@ -50,19 +49,6 @@ async def waits(run):
         run.state["slept"] = True
     return "rested"
 """
-
-
-@pytest.fixture
-def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs a command in this process; its JSON if it was asked for, else its text; standard error where it refused."""
-
-    def run_it(*arguments: object, status: int = 0) -> Any:
-        found = run([str(each) for each in arguments])
-        out, err = capsys.readouterr()
-        assert found == status, (out, err)
-        return err if status == 2 else json.loads(out) if "--json" in arguments else out
-
-    return run_it
 
 
 @pytest.fixture

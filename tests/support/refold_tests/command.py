@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import refold
-from refold_tests.command_server import CommandServer
+from refold_tests.command_server import TIMEOUT_S, CommandServer
 
 SOURCE = str(Path(refold.__file__).parent.parent)
 COMMAND = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
@@ -69,7 +69,7 @@ def refold_command(
         input=given,
         stdin=subprocess.DEVNULL if given is None else None,
         capture_output=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
         check=False,
         preexec_fn=before,
     )

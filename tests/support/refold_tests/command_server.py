@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import pkgutil
+import signal
 import subprocess
 import sys
 import traceback
@@ -20,6 +21,7 @@ from typing import Any, TextIO
 
 import refold.explorer.cli
 
+TIMEOUT_S = 120
 _STREAMS = ("given", "out", "err")
 
 
@@ -64,6 +66,7 @@ def _ran(asked: dict[str, Any]) -> int:
     """As the console script, in the process that was forked."""
     from refold.explorer.cli.main import main
 
+    signal.alarm(TIMEOUT_S)  # ends it, and so whoever waits is told
     for number, name in enumerate(_STREAMS):
         flags = os.O_RDONLY if name == "given" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         opened = os.open(Path(asked["streams"], name), flags, 0o600)
