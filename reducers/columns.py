@@ -16,7 +16,7 @@ import msgspec
 from refold.avro.errors import CorruptionError
 from refold.reducers.cells import Reducer
 from refold.reducers.entity import FORMAT, unpack
-from refold.reducers.links import Links, links_tree
+from refold.reducers.links import links_tree, without_holders
 from refold.reducers.scalar import Winner
 
 _ARRAY_HEAD = b"\xdd"
@@ -94,8 +94,7 @@ def _values(reducer: Reducer, cells: list[Any]) -> list[Any] | None:
 
 
 def _shown(stored: list[list[Any]]) -> list[dict[str, Any]]:
-    links: Links = {(relation, target): cell for relation, target, *cell in stored}
-    return [{name: each[name] for name in each if name != "by"} for each in links_tree(links)]
+    return without_holders(links_tree({(relation, target): cell for relation, target, *cell in stored}))
 
 
 def _unreadable(stored: Sequence[tuple[str, bytes]], error: Exception | None) -> CorruptionError:

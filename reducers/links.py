@@ -6,7 +6,7 @@ not linked. Validity is microseconds or None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from refold.avro.canonical import encode
@@ -62,3 +62,8 @@ def links_tree(links: Links) -> list[Mapping[str, Value]]:
         {"relation": key[0], "target": key[1], "by": cell[4][-32:], **_validity(cell)}
         for _, key, cell in sorted(live, key=lambda item: item[0])
     ]
+
+
+def without_holders(tree: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Links of a state as stores outside take them: without the observations that hold them."""
+    return [{name: value for name, value in each.items() if name != "by"} for each in tree]

@@ -18,6 +18,7 @@ from refold.reducers.cells import Mutation
 from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold
 from refold.reducers.links import FIELD as LINKS
+from refold.reducers.links import without_holders
 from refold.reducers.state import state_tree
 from refold.sinks.port import EntityState
 from refold.streams.changes import Change
@@ -161,7 +162,6 @@ def _link_key(link: Mapping[str, Any]) -> bytes:
 def state_of(entity: Entity, fold: Fold, definition: TypeDefinition, partition: int, recorded_at: int) -> EntityState:
     """A folded entity as sinks take it."""
     tree: dict[str, Any] = dict(state_tree(fold, entity))
-    links = [{name: value for name, value in each.items() if name != "by"} for each in tree["links"]]
     reducers = _folding(definition).reducers
     places = {
         name: [(q, index) for _, q, index in entity.cells[name]]
@@ -170,7 +170,7 @@ def state_of(entity: Entity, fold: Fold, definition: TypeDefinition, partition: 
     }
     return EntityState(
         entity.name, definition, partition, entity.residue.highest_offset, recorded_at, entity.version,
-        entity.state_hash, tree["fields"], links, places,
+        entity.state_hash, tree["fields"], without_holders(tree["links"]), places,
     )  # fmt: skip
 
 
