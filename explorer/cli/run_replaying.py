@@ -76,6 +76,11 @@ def run_again(log: AgentLog, recording: Recording, entry: str | None, redact: Re
 
 
 def step_through(recording: Recording) -> Outcome:
-    """Compute every hash of a recording again, and compare what comes of it with what stands there."""
+    """Compute every hash of a recording again, and compare what comes of it with what stands there.
+
+    A run that was observed, and not recorded as one, has no hashes: nothing contradicts it.
+    """
+    if not recording.hash and not any(step.hash for step in recording.steps):
+        return Outcome(recording, None, True, ("",))
     again = chained(recording)
     return Outcome(recording, None, again == recording, (again.hash,))

@@ -89,6 +89,15 @@ def test_a_hash_that_does_not_follow_from_what_stands_there_is_found(ask: Ask, s
     assert {each["run"]: each["same"] for each in found} == {"forged": False, "sound": True}
 
 
+def test_a_run_that_was_only_observed_has_no_hash_to_contradict(ask: Ask) -> None:
+    with refold.open() as log:
+        log.observe("run/plain", {"agent": "elsewhere"})
+        log.observe("step/plain#1", {"run": "plain", "name": "load", "status": "committed", "outcome": "succeeded"})
+    text = ask("run", "replay", "--all")
+    assert "replayed 1 run of 1 step: 0 with their code, 1 stepped through without" in text
+    assert "  1 equal to what was recorded" in text
+
+
 def test_expired_runs_are_counted_apart(ask: Ask, seed: int) -> None:
     with refold.open() as log:
         write(log, random_run(random.Random(seed), "gone", 2), log.vault)
