@@ -28,8 +28,8 @@ HOT_PATH = (
         "arithmetic", "cells", "collection", "custom", "entity", "fold", "links", "order", "residue", "scalar", "state",
     )),
     *(f"streams/{name}.py" for name in (
-        "change_codec", "changes", "digest", "history", "partition", "rebuild/replay", "snapshots/chunk",
-        "snapshots/layers", "snapshots/seal", "snapshots/write", "sources", "table/batch",
+        "change_codec", "changes", "digest", "history", "partition", "rebuild/replay", "snapshots/buckets",
+        "snapshots/chunk", "snapshots/layers", "snapshots/seal", "snapshots/write", "sources", "table/batch",
         "table/folds", "table/keys", "table/pinned",
     )),
 )  # fmt: skip

@@ -16,6 +16,8 @@ from rocksdict import RdictIter
 Row = tuple[bytes, bytes]
 
 _ROWS_PER_STEP = 256
+# To look for a key from the top takes as long as to pass over so many rows.
+_NEAR_ROWS = 8
 
 
 class Cursor:
@@ -94,22 +96,33 @@ class PrefixCursor:
         self._held = held
         self._prefixes = prefixes
         self._at = b""
+        self._next: bytes | None = None  # the row that the iterator stands at; None before the first, or past the last
 
     def step(self, prefixes_max: int) -> tuple[list[list[Row]], bool]:
         """The rows of up to so many further prefixes, and whether these are the last. Raises rocksdict's Exception."""
         iterator, found = self._held[0], []
         seek, advance, read_key, read_value = iterator.seek, iterator.next, iterator.key, iterator.value
+        key = self._next
         try:
             for prefix in islice(self._prefixes, prefixes_max):
                 self._at = prefix
                 rows: list[Row] = []
-                seek(prefix)
-                while (key := read_key()) is not None and key.startswith(prefix):
+                near = _NEAR_ROWS
+                while key is not None and key < prefix and near:
+                    advance()
+                    key = read_key()
+                    near -= 1
+                if key is None or key < prefix:
+                    seek(prefix)
+                    key = read_key()
+                while key is not None and key.startswith(prefix):
                     rows.append((key, read_value()))
                     advance()
+                    key = read_key()
                 if key is None:
                     iterator.status()
                 found.append(rows)
+            self._next = key
             return found, len(found) < prefixes_max
         finally:
             del iterator, seek, advance, read_key, read_value  # as in Cursor
@@ -129,7 +142,7 @@ class Pinned:
         self._step = step
 
     def prefixed(self, prefixes: Iterable[bytes]) -> Iterator[list[Row]]:
-        """For each prefix, ascending, the rows whose keys begin with it."""
+        """For each prefix, ascending and none the beginning of another, the rows whose keys begin with it."""
         cursor = PrefixCursor(self._held, iter(prefixes))
         ended = False
         while not ended:

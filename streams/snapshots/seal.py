@@ -2,8 +2,8 @@
 
 1. Find the partition's last epoch. One at this very point is the answer. Without one, where its manifest or records are
    damaged, or where a type's definition is another since, a base is written from the whole table.
-2. Take the entities with a distinct observation at or above the last epoch's offset, by the log's records and the
-   table: they are a delta. Hash their buckets again.
+2. Take the entities with a distinct observation at or above the last epoch's offset, as the fold told of them, or by
+   the log's records and the table: they are a delta. Change their buckets (buckets.py).
 3. When the deltas since the base, this one included, hold as many entities as the base, write a base instead: of the
    whole table, or where there are closed entities (cold.py) of the last epoch's ranges with these over them, so that
    closed ones are not read again.
@@ -14,16 +14,17 @@ What is written is a function of the log and of the epochs before: two owners wr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 
 from refold.avro.errors import StorageError
 from refold.reducers.entity import stored_hash, stored_highest
 from refold.streams.checksum import sealed
 from refold.streams.cut import FOLD_VERSION
-from refold.streams.digest import EMPTY, Digests, root_over
+from refold.streams.digest import Digests, root_over
 from refold.streams.partition import place_of, slots_of
+from refold.streams.snapshots.buckets import PREIMAGES_BYTES, Buckets
 from refold.streams.snapshots.chunk import Chunk, Group, Member, Piece, piece_of, split
 from refold.streams.snapshots.cold import bucket_records, closed_month
 from refold.streams.snapshots.manifest import Cold, Epoch, Manifest, Span, encode_manifest, read_manifest
@@ -42,13 +43,13 @@ Write = Callable[[Iterable[Group]], Span]
 
 
 class Sealer:
-    """Seals the epochs of one log, one at a time; the digests of what it sealed last are kept."""
+    """Seals the epochs of one log, one at a time; the buckets of what it sealed last are kept."""
 
     def __init__(self, store: SnapshotStore, log_id: bytes, partitions: int) -> None:
         self._store = store
         self._log_id = log_id
         self._partitions = partitions
-        self._digests: dict[int, tuple[Epoch, Digests]] = {}
+        self._buckets: dict[int, tuple[Epoch, Buckets]] = {}
 
     def seal(self, table: TableView) -> Manifest:
         """Seal the epoch a view stands at, durable on return."""
@@ -66,19 +67,20 @@ class Sealer:
     def _write(self, table: TableView, last: Manifest | None) -> Manifest:
         epoch = table.standing.epoch
         written = SpanWriter(self._store, epoch.partition)
-        known, digests = self._digests.pop(epoch.partition, (None, Digests()))
+        known, buckets = self._buckets.pop(epoch.partition, (None, None))
         groups = table.groups()
-        if last is None:
-            digests = Digests()
-            groups = _hashing(groups, digests)
-        elif known != last.epoch:
-            digests = _hashed(table.groups())
-        parts = None if last is None else self._over(table, last, digests, written)
+        if buckets is None or last is None or known != last.epoch:
+            buckets = Buckets(PREIMAGES_BYTES // self._partitions)
+            if last is None:
+                groups = buckets.passing(groups)
+            else:
+                deque(buckets.passing(table.groups()), 0)
+        parts = None if last is None else self._over(table, last, buckets, written)
         if parts is None:
-            parts = self._base(table.standing, groups, table.members, digests, written, None)
-        data = encode_manifest(self._manifest(table.standing, last, parts, digests, written))
+            parts = self._base(table.standing, groups, table.members, buckets.digests, written, None)
+        data = encode_manifest(self._manifest(table.standing, last, parts, buckets.digests, written))
         self._store.seal(epoch, data)
-        self._digests[epoch.partition] = (epoch, digests)
+        self._buckets[epoch.partition] = (epoch, buckets)
         return read_manifest(data, epoch)
 
     def _last(self, table: TableView) -> Manifest | None:
@@ -96,13 +98,13 @@ class Sealer:
             return manifest if holds and same else None
         return None
 
-    def _over(self, table: TableView, last: Manifest, digests: Digests, written: SpanWriter) -> _Parts | None:
+    def _over(self, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter) -> _Parts | None:
         """A delta or a base on the last epoch; None where a base is due and the whole table is to be read for it."""
-        changes = _Changes(table, last.epoch.offset, digests)
+        changes = _Changes(table, last.epoch.offset, buckets)
         parts = _Parts(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
         if last.changed + changes.at_most >= parts.base_due and last.changed + changes.count() >= parts.base_due:
             # Without closed entities the table itself is the shortest way.
-            return self._base_over(table, last, changes, digests, written) if last.cold else None
+            return self._base_over(table, last, changes, buckets.digests, written) if last.cold else None
         span = written.pieces(changes.pieces())
         return replace(parts, ranges=(*last.ranges, span), changed=last.changed + changes.count())
 
@@ -220,18 +222,19 @@ class _Parts:
 
 
 class _Changes:
-    """The entities with a distinct observation since an offset; their buckets are hashed again on the way.
+    """The entities with a distinct observation since an offset; their buckets are changed on the way.
 
     at_most: no more than this, known without reading them.
     """
 
-    def __init__(self, table: TableView, start: int, digests: Digests) -> None:
-        self.at_most = table.standing.epoch.offset - start
+    def __init__(self, table: TableView, start: int, buckets: Buckets) -> None:
         self._table = table
         self._start = start
-        self._digests = digests
-        self._places = sorted({place_of(name) for name in table.touched(start)})
+        self._buckets = buckets
+        self._touched = table.touched(start)
+        self._is_known = buckets.may_change() and all(self._touched.values())
         self._count: int | None = None
+        self.at_most = len(self._touched)
 
     def count(self) -> int:
         """How many they are."""
@@ -243,17 +246,35 @@ class _Changes:
 
     def pieces(self) -> Iterator[Piece]:
         """Them, by place."""
-        count, start = 0, self._start
-        is_first = self._count is None
-        for place, members in self._table.at(self._places):
+        count = 0
+        for piece in self._told() if self._is_known else self._read():
+            count += len(piece[2])
+            yield piece
+        self._count = count
+
+    def _told(self) -> Iterator[Piece]:
+        """As the fold told."""
+        start, is_first = self._start, self._count is None
+        placed: dict[int, list[Member]] = {}
+        for name, packed in self._touched.items():
+            if stored_highest(packed) >= start:
+                placed.setdefault(place_of(name), []).append((name.encode(), packed))
+        for place in sorted(placed):
+            piece = piece_of(place, sorted(placed[place]))
+            if is_first:
+                self._buckets.change(piece)
+            yield piece
+
+    def _read(self) -> Iterator[Piece]:
+        """From the table."""
+        start, is_first = self._start, self._count is None
+        for place, members in self._table.at(sorted({place_of(name) for name in self._touched})):
             piece = piece_of(place, members)
             if is_first:
-                self._digests.set(place, _digest(piece))
+                self._buckets.set(*piece)
             changed = [member for member in members if stored_highest(member[1]) >= start]
-            count += len(changed)
             if changed:
                 yield piece if len(changed) == len(members) else piece_of(place, changed)
-        self._count = count
 
 
 class _Present:
@@ -291,24 +312,6 @@ def _joined(several: Iterable[Mapping[int, list[bytes]]]) -> dict[int, list[byte
         for place, keys in places.items():
             joined.setdefault(place, []).extend(keys)
     return joined
-
-
-def _hashed(groups: Iterable[Group]) -> Digests:
-    digests = Digests()
-    for _ in _hashing(groups, digests):
-        pass
-    return digests
-
-
-def _hashing(groups: Iterable[Group], digests: Digests) -> Iterator[Group]:
-    """The groups, their digests set as they pass."""
-    for place, members in groups:
-        digests.set(place, _digest(piece_of(place, members)))
-        yield place, members
-
-
-def _digest(piece: Piece) -> bytes:
-    return sha256(piece[1]).digest() if piece[1] else EMPTY
 
 
 def _length(span: Span) -> int:

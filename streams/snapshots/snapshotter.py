@@ -5,12 +5,15 @@
 2. It takes a view of the tables between two batches, which costs the fold nothing but the moment.
 3. It seals an epoch of each partition that is due (seal.py). One that fails is tried again with the next records.
 4. After a round that sealed a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
+5. It rests until the round took no more than SHARE_MAX of a processor since it began: Python computes in one thread
+   at a time, so what a round takes is taken from the fold.
 Whoever asks for a snapshot does 2 to 4 in its own thread. One at a time seals, collects or pins.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from itertools import takewhile
@@ -24,6 +27,8 @@ from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
 
 EPOCH_RECORDS = 10_000
+SHARE_MAX = 0.1
+"""Of one processor's time, while rounds follow each other."""
 COLLECT_EVERY_MS = 300_000
 WHOLE = -1
 """For the partition, where records are counted for the whole log."""
@@ -57,7 +62,7 @@ class Snapshotter:
         self._folded: dict[int, int] = {}
         self._sealed: dict[int, tuple[int, int]] = {}
         self._due = Event()
-        self._stopping = False
+        self._stopped = Event()
         self._one_at_a_time = Lock()
         self._counting = Lock()
         self._thread = Thread(target=self._run, name="refold-snapshots", daemon=True)
@@ -113,23 +118,31 @@ class Snapshotter:
 
     def stop_soon(self) -> None:
         """Let the thread end, without waiting for it."""
-        self._stopping = True
+        self._stopped.set()
         self._store.stop()
         self._due.set()
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stopped.is_set()
 
     def _run(self) -> None:
         wait_s: float | None = None
         while True:
             self._due.wait(wait_s)
             self._due.clear()
-            if self._stopping:
+            if self._is_stopping:
                 return
+            begun_s, used_s = time.monotonic(), time.thread_time()
             try:
                 wait_s = self._round()
             except RefoldError as error:
-                if self._stopping:
+                if self._is_stopping:
                     return
                 _later(error)
+            left_s = rest_s(time.thread_time() - used_s, time.monotonic() - begun_s)
+            self._stopped.wait(left_s)
+            wait_s = None if wait_s is None else max(0.0, wait_s - left_s)
 
     def _round(self) -> float | None:
         """Seal what is due; returns in how many seconds something will be, if that is known."""
@@ -153,11 +166,11 @@ class Snapshotter:
     def _seal(self, partitions: Collection[int] | None) -> None:
         manifests = []
         with self._views(partitions) as views:
-            for view in takewhile(lambda _: not self._stopping, views):
+            for view in takewhile(lambda _: not self._is_stopping, views):
                 try:
                     manifests.append(self._sealer.seal(view))
                 except RefoldError as error:
-                    if self._stopping:
+                    if self._is_stopping:
                         return
                     _later(error)
         self._collect_when_due(manifests)
@@ -168,7 +181,7 @@ class Snapshotter:
         if is_early or not any(manifest.is_base for manifest in sealed):
             return
         self._collected_at = now_ms
-        partitions = takewhile(lambda _: not self._stopping, self._partitions())
+        partitions = takewhile(lambda _: not self._is_stopping, self._partitions())
         try:
             problems = [problem for each in self._collector.collect(partitions, now_ms) for problem in each.problems]
         except RefoldError as error:
@@ -180,6 +193,11 @@ class Snapshotter:
         if self._store.manifest_bytes(epoch) is None:
             raise no_such_epoch(epoch)
         return epoch
+
+
+def rest_s(used_s: float, took_s: float) -> float:
+    """How long to rest after a round that took so long, and computed for so much of it."""
+    return max(0.0, used_s / SHARE_MAX - took_s)
 
 
 def _later(error: RefoldError) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from refold.streams.snapshots.chunk import Group, Member
@@ -42,5 +42,8 @@ class TableView(ABC):
         return ((place, self.members(place)) for place in places)
 
     @abstractmethod
-    def touched(self, start: int) -> Iterable[str]:
-        """The entities of the log's records from an offset to the epoch's."""
+    def touched(self, start: int) -> Mapping[str, bytes]:
+        """The entities of the log's records from an offset to the epoch's, and maybe more, each as it is stored.
+
+        Empty in place of what is stored where that has to be read.
+        """

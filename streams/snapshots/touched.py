@@ -1,49 +1,80 @@
-"""The entities that a partition's latest records name, kept by whoever folds them.
+"""The entities that a partition's latest records changed and what became of each, kept by whoever folds them.
 
-With them a delta is sealed without reading these records again. It is a help and no promise: what it does not reach
-back to, or was not told yet, is read from the log.
+With them a delta is sealed without reading the log or the table. It is a help and no promise: what it does not reach
+back to, or was not told yet, is read.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
 from threading import Lock
 
 NAMES_MAX = 100_000
+STATES_BYTES = 64 << 20
+"""For all partitions of a log that one process folds."""
+
+State = tuple[str, bytes]
+"""An entity, and its stored form; empty where that is not known any more."""
 
 
 class Touched:
-    """Of one partition; told by one thread, asked by another. Keeps the last NAMES_MAX names or few more."""
+    """Of one partition; told by one thread, asked by another.
 
-    def __init__(self) -> None:
-        self._told: deque[tuple[int, int, Sequence[str]]] = deque()
+    Keeps the last NAMES_MAX names or few more, and of the latest of them the states, up to bytes_max.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._told: deque[tuple[int, int, Sequence[State]]] = deque()
+        self._forgotten = 0  # of how many at the front the states are let go
         self._count = 0
+        self._bytes = 0
         self._lock = Lock()
 
-    def tell(self, start: int, end: int, names: Sequence[str]) -> None:
-        """The records with start <= offset < end name these; others may be among them."""
+    def tell(self, start: int, end: int, states: Sequence[State]) -> None:
+        """The records with start <= offset < end changed these entities, and nothing else; so they stand at `end`."""
         with self._lock:
             if self._told and self._told[-1][1] != start:
-                self._told.clear()
-                self._count = 0
-            self._told.append((start, end, names))
-            self._count += len(names)
+                while self._told:
+                    self._drop()
+            self._told.append((start, end, states))
+            self._count += len(states)
+            self._bytes += _size(states)
             while self._count - len(self._told[0][2]) >= NAMES_MAX:
                 self._drop()
+            while self._bytes > self._bytes_max:
+                self._forget()
 
-    def between(self, start: int, end: int) -> set[str] | None:
-        """What the records with start <= offset < end name, and maybe more; None where that is not known.
+    def between(self, start: int, end: int) -> dict[str, bytes] | None:
+        """What the records with start <= offset < end changed, and maybe more, as it stands at `end`.
 
-        What stands before `start` is not kept: an epoch starts where the one before it ended.
+        None where that is not known. What stands before `start` is not kept: an epoch starts where the one before it
+        ended.
         """
         with self._lock:
             while self._told and self._told[0][1] <= start:
                 self._drop()
             if not self._told or self._told[0][0] > start or self._told[-1][1] < end:
                 return None
-            return set(chain.from_iterable(names for _, _, names in self._told))
+            found: dict[str, bytes] = {}
+            for _, last, states in self._told:
+                if last <= end:
+                    found.update(states)
+            return found
 
     def _drop(self) -> None:
-        self._count -= len(self._told.popleft()[2])
+        _, _, states = self._told.popleft()
+        self._count -= len(states)
+        self._bytes -= _size(states)
+        self._forgotten = max(0, self._forgotten - 1)
+
+    def _forget(self) -> None:
+        start, end, states = self._told[self._forgotten]
+        self._told[self._forgotten] = (start, end, [(name, b"") for name, _ in states])
+        self._forgotten += 1
+        self._bytes -= _size(states)
+
+
+def _size(states: Sequence[State]) -> int:
+    return sum([len(state) for _, state in states])

@@ -37,8 +37,8 @@ from refold.streams.table.gaps import Gaps, Read, index, records_in
 class Outcome(Protocol):
     """What a fold brings about beside the tables."""
 
-    def changed(self, partition: int, entity: str, change: bytes) -> None:
-        """An entity changed: its framed change, in the order of `.changes`."""
+    def changed(self, partition: int, entity: str, state: bytes, change: bytes) -> None:
+        """An entity changed: its stored form, and its framed change, in the order of `.changes`."""
 
     def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
         """So many entities and distinct observations were folded for the first time.
@@ -204,10 +204,11 @@ class TableWriter:
         before = touched.steps[0].version - 1
         outcome.folded(partition, not before, len(touched.steps), touched.late, touched.reopened)
         entity.state_hash = hash_state(type_fold.fold, entity)
-        write.put("state", touched.key, pack(entity))
+        state = pack(entity)
+        write.put("state", touched.key, state)
         parts = (entity.name, type_fold.version.definition.fingerprint, before, entity.version, touched.hash_before,
                  entity.state_hash, through, False, touched.steps)  # fmt: skip
-        outcome.changed(partition, entity.name, type_fold.changes.encode(new_tuple(Change, parts)))
+        outcome.changed(partition, entity.name, state, type_fold.changes.encode(new_tuple(Change, parts)))
 
 
 def _entity(name: str, packed: bytes | None) -> Entity:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from refold.streams.partition import slots_of
 from refold.streams.rocks.scan import Pinned
@@ -15,7 +15,7 @@ class PinnedTable(TableView):
     """One partition of a table; several may share one `states`. touched: TableView.touched."""
 
     def __init__(
-        self, states: Pinned, standing: Standing, partitions: int, touched: Callable[[int], Iterable[str]]
+        self, states: Pinned, standing: Standing, partitions: int, touched: Callable[[int], Mapping[str, bytes]]
     ) -> None:
         self.standing = standing
         self._states = states
@@ -44,5 +44,5 @@ class PinnedTable(TableView):
             if members:
                 yield int.from_bytes(place, "big"), members
 
-    def touched(self, start: int) -> Iterable[str]:
+    def touched(self, start: int) -> Mapping[str, bytes]:
         return self._touched(start)

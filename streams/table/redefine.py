@@ -49,7 +49,8 @@ def fold_again(
     name, before = keys.entity_of(row[0]), unpack(keys.entity_of(row[0]), row[1])
     after = type_fold.fold.from_nothing(name, tables.history(name))
     after.state_hash = hash_state(type_fold.fold, after)
-    write.put("state", keys.state_key(name), pack(after))
+    state = pack(after)
+    write.put("state", keys.state_key(name), state)
     if after.version >= FIRST:
         tables.checkpoint(type_fold, after, write)
     if after.state_hash == before.state_hash:
@@ -58,4 +59,4 @@ def fold_again(
         name, type_fold.version.definition.fingerprint, after.version, after.version, before.state_hash,
         after.state_hash, through, True, (),
     )  # fmt: skip
-    outcome.changed(partition, name, type_fold.changes.encode(change))
+    outcome.changed(partition, name, state, type_fold.changes.encode(change))

@@ -15,7 +15,7 @@ What is sealed is a function of the log and of the epochs before, so it matters 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -32,7 +32,7 @@ from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import Standing
-from refold.streams.snapshots.touched import Touched
+from refold.streams.snapshots.touched import STATES_BYTES, Touched
 from refold.streams.table.pinned import PinnedTable
 from refold.streams.worker.position import Stored, read_stored
 from refold.streams.worker.table import Overlay, PartitionTable
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 class _Held:
     """A partition that is folded here.
 
-    begun_at: the offset where that began. touched: the entities of its latest records. commits: how many of its steps
+    begun_at: the offset where that began. touched: what its latest records changed. commits: how many of its steps
     were committed. fenced_at: how many there were when another process was found to write its snapshots; None where
     that is not so.
     """
@@ -53,7 +53,7 @@ class _Held:
     def __init__(self, table: PartitionTable) -> None:
         self.database = table.database
         self.begun_at = table.here.at.offset
-        self.touched = Touched()
+        self.touched = Touched(STATES_BYTES // table.here.partitions)
         self.commits = 0
         self.fenced_at: int | None = None
 
@@ -87,7 +87,7 @@ class Sealing:
     def committed(self, partition: int, begin: int, step: Overlay) -> None:
         """A step that began at this offset was committed, and is in the table."""
         held, end = self._held[partition], step.stored.at.offset
-        held.touched.tell(begin, end, [change.entity for change in step.changes])
+        held.touched.tell(begin, end, [(change.entity, change.state) for change in step.changes])
         held.commits += 1
         self._snapshotter.folded(end - begin, partition)
 
@@ -251,9 +251,9 @@ class Sealing:
             closing=closings(registry, at.schemas),
         )
 
-    def _touched(self, held: _Held, stored: Stored, start: int) -> Iterable[str]:
+    def _touched(self, held: _Held, stored: Stored, start: int) -> Mapping[str, bytes]:
         known = held.touched.between(start, stored.at.offset)
-        return self._named(stored, start) if known is None else known
+        return dict.fromkeys(self._named(stored, start), b"") if known is None else known
 
     def _named(self, stored: Stored, start: int) -> Iterator[str]:
         """The entities that keys name. One that a record with a verdict names is looked at in vain, no more."""

@@ -51,9 +51,10 @@ _log = logging.getLogger(__name__)
 
 
 class Changed(NamedTuple):
-    """One record of `.changes` to be: the entity and the framed change."""
+    """One record of `.changes` to be: the entity, its stored form then, and the framed change."""
 
     entity: str
+    state: bytes
     data: bytes
 
 
@@ -66,9 +67,9 @@ class Overlay:
         self.changes: list[Changed] = []
         self.entities = self.distinct = self.late = self.reopened = 0
 
-    def changed(self, partition: int, entity: str, change: bytes) -> None:
+    def changed(self, partition: int, entity: str, state: bytes, change: bytes) -> None:
         """See streams/table/batch.py."""
-        self.changes.append(Changed(entity, change))
+        self.changes.append(Changed(entity, state, change))
 
     def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
         """See streams/table/batch.py."""

@@ -33,7 +33,7 @@ from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
 
 path, seed = Path(sys.argv[1]), int(sys.argv[2])
-snapshotter.EPOCH_RECORDS = 11
+snapshotter.EPOCH_RECORDS, snapshotter.SHARE_MAX = 11, float("inf")
 snapshotter.COLLECT_EVERY_MS = 0
 chunk.CHUNK_BYTES = 200
 snapshots.REMOVED_AT_ONCE = 1

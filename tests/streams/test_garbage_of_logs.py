@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from refold_tests.things import A, said
 def test_a_log_that_ages_rebuilds_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 13)
+    monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.COLLECT_EVERY_MS", 0)
     clock = FileClock(tmp_path / "clock")
     observations = random_history(seed, 250)
@@ -207,6 +209,7 @@ def test_a_reader_in_another_process_is_exact_while_garbage_is_collected(
 ) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 15)
+    monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.COLLECT_EVERY_MS", 0)
     clock = old_log(tmp_path)
     reader = child(READER, tmp_path, seed)

@@ -6,6 +6,7 @@ the operating system makes of it.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -44,7 +45,7 @@ from refold_tests.opening import open_log
 from refold_tests.past import TYPES, mixed_history
 
 path, seed, length, wait_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-snapshotter.EPOCH_RECORDS, seal.CHANGED_MIN = 5, int(sys.argv[5])
+snapshotter.EPOCH_RECORDS, snapshotter.SHARE_MAX, seal.CHANGED_MIN = 5, float("inf"), int(sys.argv[5])
 log = open_log(path)
 done = sum(log.port.ends().values())
 print("open", done, flush=True)
@@ -193,6 +194,7 @@ def test_a_reader_rebuilds_exactly_while_the_owner_seals(
 def test_a_log_that_is_closed_while_it_seals_closes(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any moment of the background thread; what it left is in nobody's way."""
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
+    monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     monkeypatch.setattr(seal, "CHANGED_MIN", CHANGED_MIN)
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from functools import partial
@@ -19,12 +20,14 @@ from refold.streams.rebuild.rebuilt import Rebuilt
 from refold.streams.rebuild.run import rebuild
 from refold.streams.snapshots import seal
 from refold.streams.snapshots.layers import Layers
+from refold.streams.snapshots.snapshotter import SHARE_MAX, rest_s
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.clock import FileClock
 from refold_tests.damaged import Damaged
 from refold_tests.epochs import manifests
 from refold_tests.full_replay import assert_full_replay, epochs_used
 from refold_tests.histories import random_history
+from refold_tests.kafka_topics import await_true
 from refold_tests.opening import PARTITIONS, open_log, take
 from refold_tests.past import Past, hashes_of, mixed_history, random_cut, records_of, reference_at
 from refold_tests.reference import reference_root, reference_true_at
@@ -113,6 +116,7 @@ def test_epochs_sealed_in_the_background(
 ) -> None:
     """Whenever the thread comes to it while the fold goes on."""
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
+    monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     rng = random.Random(seed + number)
     with open_log(tmp_path) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
@@ -126,6 +130,26 @@ def test_epochs_sealed_in_the_background(
         for _ in range(20):
             assert_same(log, random_cut(log, rng, every))
         assert_is_table(log)
+
+
+def test_the_thread_rests_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that rests for ever after its first round: who asks has his snapshot, and closing ends it."""
+    monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
+    monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", 1e-9)
+    with open_log(tmp_path) as log:
+        take(log, [said(A, number) for number in range(50)])
+        await_true(lambda: bool(manifests(log)))
+        take(log, [said(A, number) for number in range(50, 200)])
+        assert len(manifests(log)) == 1
+        log.snapshot()
+        assert len(manifests(log)) == 2
+        assert_same(log, log.point().cut)
+
+
+def test_a_rest_makes_rounds_take_their_share() -> None:
+    assert rest_s(used_s=SHARE_MAX, took_s=1.0) == 0.0
+    assert rest_s(used_s=2 * SHARE_MAX, took_s=0.5) == pytest.approx(1.5)
+    assert rest_s(used_s=0.0, took_s=3.0) == 0.0
 
 
 def test_what_comes_late_and_was_observed_before_the_snapshot(tmp_path: Path, seed: int) -> None:

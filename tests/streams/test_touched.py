@@ -9,35 +9,51 @@ import pytest
 from refold.streams.snapshots import touched
 from refold.streams.snapshots.touched import Touched
 
+STATE_BYTES = 8
 
-def test_all_names_of_a_range_are_given_or_none(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_all_of_a_range_is_given_or_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entity as the last of its records left it, or without its state."""
     monkeypatch.setattr(touched, "NAMES_MAX", 60)
     rng = random.Random(seed)
-    told, names, begun, sealed = Touched(), [f"t/{rng.randrange(30)}" for _ in range(2_000)], 0, 0
-    given = 0
-    at = 0
-    while at < len(names):
-        end = min(at + rng.randint(1, 20), len(names))
+    told, begun, sealed, at = Touched(40 * STATE_BYTES), 0, 0, 0
+    every = [(f"t/{rng.randrange(30)}", rng.randbytes(STATE_BYTES)) for _ in range(2_000)]
+    met = {"whole": 0, "in part": 0}
+    while at < len(every):
+        end = min(at + rng.randint(1, 20), len(every))
         if rng.random() < 0.02:  # another process folded these
             begun = end
         else:
-            told.tell(at, end, names[at:end])
+            told.tell(at, end, every[at:end])
         at = end
         if rng.random() < 0.3:
             found = told.between(sealed, at)
             if found is not None:
-                given += 1
                 assert sealed >= begun
-                assert set(names[sealed:at]) <= found <= set(names[max(0, sealed - 20) : at])
+                expected = dict(every[sealed:at])
+                assert expected.keys() <= found.keys() <= dict(every[max(0, sealed - 20) : at]).keys()
+                assert all(found[name] in {state, b""} for name, state in expected.items())
+                met["whole" if all(found.values()) else "in part"] += 1
             assert told.between(sealed, at + 1) is None
             sealed = at
-    assert given
+    assert all(met.values())
 
 
-def test_only_so_many_names_are_kept() -> None:
-    told = Touched()
+def test_what_is_told_later_is_not_of_the_moment() -> None:
+    told = Touched(1_000)
+    told.tell(0, 2, [("t/x", b"first")])
+    told.tell(2, 3, [("t/x", b"later"), ("t/y", b"new")])
+    assert told.between(0, 2) == {"t/x": b"first"}
+    assert told.between(0, 3) == {"t/x": b"later", "t/y": b"new"}
+    assert told.between(2, 3) == {"t/x": b"later", "t/y": b"new"}
+
+
+def test_only_so_much_is_kept() -> None:
+    told = Touched(10)
     for number in range(5):
-        told.tell(number, number + 1, ["t/x"] * touched.NAMES_MAX)
+        told.tell(number, number + 1, [("t/x", b"s")] * touched.NAMES_MAX)
     assert told.between(0, 5) is None
-    assert told.between(4, 5) == {"t/x"}
+    assert told.between(4, 5) == {"t/x": b""}
     assert told.between(5, 5) is None
+    told.tell(5, 6, [("t/x", b"s")])
+    assert told.between(5, 6) == {"t/x": b"s"}

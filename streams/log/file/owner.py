@@ -45,7 +45,7 @@ from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.snapshotter import Snapshotter
-from refold.streams.snapshots.touched import Touched
+from refold.streams.snapshots.touched import STATES_BYTES, Touched
 from refold.streams.table import keys
 from refold.streams.table.batch import Arrived, TableWriter
 from refold.streams.table.filler import Filler
@@ -81,7 +81,7 @@ class Owner:
         self._settled = False
         self._filler = Filler(database, read, registry, self._tables, self._lock)
         self._snapshotter: Snapshotter | None = None
-        self._touched = {partition: Touched() for partition in range(partitions)}
+        self._touched = {each: Touched(STATES_BYTES // partitions) for each in range(partitions)}
 
     def begin(self, log: LogPort) -> None:
         """Own the log, which is read through `log`: make a table that is lost, take up definitions, seal epochs."""
@@ -160,7 +160,7 @@ class Owner:
             now = progress.recorded_at
             write = self._database.batch()
             arrived = []
-            named: dict[int, list[str]] = {}
+            begun: dict[int, int] = {}
             for observation, observation_id, data in batch:
                 partition = partition_of(observation.entity, self._partitions)
                 offset = progress.observations[partition]
@@ -168,12 +168,12 @@ class Owner:
                 record = Record(partition, offset, now, observation.entity, observation_id, data)
                 write.put("observations", keys.position_key(partition, offset), keys.record_value(record))
                 arrived.append(Arrived(record, observation))
-                named.setdefault(partition, []).append(observation.entity)
-            self._tables.fold(arrived, write, records.Outcome(progress, write))
+                begun.setdefault(partition, offset)
+            outcome = records.Outcome(progress, write)
+            self._tables.fold(arrived, write, outcome)
             self._commit(write, progress, sync=False)
-            for partition, names in named.items():
-                end = progress.observations[partition]
-                self._touched[partition].tell(end - len(names), end, names)
+            for partition, start in begun.items():
+                self._touched[partition].tell(start, progress.observations[partition], outcome.states[partition])
             if self._snapshotter is not None:
                 self._snapshotter.folded(len(arrived))
 

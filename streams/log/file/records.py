@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +27,7 @@ from refold.streams.log.marked import MARKER, oldest_first
 from refold.streams.log.port import Marked, Record, is_hole
 from refold.streams.rocks.batch import Batch
 from refold.streams.rocks.database import Database
+from refold.streams.snapshots.touched import State
 from refold.streams.table import keys
 
 LOG, PROGRESS, REDEFINE = b"log", b"progress", b"redefine"
@@ -80,15 +82,17 @@ class Progress:
 
 
 class Outcome:
-    """What a batch brings about, in the write that it is part of."""
+    """What a batch brings about, in the write that it is part of. states: what it changed, by partition."""
 
     def __init__(self, progress: Progress, write: Batch) -> None:
+        self.states: defaultdict[int, list[State]] = defaultdict(list)
         self._progress = progress
         self._write = write
         self.folded = progress.folded
 
-    def changed(self, partition: int, entity: str, change: bytes) -> None:
+    def changed(self, partition: int, entity: str, state: bytes, change: bytes) -> None:
         """Put a change at the next offset of `.changes`."""
+        self.states[partition].append((entity, state))
         self._write.put("changes", keys.position_key(partition, self._progress.next_change(partition)), change)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from refold.avro.registry import Registry
@@ -52,9 +52,9 @@ class TableViews:
         """Let go of them."""
         self._states.release()
 
-    def _touched(self, partition: int, start: int, end: int) -> Iterable[str]:
+    def _touched(self, partition: int, start: int, end: int) -> Mapping[str, bytes]:
         known = self._known[partition].between(start, end)
-        return self._named(partition, start, end) if known is None else known
+        return dict.fromkeys(self._named(partition, start, end), b"") if known is None else known
 
     def _named(self, partition: int, start: int, end: int) -> Iterator[str]:
         first, stop = keys.position_key(partition, start), keys.position_key(partition, end)

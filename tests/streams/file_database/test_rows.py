@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from refold.avro.errors import InputError, LockedError, StorageError
 from refold.streams.rocks.database import Database
@@ -53,6 +56,25 @@ def test_a_scan_is_a_view_of_its_moment(tmp_path: Path) -> None:
         next(scan)
         put(log, {b"0005005": b"later"})
         assert len(list(scan)) == 999
+
+
+def test_the_rows_of_many_prefixes(tmp_path: Path) -> None:
+    """Near ones and far ones, with many rows and with none, up to the family's end."""
+    numbers = itertools.count()
+
+    @given(st.sets(st.binary(min_size=1, max_size=4), max_size=80), st.sets(st.binary(min_size=2, max_size=2)))
+    def check(keys: set[bytes], prefixes: set[bytes]) -> None:
+        example = next(numbers).to_bytes(4, "big")
+        put(log, {example + key: key for key in keys}, sync=False)
+        pinned = log.pin("observations")
+        found = list(pinned.prefixed(example + each for each in sorted(prefixes)))
+        pinned.release()
+        assert found == [
+            [(example + key, key) for key in sorted(keys) if key.startswith(each)] for each in sorted(prefixes)
+        ]
+
+    with Database.create(tmp_path / "log") as log:
+        check()
 
 
 def test_a_batch_spans_families_and_keeps_its_order(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
         table = PartitionTable(database, log.registry, log.read, None)
         table.stored = Stored(log.log_id, 1, PARTITIONS)
         overlay = table.nothing().to(Reached(3, 1), 0)
-        overlay.changes.append(Changed("t/1", b"change"))
+        overlay.changes.append(Changed("t/1", b"", b"change"))
         with pytest.raises(NotEmitted):
             emitter.emit([Step(1, table, overlay, ())], lambda: nobody)
         assert committed(log)[1] == 0

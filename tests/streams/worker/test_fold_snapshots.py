@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import shutil
 import signal
@@ -40,7 +41,8 @@ CHUNK_BYTES = 500
 ALWAYS = f"""
 from refold.streams.snapshots import chunk, snapshotter
 from refold.streams.worker import snapshots
-snapshotter.EPOCH_RECORDS, snapshots.EVERY_MS, chunk.CHUNK_BYTES = 1, 0, {CHUNK_BYTES}
+snapshotter.EPOCH_RECORDS, snapshotter.SHARE_MAX = 1, float("inf")
+snapshots.EVERY_MS, chunk.CHUNK_BYTES = 0, {CHUNK_BYTES}
 """
 
 
@@ -48,6 +50,7 @@ snapshotter.EPOCH_RECORDS, snapshots.EVERY_MS, chunk.CHUNK_BYTES = 1, 0, {CHUNK_
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers in this process seal whenever something was folded."""
     monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 1)
+    monkeypatch.setattr(snapshotter, "SHARE_MAX", math.inf)
     monkeypatch.setattr(snapshots, "EVERY_MS", 0)
     monkeypatch.setattr(chunk, "CHUNK_BYTES", CHUNK_BYTES)
 

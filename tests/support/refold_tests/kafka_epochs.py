@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from refold.streams.cut import Cut
@@ -40,9 +40,9 @@ class ReplayedTable(View):
         )
         super().__init__(standing, dict(part.layers.rows()), [])
 
-    def touched(self, start: int) -> Iterable[str]:
+    def touched(self, start: int) -> Mapping[str, bytes]:
         partition, end, _ = self.standing.epoch
-        return (record.entity for record in self._log.read(partition, start, end))
+        return dict.fromkeys((record.entity for record in self._log.read(partition, start, end)), b"")
 
 
 class Sealing:

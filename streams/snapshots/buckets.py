@@ -1,0 +1,66 @@
+"""The digests of one partition's buckets, kept from epoch to epoch, and what they are digests of while that is small.
+
+A bucket's digest covers all of its entities, so to change it for one of them the others' keys and hashes are needed.
+Kept here, they need not be read from the table for every epoch. Past bytes_max nothing is kept but the digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+
+from refold.streams.digest import EMPTY, Digests
+from refold.streams.partition import BUCKETS
+from refold.streams.snapshots.chunk import Group, Piece, over, piece_of
+
+PREIMAGES_BYTES = 128 << 20
+"""For all partitions of a log that one process folds."""
+_OBJECT_BYTES = 33
+
+
+class Buckets:
+    """Set whole, from a table's groups, or changed by some of their entities."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.digests = Digests()
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._preimages: dict[int, list[bytes]] | None = {}
+
+    def may_change(self) -> bool:
+        """Whether `change` may be called, as often as one epoch needs it; else buckets are to be set."""
+        if self._bytes > self._bytes_max:
+            self._preimages = None
+        return self._preimages is not None
+
+    def passing(self, groups: Iterable[Group]) -> Iterator[Group]:
+        """The groups of a whole table, set as they pass."""
+        for group in groups:
+            self.set(*piece_of(*group))
+            yield group
+
+    def set(self, place: int, preimages: bytes, _: list[bytes]) -> None:
+        """A piece that is all of its bucket."""
+        self.digests.set(place, sha256(preimages).digest() if preimages else EMPTY)
+        if self.may_change():
+            self._keep(place, preimages)
+
+    def change(self, piece: Piece) -> None:
+        """A piece of those entities of its bucket that changed, or are new."""
+        assert self._preimages is not None
+        place, preimages, _ = piece
+        slot = self._preimages.get(place >> 8)
+        before = slot[place & 0xFF] if slot is not None else b""
+        whole = over(before, preimages) if before else preimages
+        self.digests.set(place, sha256(whole).digest())
+        self._keep(place, whole)
+
+    def _keep(self, place: int, preimages: bytes) -> None:
+        kept = self._preimages
+        assert kept is not None
+        slot = kept.get(place >> 8)
+        if slot is None:
+            slot = kept[place >> 8] = [b""] * BUCKETS
+        before = slot[place & 0xFF]
+        slot[place & 0xFF] = preimages
+        self._bytes += len(preimages) - len(before) if before else len(preimages) + _OBJECT_BYTES

@@ -1,0 +1,50 @@
+"""Bucket digests kept from epoch to epoch, whole and changed in part, within bounds and past them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from refold.streams.digest import Digests, bucket_digest
+from refold.streams.snapshots.buckets import Buckets
+from refold.streams.snapshots.chunk import piece_of
+from refold_tests.sealing import Table
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_changed_in_part_they_are_what_they_are_when_set(seed: int, number: int) -> None:
+    """Of entities that share buckets, and of a table that is set whole now and then."""
+    rng = random.Random(seed + number)
+    table = Table(rng, 3_000, partitions=512)
+    buckets, before = Buckets(1 << 30), dict[str, bytes]()
+    for _ in range(30):
+        for _ in range(rng.choice((1, 20, 500))):
+            table.change(0.3)
+        view = table.view()
+        changed = {name for name, packed in view.packed.items() if before.get(name) != packed}
+        if rng.random() < 0.1:
+            buckets = Buckets(1 << 30)
+            assert list(buckets.passing(view.groups())) == list(view.groups())
+        else:
+            assert buckets.may_change()
+            for place, members in view.groups():
+                own = [member for member in members if member[0].decode() in changed]
+                if own:
+                    buckets.change(piece_of(place, own))
+        expected = Digests()
+        for place, members in view.groups():
+            expected.set(place, bucket_digest((key, table.hashes[key.decode()]) for key, _ in members))
+        assert all(buckets.digests.slot(slot) == expected.slot(slot) for slot in range(1024))
+        before = view.packed
+
+
+def test_past_the_bound_only_digests_are_kept(seed: int) -> None:
+    table = Table(random.Random(seed), 100)
+    table.change_up_to(1_000)
+    small, large = Buckets(1_000), Buckets(1 << 30)
+    for each in (small, large):
+        assert list(each.passing(table.view().groups())) == list(table.view().groups())
+    assert not small.may_change()
+    assert large.may_change()
+    assert all(small.digests.slot(slot) == large.digests.slot(slot) for slot in range(1024))
