@@ -51,22 +51,25 @@ class Digests:
 
     def set(self, place: int, digest: bytes) -> None:
         """Give a place (slot * 256 + bucket) its digest."""
-        at = (place & 0xFF) * 32
-        self.opened(place >> 8)[at : at + 32] = digest
-
-    def opened(self, slot: int) -> bytearray:
-        """The digests of all buckets of a slot, to be set in place, 32 bytes each."""
+        slot, at = place >> 8, (place & 0xFF) * 32
         self._slots.pop(slot, None)
         buckets = self._buckets.get(slot)
         if buckets is None:
             buckets = self._buckets[slot] = bytearray(_EMPTY_SLOT)
-        return buckets
+        buckets[at : at + 32] = digest
 
     def bucket(self, place: int) -> bytes:
         """The digest of a place."""
         buckets = self._buckets.get(place >> 8)
         at = (place & 0xFF) * 32
         return EMPTY if buckets is None else bytes(buckets[at : at + 32])
+
+    def each_bucket(self, slot: int) -> list[bytes]:
+        """The digests of all buckets of a slot."""
+        buckets = self._buckets.get(slot)
+        if buckets is None:
+            return [EMPTY] * BUCKETS
+        return [bytes(buckets[at : at + 32]) for at in range(0, 32 * BUCKETS, 32)]
 
     def buckets(self, slot: int) -> bytes:
         """The digests of all buckets of a slot, one after another; nothing where all are empty."""

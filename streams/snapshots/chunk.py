@@ -215,7 +215,8 @@ class Chunk:
 def over(before: bytes, own: bytes) -> bytes:
     """The preimage of one bucket with a later one over it."""
     # Most buckets hold one entity, and a later preimage of the same entities differs in the hash alone.
-    return own if before[:-HASH_BYTES] == own[:-HASH_BYTES] else newest(before + own)
+    is_same = len(before) == len(own) and own.startswith(before[:-HASH_BYTES])
+    return own if is_same else newest(before + own)
 
 
 def newest(preimages: bytes) -> bytes:

@@ -38,6 +38,7 @@ class Layers:
         # numbers, for tuples of them would be walked through by every collection of Python's garbage.
         self._newest: dict[int, int] = {}
         self._older: dict[int, int] = {}
+        self._last_place = -1
         self._put: dict[str, bytes] = {}
         self._put_bytes = 0
         self._spilled: list[tuple[int, list[int]]] = []  # (level, chunk numbers) of layers made of what was put
@@ -60,7 +61,16 @@ class Layers:
         number = self._store.add(chunk, filed)
         tops, unhashed = self._newest, self._unhashed
         ref = number << _GROUP_BITS
-        for place, own in zip(chunk.places.tolist(), preimages, strict=False):
+        places = chunk.places.tolist()
+        if not places:
+            return number
+        is_past = places[0] > self._last_place
+        self._last_place = max(self._last_place, places[-1])
+        if is_past:  # as of a base: each is the first of its place
+            tops.update(zip(places, range(ref, ref + len(places)), strict=True))
+            unhashed.update(zip(places, preimages, strict=False))
+            return number
+        for place, own in zip(places, preimages, strict=False):
             below = tops.get(place)
             tops[place] = ref
             if below is None:
@@ -242,15 +252,18 @@ class Layers:
     def rehash(self) -> Digests:
         """The digests of all places, those that something was added to hashed again."""
         self.settle()
-        slot, buckets = -1, bytearray()
-        for place in sorted(self._unhashed):  # in the order of their chunks
-            digest = hashlib.sha256(self._unhashed[place] or self._preimages(place)).digest()
+        unhashed, digest_of = self._unhashed, hashlib.sha256
+        slot, buckets = -1, list[bytes]()
+        for place in sorted(unhashed):  # in the order of their chunks
             if place >> 8 != slot:
+                if buckets:
+                    self.digests.set_buckets(slot, b"".join(buckets))
                 slot = place >> 8
-                buckets = self.digests.opened(slot)
-            at = (place & 0xFF) * 32
-            buckets[at : at + 32] = digest
-        self._unhashed.clear()
+                buckets = self.digests.each_bucket(slot)
+            buckets[place & 0xFF] = digest_of(unhashed[place] or self._preimages(place)).digest()
+        if buckets:
+            self.digests.set_buckets(slot, b"".join(buckets))
+        unhashed.clear()
         return self.digests
 
     def _preimages(self, place: int) -> bytes:

@@ -1,8 +1,8 @@
 """Reading an epoch: from its manifest to the entities, each span and digest checked.
 
 1. Read the manifest; it is of this log and this fold.
-2. Read each range in order: no record is missing, the span's digest matches; each is a layer. Where it does not match,
-   the records' own checksums say which of them is damaged.
+2. Read each range in order: no record is missing; each is a layer. The spans' digests match. Where one does not, the
+   records' own checksums say which of them is damaged.
 3. Hash every bucket and slot again (of closed entities: see cold.py); they match the manifest's.
 What does not is a CorruptionError: the caller goes on with another epoch. Closed entities are checked as they are asked
 for: what then is damaged is folded from the log instead.
@@ -10,15 +10,16 @@ for: what then is damaged is folded from the log instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import NoReturn
 
 from refold.avro.errors import CorruptionError
 from refold.streams.checksum import unsealed
 from refold.streams.digest import Digests
 from refold.streams.partition import slots_of
 from refold.streams.snapshots.cold import Instead, closed_in, take_buckets
-from refold.streams.snapshots.hashing import RunningHash
+from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Manifest, Span
 from refold.streams.snapshots.spans import place_text
@@ -26,18 +27,33 @@ from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import SnapshotReader
 
 
-def read_span(reader: SnapshotReader, partition: int, span: Span) -> Iterator[tuple[str, bytes]]:
-    """(place, bytes) of a span's records, unchecked until after the last the span's digest is."""
-    with RunningHash() as running:
-        for offset, data in reader.span(partition, span):
-            running.update(data)
-            yield place_text(partition, offset), data
-        found = running.digest()
-    if found != span.digest:
-        for offset, data in reader.span(partition, span):
-            unsealed(data, place_text(partition, offset))
+class _Spans:
+    """Reads spans of one partition. What it gives is unchecked until `check`."""
+
+    def __init__(self, reader: SnapshotReader, partition: int, hashes: RunningHashes) -> None:
+        self._reader = reader
+        self._partition = partition
+        self._hashes = hashes
+        self._read: list[tuple[Span, Callable[[], bytes]]] = []
+
+    def read(self, span: Span) -> Iterator[tuple[str, bytes]]:
+        """(place, bytes) of a span's records."""
+        for offset, data in self._reader.span(self._partition, span):
+            self._hashes.update(data)
+            yield place_text(self._partition, offset), data
+        self._read.append((span, self._hashes.end()))
+
+    def check(self) -> None:
+        """Hold all that was read to the spans' digests."""
+        for span, found in self._read:
+            if found() != span.digest:
+                self._raise(span)
+
+    def _raise(self, span: Span) -> NoReturn:
+        for offset, data in self._reader.span(self._partition, span):
+            unsealed(data, place_text(self._partition, offset))
         raise CorruptionError(
-            f"the snapshot records {partition}={span.start} to {span.end - 1} are not what was sealed"
+            f"the snapshot records {self._partition}={span.start} to {span.end - 1} are not what was sealed"
         )
 
 
@@ -56,14 +72,18 @@ def read_ranges(
     """The entities of an epoch, each record and span checked."""
     partition = manifest.epoch.partition
     layers = Layers(store, closed_in(reader, manifest, instead))
-    for number, span in enumerate(manifest.ranges):
-        for where, data in read_span(reader, partition, span):
-            layers.add(data, where, checked=True)
-        if number == 0 and manifest.buckets:
-            digests = Digests()
-            records = chain.from_iterable(read_span(reader, partition, each) for each in manifest.buckets)
-            take_buckets(digests, slots_of(partition, partitions), records)
-            layers.settled_by(digests)
+    with RunningHashes() as hashes:
+        spans = _Spans(reader, partition, hashes)
+        for number, span in enumerate(manifest.ranges):
+            for where, data in spans.read(span):
+                layers.add(data, where, checked=True)
+            if number == 0 and manifest.buckets:
+                digests = Digests()
+                records = chain.from_iterable(map(spans.read, manifest.buckets))
+                take_buckets(digests, slots_of(partition, partitions), records)
+                layers.settled_by(digests)
+        layers.rehash()  # while the last of the spans are hashed
+        spans.check()
     return layers
 
 
