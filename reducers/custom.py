@@ -62,7 +62,11 @@ class Custom(Reducer):
     def __init__(self, field: str, function: Function, node: Node) -> None:
         super().__init__(field)
         self.function = function
+        self._node = node
         self._check = checker(node, 2**62)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.field, self.function, self._node)
 
     def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
         before = None if cell is None else cell[0]

@@ -16,7 +16,7 @@ import pytest
 from refold_tests.tree import ROOT
 
 PROGRAM = """
-import json, sys
+import json, pickle, sys
 from refold.avro import binary
 from refold.avro.definition import parse
 from refold.avro.ids import identify
@@ -29,6 +29,7 @@ from refold.reducers.state import hash_state
 from refold_tests.histories import EVERYTHING_AVSC, random_history
 
 fold = Fold(parse(json.loads(EVERYTHING_AVSC), code_of))
+fold.reducers = pickle.loads(pickle.dumps(fold.reducers))  # as they go to another process
 print(json.dumps([binary.__file__.endswith(".py"), module.__file__.endswith(".py")]))
 for number in range(12):
     states, done = {}, {}

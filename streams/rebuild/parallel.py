@@ -1,7 +1,7 @@
 """Partitions rebuilt in parallel: Python folds one at a time a process, so several processes fold several.
 
-1. Make a temporary folder for the children, and start them: interpreters of their own that run
-   streams/rebuild/child.py. (Nothing is forked, and no module of the caller's is run again.)
+1. Make a temporary folder for the children, and start them: interpreters of their own (streams/interpreter.py) that
+   run streams/rebuild/child.py.
 2. Tell each, as JSON lines on its standard input, what is asked for, and then one partition after another: the next
    one when it has answered. It opens the log to read, by its URL.
 3. It says, as JSON lines on its standard output, how much more it read, and at last the partition's figures; the
@@ -18,14 +18,13 @@ import json
 import os
 import selectors
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from refold.avro.errors import StorageError
+from refold.streams import interpreter
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.rebuild.handover import read_entities
@@ -41,7 +40,7 @@ from refold.streams.table.folds import Folds
 # Starting a child, and taking up what it folded, costs about as much as folding 5,000 records.
 RECORDS_MIN = 50_000
 PROCESSES_MAX = 8
-_COMMAND = ("-P", "-m", "refold.streams.rebuild.child")
+_MODULE = "refold.streams.rebuild.child"
 _READ_BYTES = 65_536
 _ENDING_S = 10.0
 
@@ -55,20 +54,13 @@ class Job(NamedTuple):
 
 def processes_worth(cut: Cut, jobs: Sequence[Job], parallel: bool | None) -> int:
     """How many processes to start; 0 where this one does it alone."""
-    if parallel is False or not sys.executable:
+    if parallel is False or not interpreter.is_there():
         return 0
-    processes = min(_cores(), len(jobs), PROCESSES_MAX)
+    processes = min(interpreter.cores(), len(jobs), PROCESSES_MAX)
     if parallel:
         return max(processes, min(len(jobs), 1))
     records = sum(cut.offsets[job.partition] - (job.epochs[0].offset if job.epochs else 0) for job in jobs)
     return processes if processes > 1 and records >= RECORDS_MIN else 0
-
-
-def _cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def rebuild_apart(
@@ -134,14 +126,13 @@ class _Child:
         self._entities = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it goes with the store
         store.keep(self._entities)
         self._errors = ending.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115  # `ending` does
-        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         self._process = subprocess.Popen(
-            [sys.executable, *_COMMAND],
+            interpreter.command(_MODULE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             pass_fds=[self._entities.fileno()],
-            env={**os.environ, "PYTHONPATH": path, "TMPDIR": folder},
+            env=interpreter.environment(TMPDIR=folder),
             bufsize=0,
         )
         ending.callback(self.end)

@@ -31,7 +31,7 @@ from refold.streams.digest import EMPTY, Digests
 from refold.streams.partition import BUCKETS, place_of
 from refold.streams.snapshots.manifest import Manifest
 from refold.streams.snapshots.spans import ChunkCache, SortedSpan, hashes_at
-from refold.streams.snapshots.store import SnapshotReader
+from refold.streams.snapshots.store import EpochReader
 
 BUCKET_SLOTS = 8
 _EMPTY_SLOT = EMPTY * BUCKETS
@@ -104,7 +104,7 @@ class ColdEntities:
     more: what is open stands above them anyway.
     """
 
-    def __init__(self, reader: SnapshotReader, manifest: Manifest, instead: Instead | None = None) -> None:
+    def __init__(self, reader: EpochReader, manifest: Manifest, instead: Instead | None = None) -> None:
         partition = manifest.epoch.partition
         cache = ChunkCache()
         self._index = [SortedSpan(reader, partition, span, cache) for span in manifest.index]
@@ -199,7 +199,7 @@ class ColdEntities:
                         yield place, key
 
 
-def closed_in(reader: SnapshotReader, manifest: Manifest, instead: Instead | None = None) -> ColdEntities | None:
+def closed_in(reader: EpochReader, manifest: Manifest, instead: Instead | None = None) -> ColdEntities | None:
     """The closed entities of an epoch, None where it has none."""
     return ColdEntities(reader, manifest, instead) if manifest.cold else None
 

@@ -19,11 +19,11 @@ from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Manifest
 from refold.streams.snapshots.spans import ChunkCache, SortedSpan, record_at
 from refold.streams.snapshots.spill import ChunkStore
-from refold.streams.snapshots.store import SnapshotReader
+from refold.streams.snapshots.store import EpochReader
 
 
 def read_slots(
-    reader: SnapshotReader, manifest: Manifest, partitions: int, store: ChunkStore, slots: Collection[int],
+    reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, slots: Collection[int],
     instead: Instead | None = None,
 ) -> Layers:  # fmt: skip
     """The entities of some of the partition's slots, checked against the manifest; instead: see cold.py."""
@@ -43,7 +43,7 @@ def read_slots(
     return layers
 
 
-def _buckets(reader: SnapshotReader, manifest: Manifest, every: range, slots: Collection[int]) -> Digests:
+def _buckets(reader: EpochReader, manifest: Manifest, every: range, slots: Collection[int]) -> Digests:
     """The bucket digests that the epoch stores of the slots and their neighbours."""
     digests = Digests()
     offsets = [offset for span in manifest.buckets for offset in range(span.start, span.end)]

@@ -24,13 +24,13 @@ from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Manifest, Span
 from refold.streams.snapshots.spans import place_text
 from refold.streams.snapshots.spill import ChunkStore
-from refold.streams.snapshots.store import SnapshotReader
+from refold.streams.snapshots.store import EpochReader
 
 
 class _Spans:
     """Reads spans of one partition. What it gives is unchecked until `check`."""
 
-    def __init__(self, reader: SnapshotReader, partition: int, hashes: RunningHashes) -> None:
+    def __init__(self, reader: EpochReader, partition: int, hashes: RunningHashes) -> None:
         self._reader = reader
         self._partition = partition
         self._hashes = hashes
@@ -58,7 +58,7 @@ class _Spans:
 
 
 def read_epoch(
-    reader: SnapshotReader, manifest: Manifest, partitions: int, store: ChunkStore, instead: Instead | None = None
+    reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, instead: Instead | None = None
 ) -> Layers:
     """The entities of an epoch, checked against its manifest; instead: see cold.py."""
     layers = read_ranges(reader, manifest, partitions, store, instead)
@@ -67,7 +67,7 @@ def read_epoch(
 
 
 def read_ranges(
-    reader: SnapshotReader, manifest: Manifest, partitions: int, store: ChunkStore, instead: Instead | None = None
+    reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, instead: Instead | None = None
 ) -> Layers:
     """The entities of an epoch, each record and span checked."""
     partition = manifest.epoch.partition

@@ -5,8 +5,8 @@
 2. Take the entities with a distinct observation at or above the last epoch's offset, as the fold told of them, or by
    the log's records and the table: they are a delta. Change their buckets (buckets.py).
 3. When the deltas since the base, this one included, hold as many entities as the base, write a base instead: of the
-   whole table, or where there are closed entities (cold.py) of the last epoch's ranges with these over them, so that
-   closed ones are not read again.
+   whole table, or of the last epoch's ranges with these over them: where there are closed entities (cold.py), so that
+   they are not read again, and in a process that has not the table at hand (apart/).
 4. Append the records; then seal the manifest. A writer that ends before leaves records that no manifest names, one that
    fails abandons them.
 What is written is a function of the log and of the epochs before: two owners write the same bytes.
@@ -31,7 +31,7 @@ from refold.streams.snapshots.manifest import Cold, Epoch, Manifest, Span, encod
 from refold.streams.snapshots.read import check_slots, read_ranges
 from refold.streams.snapshots.spans import ChunkCache, Read, SortedSpan, hashes_at, merged
 from refold.streams.snapshots.spill import ChunkStore
-from refold.streams.snapshots.store import SnapshotReader, SnapshotStore
+from refold.streams.snapshots.store import EpochReader, EpochWriter
 from refold.streams.snapshots.table import Standing, TableView
 from refold.streams.snapshots.write import SpanWriter
 
@@ -45,8 +45,10 @@ Write = Callable[[Iterable[Group]], Span]
 class Sealer:
     """Seals the epochs of one log, one at a time; the buckets of what it sealed last are kept."""
 
-    def __init__(self, store: SnapshotStore, log_id: bytes, partitions: int) -> None:
+    def __init__(self, store: EpochWriter, log_id: bytes, partitions: int, *, from_ranges: bool = False) -> None:
+        """from_ranges: reading the last epoch's ranges is cheaper here than reading the table."""
         self._store = store
+        self._from_ranges = from_ranges
         self._log_id = log_id
         self._partitions = partitions
         self._buckets: dict[int, tuple[Epoch, Buckets]] = {}
@@ -103,8 +105,9 @@ class Sealer:
         changes = _Changes(table, last.epoch.offset, buckets)
         parts = _Parts(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
         if last.changed + changes.at_most >= parts.base_due and last.changed + changes.count() >= parts.base_due:
-            # Without closed entities the table itself is the shortest way.
-            return self._base_over(table, last, changes, buckets.digests, written) if last.cold else None
+            if not last.cold and not self._from_ranges:  # the table itself is the shortest way
+                return None
+            return self._base_over(table, last, changes, buckets.digests, written)
         span = written.pieces(changes.pieces())
         return replace(parts, ranges=(*last.ranges, span), changed=last.changed + changes.count())
 
@@ -281,7 +284,7 @@ class _Present:
     """Which bodies in cold spans are those of entities that are closed now, and not of what became of them later."""
 
     def __init__(
-        self, reader: SnapshotReader, partition: int, index: Sequence[Span], closed: Mapping[int, list[bytes]],
+        self, reader: EpochReader, partition: int, index: Sequence[Span], closed: Mapping[int, list[bytes]],
         find: Callable[[int], list[Member]],
     ) -> None:  # fmt: skip
         cache = ChunkCache()

@@ -3,7 +3,8 @@
 1. Whoever folds tells how many records it folded; from EPOCH_RECORDS on since the last epoch the thread is woken. It
    seals at most every `every_ms`.
 2. It takes a view of the tables between two batches, which costs the fold nothing but the moment.
-3. It seals an epoch of each partition that is due (seal.py). One that fails is tried again with the next records.
+3. It seals an epoch of each partition that is due (seal.py; with large tables in another process, apart/sealer.py).
+   One that fails is tried again with the next records.
 4. After a round that sealed a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
 5. It rests until the round took no more than SHARE_MAX of a processor since it began: Python computes in one thread
    at a time, so what a round takes is taken from the fold.
@@ -20,9 +21,9 @@ from itertools import takewhile
 from threading import Event, Lock, Thread
 
 from refold.avro.errors import RefoldError
+from refold.streams.snapshots.apart.sealer import ApartSealer
 from refold.streams.snapshots.garbage import GRACE_MS, Collected, Collector
 from refold.streams.snapshots.manifest import Epoch, Manifest
-from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
 
@@ -47,7 +48,7 @@ class Snapshotter:
     """
 
     def __init__(
-        self, store: SnapshotStore, sealer: Sealer, views: Views, partitions: Callable[[], Iterable[int]],
+        self, store: SnapshotStore, sealer: ApartSealer, views: Views, partitions: Callable[[], Iterable[int]],
         clock_ms: Callable[[], int], *, every_ms: int = 0, prepare: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._store = store
@@ -115,11 +116,13 @@ class Snapshotter:
         """End the thread; what it was writing is left without a manifest, for garbage to take."""
         self.stop_soon()
         self._thread.join()
+        self._sealer.close()
 
     def stop_soon(self) -> None:
         """Let the thread end, without waiting for it."""
         self._stopped.set()
         self._store.stop()
+        self._sealer.stop()
         self._due.set()
 
     @property

@@ -10,7 +10,7 @@ from itertools import groupby
 from refold.avro.errors import CorruptionError
 from refold.streams.snapshots.chunk import Chunk
 from refold.streams.snapshots.manifest import Span
-from refold.streams.snapshots.store import SnapshotReader
+from refold.streams.snapshots.store import EpochReader
 
 OPEN_CHUNKS = 512
 
@@ -19,7 +19,7 @@ Read = Callable[[Chunk, int], list[Pair]]
 """What to read of a group of a chunk: `Chunk.hashes` or `Chunk.members`."""
 
 
-def record_at(reader: SnapshotReader, partition: int, offset: int) -> tuple[str, bytes]:
+def record_at(reader: EpochReader, partition: int, offset: int) -> tuple[str, bytes]:
     """(place, bytes) of a record."""
     where = place_text(partition, offset)
     for _, data in reader.records(partition, offset, offset + 1):
@@ -38,7 +38,7 @@ class ChunkCache:
     def __init__(self) -> None:
         self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
 
-    def get(self, reader: SnapshotReader, partition: int, offset: int) -> Chunk:
+    def get(self, reader: EpochReader, partition: int, offset: int) -> Chunk:
         found = self._chunks.get((partition, offset))
         if found is None:
             where, data = record_at(reader, partition, offset)
@@ -51,7 +51,7 @@ class ChunkCache:
 class SortedSpan:
     """A span of chunks by place, found by halving."""
 
-    def __init__(self, reader: SnapshotReader, partition: int, span: Span, cache: ChunkCache) -> None:
+    def __init__(self, reader: EpochReader, partition: int, span: Span, cache: ChunkCache) -> None:
         self._reader = reader
         self._partition = partition
         self._span = span
@@ -105,7 +105,7 @@ class SortedSpan:
         return self._cache.get(self._reader, self._partition, offset)
 
 
-def merged(reader: SnapshotReader, partition: int, spans: list[Span], read: Read) -> Iterator[tuple[int, list[Pair]]]:
+def merged(reader: EpochReader, partition: int, spans: list[Span], read: Read) -> Iterator[tuple[int, list[Pair]]]:
     """(place, pairs in key order) of several spans; of a key that stands in several the last counts."""
     cache = ChunkCache()
     each = [SortedSpan(reader, partition, span, cache).groups(number, read) for number, span in enumerate(spans)]

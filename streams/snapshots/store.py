@@ -46,8 +46,8 @@ def no_such_epoch(epoch: Epoch) -> InputError:
     return InputError(f"there is no snapshot of epoch {epoch}; refold snapshot --list shows those there are")
 
 
-class SnapshotReader(ABC):
-    """The reading side: any process."""
+class EpochReader(ABC):
+    """What reading an epoch needs."""
 
     @abstractmethod
     def epochs(self, partition: int) -> Sequence[Epoch]:
@@ -60,14 +60,6 @@ class SnapshotReader(ABC):
     @abstractmethod
     def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of the records there are with start <= offset < end, in order."""
-
-    @abstractmethod
-    def pins(self) -> Sequence[Pin]:
-        """The pinned epochs."""
-
-    @abstractmethod
-    def tombs(self) -> Iterable[Tomb]:
-        """The removed manifests whose records may still be there."""
 
     def manifest(self, epoch: Epoch) -> Manifest:
         """An epoch's manifest; CorruptionError where it is damaged or gone."""
@@ -88,8 +80,8 @@ class SnapshotReader(ABC):
             raise CorruptionError(f"the snapshot record {partition}={expected} is gone")
 
 
-class SnapshotStore(SnapshotReader):
-    """The writing side too: the log's owner, one thread at a time."""
+class EpochWriter(EpochReader):
+    """What sealing one needs."""
 
     def take(self, partition: int) -> None:
         """See what was written of a partition by now, as the one who writes it from now on."""
@@ -109,12 +101,28 @@ class SnapshotStore(SnapshotReader):
         """Nothing will name what was appended to a partition since the last `seal`."""
 
     @abstractmethod
-    def stop(self) -> None:
-        """Append no more: `append` raises StorageError from now on, also to a thread that is writing an epoch."""
-
-    @abstractmethod
     def seal(self, epoch: Epoch, data: bytes) -> None:
         """Make an epoch visible, durable on return."""
+
+
+class SnapshotReader(EpochReader):
+    """The reading side: any process."""
+
+    @abstractmethod
+    def pins(self) -> Sequence[Pin]:
+        """The pinned epochs."""
+
+    @abstractmethod
+    def tombs(self) -> Iterable[Tomb]:
+        """The removed manifests whose records may still be there."""
+
+
+class SnapshotStore(SnapshotReader, EpochWriter):
+    """The writing side too: the log's owner, one thread at a time."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Append no more: `append` raises StorageError from now on, also to a thread that is writing an epoch."""
 
     @abstractmethod
     def pin(self, pin: Pin) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 from refold.streams.snapshots.chunk import Group, Piece, chunks_of, chunks_of_pieces, hash_chunks_of
 from refold.streams.snapshots.manifest import Span
-from refold.streams.snapshots.store import SnapshotStore
+from refold.streams.snapshots.store import EpochWriter
 
 
 class SpanWriter:
     """Appends records to one partition, span by span."""
 
-    def __init__(self, store: SnapshotStore, partition: int) -> None:
+    def __init__(self, store: EpochWriter, partition: int) -> None:
         self._store = store
         self.partition = partition
         self.count = 0

@@ -26,10 +26,10 @@ from refold.streams.log.kafka.reading import Reading
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
 from refold.streams.partition import partition_of
 from refold.streams.rocks.scan import Pinned
+from refold.streams.snapshots.apart.sealer import ApartSealer
 from refold.streams.snapshots.cold import closings
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import Standing
 from refold.streams.snapshots.touched import STATES_BYTES, Touched
@@ -70,7 +70,7 @@ class Sealing:
         self._store = KafkaSnapshotStore(
             log.clients, log.topics, log.manifests, log.offsets, log.reading, self._undecided, owns=self._owns
         )
-        sealer = Sealer(self._store, log.log_id, log.partitions)
+        sealer = ApartSealer(self._store, log.log_id, log.partitions)
         self._sizes: dict[int, dict[Epoch, int]] = {}
         self._is_stopping = False
         self._snapshotter = Snapshotter(

@@ -19,11 +19,11 @@ import pytest
 
 from refold.avro.errors import CorruptionError
 from refold.avro.observation import Observation
+from refold.streams import interpreter
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.digest import Digests
 from refold.streams.open import file_path
-from refold.streams.rebuild import parallel
 from refold.streams.rebuild.handover import read_entities, write_entities
 from refold.streams.rebuild.parallel import PROCESSES_MAX, RECORDS_MIN, Job, processes_worth
 from refold.streams.rocks.layout import url_of
@@ -406,7 +406,7 @@ def test_digests_go_by_slot() -> None:
 
 def test_it_is_done_in_several_processes_when_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     def worth(cores: int, *records: int, begun: int = 0, asked: bool | None = None) -> int:
-        monkeypatch.setattr(parallel, "_cores", lambda: cores)
+        monkeypatch.setattr(interpreter, "cores", lambda: cores)
         cut = Cut(bytes(16), dict(enumerate(records)), 0, bytes(32))
         epochs = [Epoch(0, begun, 0)] if begun else []
         return processes_worth(cut, [Job(partition, epochs) for partition in cut.offsets], asked)

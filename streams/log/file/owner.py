@@ -41,9 +41,9 @@ from refold.streams.rebuild.rebuilt import Rebuilt
 from refold.streams.rocks.batch import Batch
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.faults import archived_error
+from refold.streams.snapshots.apart.sealer import ApartSealer
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.touched import STATES_BYTES, Touched
 from refold.streams.table import keys
@@ -92,7 +92,7 @@ class Owner:
             self._filler.begin()
         self._settle()
         store = FileSnapshotStore(self._database, self._partitions)
-        sealer = Sealer(store, log.log_id, self._partitions)
+        sealer = ApartSealer(store, log.log_id, self._partitions)
         self._snapshotter = Snapshotter(store, sealer, self._views, lambda: range(self._partitions), self._clock_ms)
 
     def recover(self, log: LogPort, *, wait: bool) -> dict[str, object]:

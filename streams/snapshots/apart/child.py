@@ -1,0 +1,174 @@
+"""The process that seals epochs for another one (talk.py says what the two tell each other).
+
+1. The number of its socket is its argument. Signals to end are the other's to answer; when the socket ends, the other
+   is done or gone: end at once, whatever is under way.
+2. Seal each epoch as it would be sealed there (seal.py), over a store and a view that ask the other for everything.
+   What is appended goes over in parts, before anything else is asked.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from multiprocessing.connection import Connection
+from typing import Any
+
+from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.snapshots.apart.talk import DONE, FAILED, PART_BYTES, Answer, Asked, Elsewhere
+from refold.streams.snapshots.chunk import Group, Member
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.store import EpochWriter
+from refold.streams.snapshots.table import Standing, TableView
+
+
+class _Raised(Exception):
+    """The other process answered with an error."""
+
+    def __init__(self, elsewhere: Elsewhere) -> None:
+        super().__init__(elsewhere.text)
+        self.elsewhere = elsewhere
+
+
+class _RaisedStorage(_Raised, StorageError):
+    """With one that sealing may answer itself."""
+
+
+class _RaisedDamage(_Raised, CorruptionError):
+    """With one that says that stored bytes are damaged."""
+
+
+class _Asking:
+    """Asks the other process."""
+
+    def __init__(self, other: Connection) -> None:
+        self._other = other
+        self._numbers = count()
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """What it answers."""
+        self._other.send((name, arguments))
+        answer: Answer = self._other.recv()
+        is_given, found = answer
+        if is_given:
+            return found
+        raised = _RaisedDamage if found.is_damage else _RaisedStorage if found.is_storage else _Raised
+        raise raised(found)
+
+    def rows(self, name: str, *arguments: Any) -> Iterator[Any]:
+        """The rows it answers with, part by part."""
+        number = next(self._numbers)
+        part, was_last = self.ask("rows", number, name, arguments)
+        try:
+            yield from part
+            while not was_last:
+                part, was_last = self.ask("more", number)
+                yield from part
+        finally:
+            if not was_last:
+                self.ask("leave", number)
+
+
+class _Store(EpochWriter):
+    """The other's store, as far as sealing goes."""
+
+    def __init__(self, asking: _Asking) -> None:
+        self._asking = asking
+        self._partition = -1
+        self._appended: list[bytes] = []
+        self._appended_bytes = 0
+        self._end = 0
+
+    def take(self, partition: int) -> None:
+        self._asking.ask("take", partition)
+        self._partition, self._end = partition, self._asking.ask("end", partition)
+
+    def epochs(self, partition: int) -> Sequence[Epoch]:
+        found: Sequence[Epoch] = self._asking.ask("epochs", partition)
+        return found
+
+    def manifest_bytes(self, epoch: Epoch) -> bytes | None:
+        found: bytes | None = self._asking.ask("manifest_bytes", epoch)
+        return found
+
+    def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        self._send()
+        return self._asking.rows("records", partition, start, end)
+
+    def end(self, partition: int) -> int:
+        return self._end
+
+    def append(self, partition: int, data: bytes) -> None:
+        self._appended.append(data)
+        self._appended_bytes += len(data)
+        self._end += 1
+        if self._appended_bytes >= PART_BYTES:
+            self._send()
+
+    def _send(self) -> None:
+        if self._appended:
+            appended, self._appended, self._appended_bytes = self._appended, [], 0
+            self._asking.ask("append", self._partition, appended)
+
+    def abandon(self, partition: int) -> None:
+        self._appended, self._appended_bytes = [], 0
+        self._asking.ask("abandon", partition)
+
+    def seal(self, epoch: Epoch, data: bytes) -> None:
+        self._send()
+        self._asking.ask("seal", epoch, data)
+
+
+class _View(TableView):
+    """The other's view of a table."""
+
+    def __init__(self, asking: _Asking, standing: Standing) -> None:
+        self._asking = asking
+        self.standing = standing
+
+    def members(self, place: int) -> list[Member]:
+        found: list[Member] = self._asking.ask("members", place)
+        return found
+
+    def groups(self) -> Iterator[Group]:
+        return self._asking.rows("groups")
+
+    def at(self, places: Sequence[int]) -> Iterator[Group]:
+        return self._asking.rows("at", places)
+
+    def touched(self, start: int) -> Mapping[str, bytes]:
+        found: Mapping[str, bytes] = self._asking.ask("touched", start)
+        return found
+
+
+def main() -> None:
+    """Serve until the socket ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    with Connection(int(sys.argv[1])) as other, suppress(EOFError, ConnectionError):
+        log_id, partitions = other.recv()
+        asking = _Asking(other)
+        sealer = Sealer(_Store(asking), log_id, partitions, from_ranges=True)
+        while True:
+            other.send(_sealed(sealer, _View(asking, other.recv())))
+
+
+def _sealed(sealer: Sealer, view: TableView) -> Asked:
+    try:
+        sealer.seal(view)
+    except (EOFError, ConnectionError):
+        raise
+    except _Raised as raised:
+        return FAILED, (raised.elsewhere,)
+    except Exception as error:  # whatever it is: the other process seals instead
+        text = "".join(traceback.format_exception_only(error)).strip()
+        return FAILED, (Elsewhere(0, text),)
+    return DONE, ()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""What a process that seals epochs (child.py) and the one that it seals them for (sealer.py) tell each other.
+
+Pickled, over a pair of sockets; both run the same code, for the same user.
+1. The child hears (log id, partitions).
+2. For each epoch it hears the `Standing` of a view. Until it is done it asks: (name, arguments) of what the store or
+   the view has. The answer is (True, what that gives), or (False, an `Elsewhere`) for what it raises.
+3. What has many rows is begun by ("rows", (number, name, arguments)) with a number of the child's, and gone on with by
+   ("more", (number,)); the answer to both is (rows, whether they were the last). ("leave", (number,)) when no more are
+   wanted.
+4. At the end it says (DONE, ()), or (FAILED, (an `Elsewhere`,)): the one that it was answered with, or with number 0
+   one of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+DONE, FAILED = "done", "failed"
+PART_BYTES = 1 << 20
+"""About so much goes at once, of rows asked for and of records appended."""
+
+Asked: TypeAlias = tuple[str, tuple[Any, ...]]
+Answer: TypeAlias = tuple[bool, Any]
+
+
+class Elsewhere(NamedTuple):
+    """An error of the other process. is_storage: a StorageError; is_damage: a CorruptionError, which is one too."""
+
+    number: int
+    text: str
+    is_storage: bool = False
+    is_damage: bool = False

@@ -1,0 +1,334 @@
+"""Sealing in a process of its own: the same bytes as without one, whatever becomes of the process or of its owner."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from refold.avro.errors import CorruptionError, StorageError
+from refold.reducers.cells import Cell
+from refold.streams import interpreter
+from refold.streams.snapshots.apart import sealer as module
+from refold.streams.snapshots.apart.sealer import ApartSealer
+from refold.streams.snapshots.chunk import Group
+from refold.streams.snapshots.cold import Closing
+from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.snapshots.table import TableView
+from refold_tests.child import children
+from refold_tests.processes import is_gone
+from refold_tests.sealing import MemoryStore, Table, View
+from refold_tests.world import LOG_ID
+
+SAID = "beside the fold from now on"
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small the table, and with one core too."""
+    monkeypatch.setattr(module, "ENTITIES_MIN", 0)
+    monkeypatch.setattr(interpreter, "cores", lambda: 2)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def apart(store: MemoryStore) -> Iterator[ApartSealer]:
+    found = ApartSealer(store, LOG_ID, 1)
+    yield found
+    found.close()
+
+
+def pid_of(sealer: ApartSealer) -> int:
+    assert sealer._child is not None
+    return sealer._child._process.pid
+
+
+def changed(table: Table, times: int, closing_chance: float = 0.5) -> View:
+    for _ in range(times):
+        table.change(closing_chance)
+    return table.view()
+
+
+def assert_sealed(store: MemoryStore, view: View) -> None:
+    layers = read_epoch(store, store.manifest(view.standing.epoch), 1, ChunkStore())
+    assert dict(layers.rows()) == view.packed
+
+
+@pytest.mark.parametrize(("names", "closing_chance"), [(40, 0.0), (4_000, 0.5)])
+def test_it_writes_what_would_be_written_here(
+    seed: int,
+    names: int,
+    closing_chance: float,
+    store: MemoryStore,
+    apart: ApartSealer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bases, deltas, cold spans and what grows together of them, in parts small and large."""
+    monkeypatch.setattr(module, "PART_BYTES", 10_000)
+    rng = random.Random(seed)
+    table, beside = Table(rng, names), MemoryStore()
+    here = Sealer(beside, LOG_ID, 1)
+    bases = colds = 0
+    for _ in range(12):
+        view = changed(table, rng.choice((0, 1, names // 2, 2 * names)), closing_chance)
+        manifest = apart.seal(view)
+        assert manifest == here.seal(view)
+        assert store.held == beside.held
+        assert store.manifests == beside.manifests
+        assert_sealed(store, view)
+        bases += manifest.is_base
+        colds = max(colds, len(manifest.cold))
+    assert apart._child is not None
+    assert bases > 1
+    assert (colds > 0) == (closing_chance > 0)
+
+
+@pytest.mark.faults
+def test_a_process_that_is_killed_is_done_without(
+    seed: int, store: MemoryStore, apart: ApartSealer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At any moment of an epoch: it is sealed all the same, and said once."""
+    rng = random.Random(seed)
+    table = Table(rng, 2_000)
+    apart.seal(changed(table, 4_000))
+    pid = pid_of(apart)
+    killing = threading.Timer(rng.random() * 0.2, os.kill, (pid, signal.SIGKILL))
+    killing.start()
+    while not caplog.records:
+        view = changed(table, 500)
+        apart.seal(view)
+        assert_sealed(store, view)
+    assert is_gone(pid)
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert SAID in record.message
+    assert "ended by signal 9" in record.message
+    for _ in range(3):
+        view = changed(table, 500)
+        apart.seal(view)
+        assert_sealed(store, view)
+    assert len(caplog.records) == 1
+
+
+class Failing(MemoryStore):
+    """Refuses to append while it has an error."""
+
+    error: Exception | None = None
+
+    def append(self, partition: int, data: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+        super().append(partition, data)
+
+
+@pytest.mark.parametrize("error", [StorageError("the disk is full"), CorruptionError("a bit"), ValueError("a defect")])
+def test_what_the_store_raises_is_raised_here(seed: int, error: Exception) -> None:
+    """The very same, and the process goes on with the next epoch."""
+    store, table = Failing(), Table(random.Random(seed), 100)
+    sealer = ApartSealer(store, LOG_ID, 1)
+    sealer.seal(changed(table, 200))
+    pid = pid_of(sealer)
+    view = changed(table, 20)
+    store.error = error
+    with pytest.raises(type(error)) as raised:
+        sealer.seal(view)
+    assert raised.value is error
+    store.error = None
+    sealer.seal(view)
+    assert_sealed(store, view)
+    assert pid_of(sealer) == pid
+    sealer.close()
+
+
+class Broken(View):
+    """Fails in the middle of its groups."""
+
+    def __init__(self, view: View, error: Exception) -> None:
+        super().__init__(view.standing, view.packed, view._touched)
+        self._error = error
+
+    def groups(self) -> Iterator[Group]:
+        for number, group in enumerate(super().groups()):
+            if number == 20:
+                raise self._error
+            yield group
+
+
+def test_what_the_view_raises_is_raised_here(
+    seed: int, store: MemoryStore, apart: ApartSealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PART_BYTES", 100)
+    view = changed(Table(random.Random(seed), 100), 200)
+    error = StorageError("the table was closed")
+    with pytest.raises(StorageError) as raised:
+        apart.seal(Broken(view, error))
+    assert raised.value is error
+    assert not store.manifests
+    apart.seal(view)
+    assert_sealed(store, view)
+
+
+def test_a_damaged_range_is_answered_with_a_base_of_the_table(
+    seed: int, store: MemoryStore, apart: ApartSealer
+) -> None:
+    table = Table(random.Random(seed), 200)
+    [span] = apart.seal(changed(table, 400, 0.0)).ranges
+    del store.held[span.start]
+    views = [changed(table, 100, 0.0) for _ in range(6)]
+    last = [apart.seal(view) for view in views][-1]
+    assert span not in last.ranges
+    assert_sealed(store, views[-1])
+
+
+def test_a_manifest_that_is_damaged_is_not_rested_on(seed: int, store: MemoryStore, apart: ApartSealer) -> None:
+    table = Table(random.Random(seed), 50)
+    first = apart.seal(changed(table, 100))
+    store.manifests[first.epoch] = store.manifests[first.epoch][:-1]
+    view = changed(table, 3)
+    assert apart.seal(view).is_base
+    assert_sealed(store, view)
+
+
+def test_types_that_cannot_go_to_another_process_are_sealed_here(
+    seed: int, store: MemoryStore, apart: ApartSealer, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Own(type(Table(random.Random(0), 1).view().standing.closing["run"].reducer)):  # type: ignore[misc]
+        """A reducer of a class that only this function has."""
+
+        def present(self, cell: Cell) -> bool:
+            return bool(super().present(cell))
+
+    view = changed(Table(random.Random(seed), 50), 100)
+    object.__setattr__(view.standing, "closing", {"run": Closing("ended_at", Own("ended_at"))})
+    apart.seal(view)
+    assert_sealed(store, view)
+    assert [SAID in record.message for record in caplog.records] == [True]
+
+
+def test_a_machine_without_an_interpreter_to_start_seals_here(
+    seed: int, store: MemoryStore, apart: ApartSealer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    view = changed(Table(random.Random(seed), 50), 100)
+    apart.seal(view)
+    assert_sealed(store, view)
+    assert "/nowhere/python" in caplog.text
+
+
+def test_one_core_or_a_small_table_starts_no_process(
+    seed: int, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(random.Random(seed), 50)
+    monkeypatch.setattr(module, "ENTITIES_MIN", 51)
+    several = ApartSealer(store, LOG_ID, 2)
+    several.seal(changed(table, 500))
+    assert several._child is None
+    other = Table(random.Random(seed), 50, 1, 2)
+    several.seal(changed(other, 500))
+    assert several._child is not None, "the tables count together"
+    several.close()
+    monkeypatch.setattr(interpreter, "cores", lambda: 1)
+    alone = ApartSealer(store, LOG_ID, 1)
+    alone.seal(changed(table, 500))
+    assert alone._child is None
+
+
+class Stuck(TableView):
+    """Waits in the middle of its groups."""
+
+    def __init__(self, view: View) -> None:
+        self.standing = view.standing
+        self._view = view
+        self.is_reached = threading.Event()
+
+    def members(self, place: int) -> list[tuple[bytes, bytes]]:
+        return self._view.members(place)
+
+    def touched(self, start: int) -> dict[str, bytes]:
+        return dict(self._view.touched(start))
+
+    def groups(self) -> Iterator[Group]:
+        yield from self._view.groups()
+        self.is_reached.set()
+        time.sleep(0.5)
+
+
+def test_stopping_ends_an_epoch_that_is_being_sealed(seed: int, store: MemoryStore, apart: ApartSealer) -> None:
+    view = Stuck(changed(Table(random.Random(seed), 50), 100))
+    raised: list[BaseException] = []
+
+    def seal() -> None:
+        try:
+            apart.seal(view)
+        except StorageError as error:
+            raised.append(error)
+
+    sealing = threading.Thread(target=seal)
+    sealing.start()
+    assert view.is_reached.wait(30)
+    pid = pid_of(apart)
+    apart.stop()
+    sealing.join(30)
+    assert [str(error) for error in raised] == ["the log is being closed"]
+    assert is_gone(pid)
+    assert not store.manifests
+
+
+OWNER = """
+import random, sys, time
+from refold.streams import interpreter
+from refold.streams.snapshots.apart import sealer as module
+from refold_tests.sealing import MemoryStore, Table
+from refold_tests.world import LOG_ID
+
+module.ENTITIES_MIN, interpreter.cores = 0, lambda: 2
+sealer, table = module.ApartSealer(MemoryStore(), LOG_ID, 1), Table(random.Random(1), 2_000)
+while True:
+    for _ in range(500):
+        table.change(0.5)
+    sealer.seal(table.view())
+    print(sealer._child._process.pid, flush=True)
+"""
+
+
+@pytest.mark.faults
+def test_it_ends_with_its_owner(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at a random moment; the process leaves nothing behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    rng = random.Random(seed)
+    with children() as start:
+        owner = start(OWNER)
+        pid = int(owner.line())
+        time.sleep(rng.random() * 0.3)
+        owner.kill()
+    deadline = time.monotonic() + 30
+    while not is_gone(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_signals_to_end_are_its_owners(seed: int, store: MemoryStore, apart: ApartSealer) -> None:
+    """Who presses Ctrl-C, or ends a service, sends them to the processes of both."""
+    table = Table(random.Random(seed), 50)
+    apart.seal(changed(table, 100))
+    pid = pid_of(apart)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(pid, number)
+    view = changed(table, 10)
+    apart.seal(view)
+    assert_sealed(store, view)
+    assert pid_of(apart) == pid
