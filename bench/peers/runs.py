@@ -130,19 +130,33 @@ def _measured(process: Supervised, committed: Callable[[], int], total: int, war
 
 
 def peak_mb(pid: int | None) -> float | None:
-    """The most memory that was ever resident; None where the system does not tell."""
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():
-        return None
-    found = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
-    return int(found[0].split()[1]) / 1024 if found else None
+    """The most memory that was ever resident, of a process and of those that it started, each by itself; None where
+    the system does not tell.
+    """
+    statuses = [Path(f"/proc/{each}/status") for each in _tree(pid)]
+    lines = [line for status in statuses for line in _read(status).splitlines() if line.startswith("VmHWM:")]
+    return sum(int(line.split()[1]) for line in lines) / 1024 if lines else None
 
 
 def _cpu_s(pid: int | None) -> float:
-    """The CPU time that all threads of a process took; 0 where the system does not tell."""
-    stat = Path(f"/proc/{pid}/stat")
-    if not stat.exists():
-        return 0.0
+    """The CPU time that all threads of a process took, and of those that it started; 0 where the system does not tell."""
     # Behind the name, which may hold anything, utime and stime are the 12th and 13th.
-    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    stats = [_read(Path(f"/proc/{each}/stat")).rpartition(")")[2].split()[11:13] for each in _tree(pid)]
+    return sum(int(ticks) for found in stats for ticks in found) / os.sysconf("SC_CLK_TCK")
+
+
+def _tree(pid: int | str | None) -> Iterator[int | str]:
+    """A process and those it started, and they, that still run."""
+    if pid is not None:
+        yield pid
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for each in _read(children).split():
+                yield from _tree(each)
+
+
+def _read(path: Path) -> str:
+    """A file of the system's about a process, which may end meanwhile."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

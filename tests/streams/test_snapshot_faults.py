@@ -41,11 +41,13 @@ import random, sys, time
 from pathlib import Path
 from refold.avro.ids import identify
 from refold.streams.snapshots import seal, snapshotter
+from refold.streams.snapshots.apart import sealer
 from refold_tests.opening import open_log
 from refold_tests.past import TYPES, mixed_history
 
 path, seed, length, wait_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 snapshotter.EPOCH_RECORDS, snapshotter.SHARE_MAX, seal.CHANGED_MIN = 5, float("inf"), int(sys.argv[5])
+sealer.ENTITIES_MIN = random.Random(seed).choice((0, 1 << 60))  # by a process of its own, or by the thread
 log = open_log(path)
 done = sum(log.port.ends().values())
 print("open", done, flush=True)

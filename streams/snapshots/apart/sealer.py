@@ -226,7 +226,7 @@ class _Child:
     def _tell(self, told: object) -> None:
         try:
             self._socket.send(told)
-        except BrokenPipeError:  # that it is gone is heard soon enough
+        except ConnectionError:  # that it is gone is heard soon enough
             pass
         except (pickle.PicklingError, TypeError, AttributeError, OSError) as error:
             raise _Failed(f"it cannot be told {type(told).__name__}: {error}") from error
