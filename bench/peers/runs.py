@@ -139,7 +139,7 @@ def peak_mb(pid: int | None) -> float | None:
 
 
 def _cpu_s(pid: int | None) -> float:
-    """The CPU time that all threads of a process took, and of those that it started; 0 where the system does not tell."""
+    """The CPU time of all threads of a process and of those that it started; 0 where the system does not tell."""
     # Behind the name, which may hold anything, utime and stime are the 12th and 13th.
     stats = [_read(Path(f"/proc/{each}/stat")).rpartition(")")[2].split()[11:13] for each in _tree(pid)]
     return sum(int(ticks) for found in stats for ticks in found) / os.sysconf("SC_CLK_TCK")
