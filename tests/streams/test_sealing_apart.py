@@ -16,6 +16,7 @@ import pytest
 from refold.avro.errors import CorruptionError, StorageError
 from refold.reducers.cells import Cell
 from refold.streams import interpreter
+from refold.streams.snapshots.apart import desk
 from refold.streams.snapshots.apart import sealer as module
 from refold.streams.snapshots.apart.sealer import ApartSealer
 from refold.streams.snapshots.chunk import Group
@@ -77,7 +78,7 @@ def test_it_writes_what_would_be_written_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bases, deltas, cold spans and what grows together of them, in parts small and large."""
-    monkeypatch.setattr(module, "PART_BYTES", 10_000)
+    monkeypatch.setattr(desk, "PART_BYTES", 10_000)
     rng = random.Random(seed)
     table, beside = Table(rng, names), MemoryStore()
     here = Sealer(beside, LOG_ID, 1)
@@ -170,7 +171,7 @@ class Broken(View):
 def test_what_the_view_raises_is_raised_here(
     seed: int, store: MemoryStore, apart: ApartSealer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PART_BYTES", 100)
+    monkeypatch.setattr(desk, "PART_BYTES", 100)
     view = changed(Table(random.Random(seed), 100), 200)
     error = StorageError("the table was closed")
     with pytest.raises(StorageError) as raised:
@@ -290,6 +291,7 @@ def test_stopping_ends_an_epoch_that_is_being_sealed(seed: int, store: MemorySto
 OWNER = """
 import random, sys, time
 from refold.streams import interpreter
+from refold.streams.snapshots.apart import desk
 from refold.streams.snapshots.apart import sealer as module
 from refold_tests.sealing import MemoryStore, Table
 from refold_tests.world import LOG_ID

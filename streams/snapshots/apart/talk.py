@@ -30,3 +30,7 @@ class Elsewhere(NamedTuple):
     text: str
     is_storage: bool = False
     is_damage: bool = False
+
+
+class Failed(Exception):
+    """The process that seals cannot; the message says why."""

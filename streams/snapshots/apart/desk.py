@@ -1,0 +1,90 @@
+"""What the process that seals may ask for while it seals one epoch: of the store, and of the view of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.snapshots.apart.talk import PART_BYTES, Answer, Elsewhere, Failed
+from refold.streams.snapshots.store import EpochWriter
+from refold.streams.snapshots.table import TableView
+
+
+class Desk:
+    """Answers what the process asks while it seals one view."""
+
+    def __init__(self, store: EpochWriter, view: TableView) -> None:
+        self.standing = view.standing
+        self._store = store
+        self._rows: dict[int, Iterator[Any]] = {}
+        self._raised: dict[int, Exception] = {}
+        self._numbers = count(1)
+        self._begun: dict[str, Callable[..., Iterator[Any]]] = {
+            "records": store.records, "groups": view.groups, "at": view.at,
+        }  # fmt: skip
+        self._calls: dict[str, Callable[..., Any]] = {
+            "take": store.take,
+            "end": store.end,
+            "epochs": lambda partition: list(store.epochs(partition)),
+            "manifest_bytes": store.manifest_bytes,
+            "append": self._append,
+            "abandon": store.abandon,
+            "seal": store.seal,
+            "members": view.members,
+            "touched": lambda start: dict(view.touched(start)),
+            "rows": self._begin,
+            "more": self._more,
+            "leave": self._leave,
+        }
+
+    def answer(self, name: str, arguments: Sequence[Any]) -> Answer:
+        """What a call gives or raises."""
+        try:
+            return True, self._calls[name](*arguments)
+        except Exception as error:  # to be raised here again, if the process gives up for it
+            number = next(self._numbers)
+            self._raised[number] = error
+            is_storage, is_damage = isinstance(error, StorageError), isinstance(error, CorruptionError)
+            return False, Elsewhere(number, str(error), is_storage, is_damage)
+
+    def close(self) -> None:
+        """Let go of the view and of what was read of it."""
+        self._rows.clear()
+        self._raised.clear()
+
+    def raised(self, elsewhere: Elsewhere) -> Exception:
+        """The error that the process gave up for."""
+        if elsewhere.number:
+            return self._raised[elsewhere.number]
+        kind = CorruptionError if elsewhere.is_damage else StorageError if elsewhere.is_storage else Failed
+        return kind(elsewhere.text)
+
+    def _append(self, partition: int, records: Sequence[bytes]) -> None:
+        for data in records:
+            self._store.append(partition, data)
+
+    def _begin(self, number: int, name: str, arguments: Sequence[Any]) -> tuple[list[Any], bool]:
+        self._rows[number] = iter(self._begun[name](*arguments))
+        return self._more(number)
+
+    def _more(self, number: int) -> tuple[list[Any], bool]:
+        part: list[Any] = []
+        size = 0
+        for row in self._rows[number]:
+            part.append(row)
+            size += _size(row)
+            if size >= PART_BYTES:
+                return part, False
+        del self._rows[number]
+        return part, True
+
+    def _leave(self, number: int) -> None:
+        del self._rows[number]
+
+
+def _size(row: tuple[int, bytes | list[tuple[bytes, bytes]]]) -> int:
+    """The bytes of a record, or of the entities of a group."""
+    found = row[1]
+    return len(found) if isinstance(found, bytes) else sum([len(body) for _, body in found])

@@ -1,0 +1,70 @@
+"""The process that seals (child.py), as the one that it seals for has it at hand."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+from multiprocessing.connection import Pipe
+
+from refold.streams import interpreter
+from refold.streams.snapshots.apart.desk import Desk
+from refold.streams.snapshots.apart.talk import DONE, FAILED, Asked, Failed
+
+_ENDING_S = 10.0
+_MODULE = "refold.streams.snapshots.apart.child"
+
+
+class SealingProcess:
+    """Started when this is made; ended by `end`."""
+
+    def __init__(self, log_id: bytes, partitions: int) -> None:
+        self._socket, other = Pipe()
+        with other:
+            self._process = subprocess.Popen(
+                interpreter.command(_MODULE, str(other.fileno())),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+                env=interpreter.environment(),
+            )
+        self._tell((log_id, partitions))
+
+    def seal(self, desk: Desk) -> Exception | None:
+        """Have an epoch sealed; returns the error it was given up for. Raises Failed where the process ended."""
+        self._tell(desk.standing)
+        while True:
+            try:
+                asked: Asked = self._socket.recv()
+            except (EOFError, OSError) as error:
+                raise Failed(self._why_it_ended()) from error
+            name, arguments = asked
+            if name == DONE:
+                return None
+            if name == FAILED:
+                return desk.raised(*arguments)
+            self._tell(desk.answer(name, arguments))
+
+    def _tell(self, told: object) -> None:
+        try:
+            self._socket.send(told)
+        except ConnectionError:  # that it is gone is heard soon enough
+            pass
+        except (pickle.PicklingError, TypeError, AttributeError, OSError) as error:
+            raise Failed(f"it cannot be told {type(told).__name__}: {error}") from error
+
+    def _why_it_ended(self) -> str:
+        try:
+            status = self._process.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            return "it stopped answering"
+        return f"it was ended by signal {-status}" if status < 0 else f"it ended with status {status}"
+
+    def kill(self) -> None:
+        """End it, without waiting. Once more is nothing."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """End it, and wait until it is gone."""
+        self.kill()
+        self._process.wait()
+        self._socket.close()
