@@ -1,5 +1,5 @@
-"""Interpreters of their own for what Python would otherwise compute one at a time: nothing is forked, and no module of
-the caller's is run again.
+"""Interpreters of their own for what Python would otherwise compute one at a time: nothing is forked, and the caller's
+main module is not run again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def cores() -> int:
 
 
 def is_there() -> bool:
-    """Whether an interpreter can be started: where Python is embedded in another program it may not be known."""
-    return bool(sys.executable)
+    """Whether an interpreter can be started: where Python is part of another program there may be none by itself."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def command(module: str, *arguments: str) -> Sequence[str]:

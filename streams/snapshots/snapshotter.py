@@ -116,7 +116,8 @@ class Snapshotter:
         """End the thread; what it was writing is left without a manifest, for garbage to take."""
         self.stop_soon()
         self._thread.join()
-        self._sealer.close()
+        with self._one_at_a_time:  # whoever seals in a thread of his own
+            self._sealer.close()
 
     def stop_soon(self) -> None:
         """Let the thread end, without waiting for it."""

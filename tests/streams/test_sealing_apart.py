@@ -8,19 +8,22 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from refold.avro.errors import CorruptionError, StorageError
-from refold.reducers.cells import Cell
+from refold.reducers.arithmetic import Count
 from refold.streams import interpreter
 from refold.streams.snapshots.apart import desk
 from refold.streams.snapshots.apart import sealer as module
 from refold.streams.snapshots.apart.sealer import ApartSealer
 from refold.streams.snapshots.chunk import Group
 from refold.streams.snapshots.cold import Closing
+from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.spill import ChunkStore
@@ -30,6 +33,7 @@ from refold_tests.processes import is_gone
 from refold_tests.sealing import MemoryStore, Table, View
 from refold_tests.world import LOG_ID
 
+Over = Callable[..., ApartSealer]
 SAID = "beside the fold from now on"
 
 
@@ -46,10 +50,21 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def apart(store: MemoryStore) -> Iterator[ApartSealer]:
-    found = ApartSealer(store, LOG_ID, 1)
-    yield found
-    found.close()
+def over() -> Iterator[Over]:
+    """Makes sealers over stores."""
+    with ExitStack() as ending:
+
+        def made(store: MemoryStore, partitions: int = 1) -> ApartSealer:
+            found = ApartSealer(store, LOG_ID, partitions)
+            ending.callback(found.close)
+            return found
+
+        yield made
+
+
+@pytest.fixture
+def apart(store: MemoryStore, over: Over) -> ApartSealer:
+    return over(store)
 
 
 def pid_of(sealer: ApartSealer) -> int:
@@ -125,21 +140,29 @@ def test_a_process_that_is_killed_is_done_without(
 
 
 class Failing(MemoryStore):
-    """Refuses to append while it has an error."""
+    """Refuses to append while it has an error, or the one record that is `fatal` more away."""
 
     error: Exception | None = None
+    fatal = -1
+    abandoned = 0
 
     def append(self, partition: int, data: bytes) -> None:
+        self.fatal -= 1
         if self.error is not None:
             raise self.error
+        if self.fatal == 0:
+            raise StorageError("this one, once")
         super().append(partition, data)
+
+    def abandon(self, partition: int) -> None:
+        self.abandoned += 1
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), CorruptionError("a bit"), ValueError("a defect")])
-def test_what_the_store_raises_is_raised_here(seed: int, error: Exception) -> None:
+def test_what_the_store_raises_is_raised_here(seed: int, over: Over, error: Exception) -> None:
     """The very same, and the process goes on with the next epoch."""
     store, table = Failing(), Table(random.Random(seed), 100)
-    sealer = ApartSealer(store, LOG_ID, 1)
+    sealer = over(store)
     sealer.seal(changed(table, 200))
     pid = pid_of(sealer)
     view = changed(table, 20)
@@ -151,7 +174,53 @@ def test_what_the_store_raises_is_raised_here(seed: int, error: Exception) -> No
     sealer.seal(view)
     assert_sealed(store, view)
     assert pid_of(sealer) == pid
-    sealer.close()
+
+
+def test_a_base_that_could_not_be_written_once_is_written_again_where_it_stands(seed: int, over: Over) -> None:
+    """What was appended of it before stays where it is, and is nobody's."""
+    store, table = Failing(), Table(random.Random(seed), 7_000)
+    sealer = over(store)
+    assert [sealer.seal(changed(table, 15_000, 0.0)).is_base for _ in range(2)] == [True, False]
+    store.fatal = 5
+    view = changed(table, 15_000, 0.0)
+    assert sealer.seal(view).is_base
+    assert store.fatal < 0
+    assert_sealed(store, view)
+
+
+class Interrupting(MemoryStore):
+    """Ctrl-C comes while it is asked for its epochs."""
+
+    is_interrupted = False
+    abandoned = 0
+
+    def epochs(self, partition: int) -> Sequence[Epoch]:
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        return super().epochs(partition)
+
+    def abandon(self, partition: int) -> None:
+        self.abandoned += 1
+
+
+def test_an_interrupt_abandons_the_epoch_and_the_next_is_sealed_apart(
+    seed: int, over: Over, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, table = Interrupting(), Table(random.Random(seed), 50)
+    sealer = over(store)
+    sealer.seal(changed(table, 100))
+    pid = pid_of(sealer)
+    view = changed(table, 10)
+    store.is_interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        sealer.seal(view)
+    assert is_gone(pid)
+    assert store.abandoned == 1
+    store.is_interrupted = False
+    sealer.seal(view)
+    assert_sealed(store, view)
+    assert pid_of(sealer) != pid
+    assert caplog.text == ""
 
 
 class Broken(View):
@@ -206,17 +275,52 @@ def test_a_manifest_that_is_damaged_is_not_rested_on(seed: int, store: MemorySto
 def test_types_that_cannot_go_to_another_process_are_sealed_here(
     seed: int, store: MemoryStore, apart: ApartSealer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Own(type(Table(random.Random(0), 1).view().standing.closing["run"].reducer)):  # type: ignore[misc]
+    class Own(Count):
         """A reducer of a class that only this function has."""
-
-        def present(self, cell: Cell) -> bool:
-            return bool(super().present(cell))
 
     view = changed(Table(random.Random(seed), 50), 100)
     object.__setattr__(view.standing, "closing", {"run": Closing("ended_at", Own("ended_at"))})
     apart.seal(view)
     assert_sealed(store, view)
     assert [SAID in record.message for record in caplog.records] == [True]
+
+
+class Unreadable(Count):
+    """A reducer that another process cannot be told of: it is made of what raises there."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def test_types_that_another_process_cannot_read_are_sealed_here(
+    seed: int, over: Over, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Failing()
+    sealer = over(store)
+    view = changed(Table(random.Random(seed), 50), 100)
+    object.__setattr__(view.standing, "closing", {"run": Closing("ended_at", Unreadable("ended_at"))})
+    sealer.seal(view)
+    assert_sealed(store, view)
+    assert store.abandoned == 1, "what the process wrote of the epoch"
+    [record] = caplog.records
+    assert "no number" in record.message
+
+
+def test_damage_that_the_process_finds_is_no_failure_of_it(seed: int, store: MemoryStore, apart: ApartSealer) -> None:
+    """An entity that cannot be read, so nobody knows whether it is closed."""
+    table = Table(random.Random(seed), 50)
+    apart.seal(changed(table, 100))
+    pid = pid_of(apart)
+    table.types["run"] = b"n" * 32  # so a base of the whole table is due
+    view = changed(table, 100)
+    name = next(name for name in view.packed if name.startswith("run/"))
+    whole = view.packed[name]
+    spoiled = {**view.packed, name: whole[:-1]}
+    with pytest.raises(CorruptionError):
+        apart.seal(View(view.standing, spoiled, view._touched))
+    apart.seal(view)
+    assert_sealed(store, view)
+    assert pid_of(apart) == pid
 
 
 def test_a_machine_without_an_interpreter_to_start_seals_here(
@@ -230,19 +334,18 @@ def test_a_machine_without_an_interpreter_to_start_seals_here(
 
 
 def test_one_core_or_a_small_table_starts_no_process(
-    seed: int, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    seed: int, over: Over, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table(random.Random(seed), 50)
     monkeypatch.setattr(module, "ENTITIES_MIN", 51)
-    several = ApartSealer(store, LOG_ID, 2)
+    several = over(store, 2)
     several.seal(changed(table, 500))
     assert several._child is None
     other = Table(random.Random(seed), 50, 1, 2)
     several.seal(changed(other, 500))
     assert several._child is not None, "the tables count together"
-    several.close()
     monkeypatch.setattr(interpreter, "cores", lambda: 1)
-    alone = ApartSealer(store, LOG_ID, 1)
+    alone = over(store)
     alone.seal(changed(table, 500))
     assert alone._child is None
 

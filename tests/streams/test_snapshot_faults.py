@@ -17,10 +17,12 @@ import pytest
 from refold.avro.errors import StorageError
 from refold.avro.ids import identify
 from refold.reducers.entity import stored_hash
+from refold.streams import interpreter
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.rebuild.run import rebuild
 from refold.streams.snapshots import seal
+from refold.streams.snapshots.apart import sealer
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.spill import ChunkStore
@@ -33,6 +35,8 @@ pytestmark = pytest.mark.faults
 
 LENGTH = 400
 CHANGED_MIN = 4
+BY_THREAD, BY_PROCESS = 1 << 60, 0
+"""From how many entities on a process of its own seals."""
 
 # Goes on where the log ends with what the seed gives, epochs sealed in the background at every few records and at times
 # when asked for; says how many observations are durable, and after `sealed` which epochs are.
@@ -40,6 +44,7 @@ WRITER = """
 import random, sys, time
 from pathlib import Path
 from refold.avro.ids import identify
+from refold.streams import interpreter
 from refold.streams.snapshots import seal, snapshotter
 from refold.streams.snapshots.apart import sealer
 from refold_tests.opening import open_log
@@ -47,7 +52,7 @@ from refold_tests.past import TYPES, mixed_history
 
 path, seed, length, wait_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 snapshotter.EPOCH_RECORDS, snapshotter.SHARE_MAX, seal.CHANGED_MIN = 5, float("inf"), int(sys.argv[5])
-sealer.ENTITIES_MIN = random.Random(seed).choice((0, 1 << 60))  # by a process of its own, or by the thread
+sealer.ENTITIES_MIN, interpreter.cores = int(sys.argv[6]), lambda: 2
 log = open_log(path)
 done = sum(log.port.ends().values())
 print("open", done, flush=True)
@@ -122,7 +127,7 @@ def test_a_writer_killed_while_it_seals_leaves_whole_epochs_and_goes_on(
     heard = Heard()
     rounds = 0
     while not heard.closed:
-        writer = child(WRITER, tmp_path, seed, LENGTH, 0.0, CHANGED_MIN)
+        writer = child(WRITER, tmp_path, seed, LENGTH, 0.0, CHANGED_MIN, (BY_PROCESS, BY_THREAD)[rounds % 2])
         doomed = rounds < fault_rounds
         if doomed:
             for _ in range(rng.randrange(12)):
@@ -174,7 +179,7 @@ def test_a_reader_rebuilds_exactly_while_the_owner_seals(
     tmp_path: Path, child: Callable[..., Child], seed: int
 ) -> None:
     print(f"seed {seed}")
-    writer = child(WRITER, tmp_path, seed, LENGTH, 0.01, CHANGED_MIN)
+    writer = child(WRITER, tmp_path, seed, LENGTH, 0.01, CHANGED_MIN, BY_THREAD)
     while not (text := writer.line()).startswith("sealed"):
         assert text
     readers = [child(READER, tmp_path, seed + number) for number in range(2)]
@@ -193,10 +198,15 @@ def test_a_reader_rebuilds_exactly_while_the_owner_seals(
         assert max(int(line.split()[1]) for line in used if line.count(" ") == 1) > 2
 
 
-def test_a_log_that_is_closed_while_it_seals_closes(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("entities_min", [BY_THREAD, BY_PROCESS])
+def test_a_log_that_is_closed_while_it_seals_closes(
+    tmp_path: Path, seed: int, entities_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At any moment of the background thread; what it left is in nobody's way."""
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
+    monkeypatch.setattr(sealer, "ENTITIES_MIN", entities_min)
+    monkeypatch.setattr(interpreter, "cores", lambda: 2)
     monkeypatch.setattr(seal, "CHANGED_MIN", CHANGED_MIN)
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -1,7 +1,7 @@
 """The process that seals epochs for another one (talk.py says what the two tell each other).
 
 1. The number of its socket is its argument. Signals to end are the other's to answer; when the socket ends, the other
-   is done or gone: end at once, whatever is under way.
+   is done or gone: end at the next word to it.
 2. Seal each epoch as it would be sealed there (seal.py), over a store and a view that ask the other for everything.
    What is appended goes over in parts, before anything else is asked.
 """
@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from refold.avro.errors import CorruptionError, StorageError
-from refold.streams.snapshots.apart.talk import DONE, FAILED, PART_BYTES, Answer, Asked, Elsewhere
+from refold.streams.snapshots.apart.talk import DONE, FAILED, PART_BYTES, Answer, ErrorThere
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.seal import Sealer
@@ -29,9 +29,9 @@ from refold.streams.snapshots.table import Standing, TableView
 class _Raised(Exception):
     """The other process answered with an error."""
 
-    def __init__(self, elsewhere: Elsewhere) -> None:
-        super().__init__(elsewhere.text)
-        self.elsewhere = elsewhere
+    def __init__(self, error_there: ErrorThere) -> None:
+        super().__init__(error_there.text)
+        self.error_there = error_there
 
 
 class _RaisedStorage(_Raised, StorageError):
@@ -48,10 +48,12 @@ class _Asking:
     def __init__(self, other: Connection) -> None:
         self._other = other
         self._numbers = count()
+        self._left: list[int] = []
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """What it answers."""
-        self._other.send((name, arguments))
+        left, self._left = self._left, []
+        self._other.send((name, arguments, left))
         answer: Answer = self._other.recv()
         is_given, found = answer
         if is_given:
@@ -70,7 +72,7 @@ class _Asking:
                 yield from part
         finally:
             if not was_last:
-                self.ask("leave", number)
+                self._left.append(number)  # said with what is asked next: this may run at any time
 
 
 class _Store(EpochWriter):
@@ -112,7 +114,11 @@ class _Store(EpochWriter):
     def _send(self) -> None:
         if self._appended:
             appended, self._appended, self._appended_bytes = self._appended, [], 0
-            self._asking.ask("append", self._partition, appended)
+            try:
+                self._asking.ask("append", self._partition, appended)
+            except _Raised:  # maybe of a few of them
+                self._end = self._asking.ask("end", self._partition)
+                raise
 
     def abandon(self, partition: int) -> None:
         self._appended, self._appended_bytes = [], 0
@@ -154,19 +160,22 @@ def main() -> None:
         asking = _Asking(other)
         sealer = Sealer(_Store(asking), log_id, partitions, from_ranges=True)
         while True:
-            other.send(_sealed(sealer, _View(asking, other.recv())))
+            name, arguments = _sealed(sealer, asking, other)
+            other.send((name, arguments, []))
 
 
-def _sealed(sealer: Sealer, view: TableView) -> Asked:
+def _sealed(sealer: Sealer, asking: _Asking, other: Connection) -> tuple[str, tuple[Any, ...]]:
+    """Seal the epoch that is heard of next; what is to be said of it."""
     try:
-        sealer.seal(view)
+        sealer.seal(_View(asking, other.recv()))
     except (EOFError, ConnectionError):
         raise
     except _Raised as raised:
-        return FAILED, (raised.elsewhere,)
+        return FAILED, (raised.error_there,)
+    except StorageError as error:
+        return FAILED, (ErrorThere(0, str(error), is_storage=True, is_damage=isinstance(error, CorruptionError)),)
     except Exception as error:  # whatever it is: the other process seals instead
-        text = "".join(traceback.format_exception_only(error)).strip()
-        return FAILED, (Elsewhere(0, text),)
+        return FAILED, (ErrorThere(0, "".join(traceback.format_exception_only(error)).strip()),)
     return DONE, ()
 
 

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from refold.avro.errors import CorruptionError, StorageError
-from refold.streams.snapshots.apart.talk import PART_BYTES, Answer, Elsewhere, Failed
+from refold.streams.snapshots.apart.talk import PART_BYTES, Answer, ErrorThere, Failed
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
 
@@ -36,30 +36,31 @@ class Desk:
             "touched": lambda start: dict(view.touched(start)),
             "rows": self._begin,
             "more": self._more,
-            "leave": self._leave,
         }
 
-    def answer(self, name: str, arguments: Sequence[Any]) -> Answer:
-        """What a call gives or raises."""
+    def answer(self, name: str, arguments: Sequence[Any], left: Sequence[int]) -> Answer:
+        """What a call gives or raises. left: what no more rows are wanted of."""
+        for number in left:
+            self._rows.pop(number, None)
         try:
             return True, self._calls[name](*arguments)
         except Exception as error:  # to be raised here again, if the process gives up for it
             number = next(self._numbers)
             self._raised[number] = error
             is_storage, is_damage = isinstance(error, StorageError), isinstance(error, CorruptionError)
-            return False, Elsewhere(number, str(error), is_storage, is_damage)
+            return False, ErrorThere(number, str(error), is_storage, is_damage)
 
     def close(self) -> None:
         """Let go of the view and of what was read of it."""
-        self._rows.clear()
-        self._raised.clear()
+        for each in (self._rows, self._raised, self._begun, self._calls):
+            each.clear()
 
-    def raised(self, elsewhere: Elsewhere) -> Exception:
+    def raised(self, error_there: ErrorThere) -> Exception:
         """The error that the process gave up for."""
-        if elsewhere.number:
-            return self._raised[elsewhere.number]
-        kind = CorruptionError if elsewhere.is_damage else StorageError if elsewhere.is_storage else Failed
-        return kind(elsewhere.text)
+        if error_there.number:
+            return self._raised[error_there.number]
+        kind = CorruptionError if error_there.is_damage else StorageError if error_there.is_storage else Failed
+        return kind(error_there.text)
 
     def _append(self, partition: int, records: Sequence[bytes]) -> None:
         for data in records:
@@ -79,9 +80,6 @@ class Desk:
                 return part, False
         del self._rows[number]
         return part, True
-
-    def _leave(self, number: int) -> None:
-        del self._rows[number]
 
 
 def _size(row: tuple[int, bytes | list[tuple[bytes, bytes]]]) -> int:

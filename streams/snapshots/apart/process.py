@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 from multiprocessing.connection import Pipe
 
@@ -11,13 +10,16 @@ from refold.streams.snapshots.apart.desk import Desk
 from refold.streams.snapshots.apart.talk import DONE, FAILED, Asked, Failed
 
 _ENDING_S = 10.0
+# It says something for every piece that it reads or writes; hashing all of a large partition again takes seconds.
+_SILENT_S = 600.0
 _MODULE = "refold.streams.snapshots.apart.child"
 
 
 class SealingProcess:
-    """Started when this is made; ended by `end`."""
+    """Started when this is made; ended by `end`. is_idle: it waits for an epoch to seal."""
 
     def __init__(self, log_id: bytes, partitions: int) -> None:
+        self.is_idle = True
         self._socket, other = Pipe()
         with other:
             self._process = subprocess.Popen(
@@ -29,27 +31,36 @@ class SealingProcess:
             )
         self._tell((log_id, partitions))
 
-    def seal(self, desk: Desk) -> Exception | None:
-        """Have an epoch sealed; returns the error it was given up for. Raises Failed where the process ended."""
+    def seal(self, desk: Desk) -> None:
+        """Have an epoch sealed; raises what it was given up for, Failed where the process cannot."""
+        self.is_idle = False
         self._tell(desk.standing)
         while True:
-            try:
-                asked: Asked = self._socket.recv()
-            except (EOFError, OSError) as error:
-                raise Failed(self._why_it_ended()) from error
-            name, arguments = asked
-            if name == DONE:
-                return None
-            if name == FAILED:
-                return desk.raised(*arguments)
-            self._tell(desk.answer(name, arguments))
+            name, arguments, left = self._hear()
+            if name in {DONE, FAILED}:
+                break
+            self._tell(desk.answer(name, arguments, left))
+        if name == FAILED:
+            error = desk.raised(*arguments)
+            self.is_idle = not isinstance(error, Failed)
+            raise error
+        self.is_idle = True
+
+    def _hear(self) -> Asked:
+        try:
+            if not self._socket.poll(_SILENT_S):
+                raise Failed(f"it said nothing for {_SILENT_S:.0f} s")
+            asked: Asked = self._socket.recv()
+        except (EOFError, OSError) as error:
+            raise Failed(self._why_it_ended()) from error
+        return asked
 
     def _tell(self, told: object) -> None:
         try:
             self._socket.send(told)
         except ConnectionError:  # that it is gone is heard soon enough
             pass
-        except (pickle.PicklingError, TypeError, AttributeError, OSError) as error:
+        except Exception as error:  # whatever keeps a user's reducer here
             raise Failed(f"it cannot be told {type(told).__name__}: {error}") from error
 
     def _why_it_ended(self) -> str:

@@ -1,6 +1,6 @@
 """Sealing epochs in a process of its own, so that it takes nothing of the time in which this one folds.
 
-1. While tables are small, or this process has one core alone, seal here: starting another costs more.
+1. While tables are small, or this process may use one core alone, seal here: starting another costs more.
 2. Else start one (child.py), once. Tell it where the table stands, and answer what it asks of the view and the store
    until the epoch is sealed (talk.py): the log and the table have one owner, and that is this process.
 3. What the store or the view raises here is raised here again when the other gave up for it.
@@ -49,11 +49,9 @@ class ApartSealer:
             self._start()
         if self._child is not None:
             try:
-                self._sealed_by(self._child, table)
-                return self._store.manifest(table.standing.epoch)
+                return self._sealed_by(self._child, table)
             except Failed as failed:
-                self._end()
-                self._store.abandon(table.standing.epoch.partition)
+                self._may_start = False
                 if self._is_stopped:
                     raise StorageError("the log is being closed") from failed
                 self._say(failed)
@@ -61,17 +59,17 @@ class ApartSealer:
             self._here = Sealer(self._store, self._log_id, self._partitions)
         return self._here.seal(table)
 
-    def _sealed_by(self, child: SealingProcess, table: TableView) -> None:
+    def _sealed_by(self, child: SealingProcess, table: TableView) -> Manifest:
+        epoch = table.standing.epoch
         desk = Desk(self._store, table)
         try:
-            error = child.seal(desk)
-        except BaseException:  # the two are out of step
-            child.kill()
-            raise
+            child.seal(desk)
         finally:
             desk.close()
-        if error is not None:
-            raise error
+            if not child.is_idle:  # it is lost, or an interrupt left it in the middle of an epoch
+                self._end()
+                self._store.abandon(epoch.partition)
+        return self._store.manifest(epoch)
 
     def stop(self) -> None:
         """End the process: who is sealing by it gets an error."""
@@ -86,11 +84,11 @@ class ApartSealer:
         self._end()
 
     def _start(self) -> None:
-        self._may_start = False
         try:
             self._child = SealingProcess(self._log_id, self._partitions)
             self._here = None
         except (OSError, Failed) as error:
+            self._may_start = False
             self._say(error)
         if self._is_stopped:
             self.stop()

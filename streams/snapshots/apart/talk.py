@@ -2,13 +2,13 @@
 
 Pickled, over a pair of sockets; both run the same code, for the same user.
 1. The child hears (log id, partitions).
-2. For each epoch it hears the `Standing` of a view. Until it is done it asks: (name, arguments) of what the store or
-   the view has. The answer is (True, what that gives), or (False, an `Elsewhere`) for what it raises.
+2. For each epoch it hears the `Standing` of a view. Until it is done it asks: (name, arguments, left) of what the store
+   or the view has. The answer is (True, what that gives), or (False, an `ErrorThere`) for what it raises.
 3. What has many rows is begun by ("rows", (number, name, arguments)) with a number of the child's, and gone on with by
-   ("more", (number,)); the answer to both is (rows, whether they were the last). ("leave", (number,)) when no more are
-   wanted.
-4. At the end it says (DONE, ()), or (FAILED, (an `Elsewhere`,)): the one that it was answered with, or with number 0
-   one of its own.
+   ("more", (number,)); the answer to both is (rows, whether they were the last). `left` are numbers of which no more
+   rows are wanted.
+4. At the end it says DONE, or FAILED with an `ErrorThere`: the one that it was answered with, or one of its own, with
+   number 0.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ DONE, FAILED = "done", "failed"
 PART_BYTES = 1 << 20
 """About so much goes at once, of rows asked for and of records appended."""
 
-Asked: TypeAlias = tuple[str, tuple[Any, ...]]
+Asked: TypeAlias = tuple[str, tuple[Any, ...], list[int]]
 Answer: TypeAlias = tuple[bool, Any]
 
 
-class Elsewhere(NamedTuple):
+class ErrorThere(NamedTuple):
     """An error of the other process. is_storage: a StorageError; is_damage: a CorruptionError, which is one too."""
 
     number: int

@@ -44,6 +44,12 @@ from refold.streams.worker import snapshots
 snapshotter.EPOCH_RECORDS, snapshotter.SHARE_MAX = 1, float("inf")
 snapshots.EVERY_MS, chunk.CHUNK_BYTES = 0, {CHUNK_BYTES}
 """
+APART = f"""
+{ALWAYS}
+from refold.streams import interpreter
+from refold.streams.snapshots.apart import sealer
+sealer.ENTITIES_MIN, interpreter.cores = 0, lambda: 2
+"""
 
 
 @pytest.fixture
@@ -142,7 +148,8 @@ def test_kills_while_sealing_leave_no_half_epoch(
     acknowledged: set[bytes] = set()
     for number in range(rounds):
         moment = ["", *SEALING_MOMENTS][number % 4]
-        found = worker(child, log.url, tmp_path, moment=moment, count=rng.randrange(1, 8), before=ALWAYS)
+        sealing = rng.choice((ALWAYS, APART))
+        found = worker(child, log.url, tmp_path, moment=moment, count=rng.randrange(1, 8), before=sealing)
         ends_at = time.monotonic() + rng.random() * 3
         while found.process.poll() is None and (moment or time.monotonic() < ends_at):
             some = [*islice(rest, 5)]
@@ -178,7 +185,7 @@ def test_partitions_move_while_they_are_sealed(
 
     one = worker(child, log.url, tmp_path / "a", "a", static=False, before=ALWAYS)
     write(15)
-    other = worker(child, log.url, tmp_path / "b", "b", static=False, before=ALWAYS)
+    other = worker(child, log.url, tmp_path / "b", "b", static=False, before=APART)
     write(25)
     await_sealed(log, one, other)
     drain(one)
@@ -203,7 +210,7 @@ def test_who_slept_while_sealing_writes_nothing_of_it(
     rest = iter(observations)
     acknowledged = append(log, islice(rest, 50))
     stopped = worker(child, log.url, tmp_path / "a", "a", static=False, moment=moment, count=5,
-                     sent=signal.SIGSTOP, before=ALWAYS)  # fmt: skip
+                     sent=signal.SIGSTOP, before=APART if moment == "named" else ALWAYS)  # fmt: skip
     deadline = time.monotonic() + PATIENCE_S
     while not stopped.is_stopped:
         assert time.monotonic() < deadline

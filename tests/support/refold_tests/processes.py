@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+from pathlib import Path
 
 
 def is_gone(pid: int) -> bool:
     """Whether a process has ended, waited for by its parent or not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return True
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return state.strip()[:1] in {"", "Z"}
