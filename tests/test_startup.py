@@ -53,7 +53,7 @@ def imported_by_command(arguments: list[str], env: Mapping[str, str] = os.enviro
         ("import refold; refold.InputError", FOR_A_LOG | FOR_RUNS | FOR_KAFKA | FOR_THE_SCREEN),
         ("import pytest_refold", FOR_A_LOG | FOR_RUNS | FOR_KAFKA),
         ("import refold.explorer.cli.main", FOR_A_LOG | FOR_RUNS | FOR_KAFKA | {"rich"}),
-        ("import refold; refold.open", (FOR_RUNS | FOR_KAFKA | FOR_THE_SCREEN | {"fastavro"})),
+        ("import refold; refold.open", (FOR_RUNS | FOR_KAFKA | FOR_THE_SCREEN | {"fastavro", "multiprocessing"})),
         ("import refold.agents.recorder.run", FOR_KAFKA | FOR_THE_SCREEN),
     ],
 )  # fmt: skip

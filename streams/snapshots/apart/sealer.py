@@ -12,16 +12,19 @@ It ends when this process is gone, for its socket ends then, or is killed by `st
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from refold.avro.errors import StorageError
 from refold.streams import interpreter
 from refold.streams.snapshots.apart.desk import Desk
-from refold.streams.snapshots.apart.process import SealingProcess
 from refold.streams.snapshots.apart.talk import Failed
 from refold.streams.snapshots.manifest import Manifest
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
+
+if TYPE_CHECKING:
+    from refold.streams.snapshots.apart.process import SealingProcess
 
 # From so many on, in all partitions, sealing takes longer than starting a process.
 ENTITIES_MIN = 20_000
@@ -84,6 +87,9 @@ class ApartSealer:
         self._end()
 
     def _start(self) -> None:
+        # Small logs do without what it imports.
+        from refold.streams.snapshots.apart.process import SealingProcess
+
         try:
             self._child = SealingProcess(self._log_id, self._partitions)
             self._here = None
