@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from refold.streams.snapshots.cold import Closing
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.table import TableView
 from refold_tests.child import children
@@ -389,6 +390,46 @@ def test_stopping_ends_an_epoch_that_is_being_sealed(seed: int, store: MemorySto
     assert [str(error) for error in raised] == ["the log is being closed"]
     assert is_gone(pid)
     assert not store.manifests
+
+
+class Stoppable(MemoryStore):
+    """As a log's is."""
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> None:
+    """The process is let go when he has heard of it, and not under his hands."""
+    store = Stoppable()
+    sealer = over(store)
+    view = Stuck(changed(Table(random.Random(seed), 50), 100))
+    is_over = threading.Event()
+
+    @contextmanager
+    def views(_: object) -> Iterator[list[TableView]]:
+        try:
+            yield [view]
+        finally:
+            is_over.set()
+
+    snapshotter = Snapshotter(store, sealer, views, lambda: [0], lambda: 0)
+    raised: list[BaseException] = []
+
+    def snapshot() -> None:
+        try:
+            snapshotter.seal()
+        except BaseException as error:
+            raised.append(error)
+
+    asking = threading.Thread(target=snapshot)
+    asking.start()
+    assert view.is_reached.wait(30)
+    snapshotter.stop()
+    assert is_over.is_set()
+    asking.join(30)
+    assert [(type(error), str(error)) for error in raised] == [(StorageError, "the log is being closed")]
+    assert sealer._child is None
 
 
 OWNER = """
