@@ -5,9 +5,12 @@ main module is not run again.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+_ENDING_S = 10.0
 
 
 def cores() -> int:
@@ -31,3 +34,12 @@ def environment(**more: str) -> dict[str, str]:
     """Its environment: it finds the modules that this process finds."""
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    """How a process ended that says nothing any more, to be said of it."""
+    try:
+        status = process.wait(_ENDING_S)
+    except subprocess.TimeoutExpired:
+        return "stopped answering"
+    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

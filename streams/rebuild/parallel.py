@@ -42,7 +42,6 @@ RECORDS_MIN = 50_000
 PROCESSES_MAX = 8
 _MODULE = "refold.streams.rebuild.child"
 _READ_BYTES = 65_536
-_ENDING_S = 10.0
 
 
 class Job(NamedTuple):
@@ -186,15 +185,12 @@ class _Child:
         return StorageError(why)
 
     def _why_it_ended(self) -> str:
-        try:
-            status = self._process.wait(_ENDING_S)
-        except subprocess.TimeoutExpired:
-            return "the process for it stopped answering"
-        if status < 0:
-            return f"the process for it was ended by signal {-status}"
+        how = f"the process for it {interpreter.how_it_ended(self._process)}"
+        if self._process.returncode is None or self._process.returncode < 0:
+            return how
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-        return f"the process for it ended with status {status}: {last or 'it said nothing'}"
+        return f"{how}: {last or 'it said nothing'}"
 
     def _taken_up(self, figures: dict[str, Any]) -> Part:
         epoch = None if figures["epoch"] is None else Epoch(*figures["epoch"])

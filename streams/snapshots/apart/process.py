@@ -9,7 +9,6 @@ from refold.streams import interpreter
 from refold.streams.snapshots.apart.desk import Desk
 from refold.streams.snapshots.apart.talk import DONE, FAILED, Asked, Failed
 
-_ENDING_S = 10.0
 # It says something for every piece that it reads or writes; hashing all of a large partition again takes seconds.
 _SILENT_S = 600.0
 _MODULE = "refold.streams.snapshots.apart.child"
@@ -52,7 +51,7 @@ class SealingProcess:
                 raise Failed(f"it said nothing for {_SILENT_S:.0f} s")
             asked: Asked = self._socket.recv()
         except (EOFError, OSError) as error:
-            raise Failed(self._why_it_ended()) from error
+            raise Failed(f"it {interpreter.how_it_ended(self._process)}") from error
         return asked
 
     def _tell(self, told: object) -> None:
@@ -62,13 +61,6 @@ class SealingProcess:
             pass
         except Exception as error:  # whatever keeps a user's reducer here
             raise Failed(f"it cannot be told {type(told).__name__}: {error}") from error
-
-    def _why_it_ended(self) -> str:
-        try:
-            status = self._process.wait(_ENDING_S)
-        except subprocess.TimeoutExpired:
-            return "it stopped answering"
-        return f"it was ended by signal {-status}" if status < 0 else f"it ended with status {status}"
 
     def kill(self) -> None:
         """End it, without waiting. Once more is nothing."""
