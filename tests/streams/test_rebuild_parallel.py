@@ -37,6 +37,7 @@ from refold_tests.epochs import CLOSING, grow, manifests, small_epochs
 from refold_tests.histories import TYPE, random_history
 from refold_tests.mortal import CALLS, HOLD, MORTAL, SPARES
 from refold_tests.opening import open_log, take
+from refold_tests.processes import is_gone
 from refold_tests.things import OTHER, A, defined, document, said
 
 PATIENCE_S = 60.0
@@ -325,15 +326,6 @@ def held(folder: Path) -> Sequence[int]:
     return found
 
 
-def is_there(process: int) -> bool:
-    """Whether a process still runs."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 @pytest.mark.faults
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -352,13 +344,13 @@ def test_no_process_and_no_file_outlives_the_rebuild(
     rebuilding = child(REBUILD, tmp_path)
     assert rebuilding.line() == "rebuilding"
     processes = held(folder)
-    assert all(map(is_there, processes))
+    assert not any(map(is_gone, processes))
     assert any(each.name.startswith("refold-rebuild-") for each in temporary.iterdir())
     rebuilding.signal(number)
     assert rebuilding.end() != 0
     deadline = time.monotonic() + PATIENCE_S
-    while any(map(is_there, processes)) or list(temporary.iterdir()):
-        assert time.monotonic() < deadline, (list(map(is_there, processes)), list(temporary.iterdir()))
+    while not all(map(is_gone, processes)) or list(temporary.iterdir()):
+        assert time.monotonic() < deadline, (list(map(is_gone, processes)), list(temporary.iterdir()))
         time.sleep(0.01)
 
 

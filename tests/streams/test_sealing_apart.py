@@ -6,10 +6,12 @@ import logging
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +142,20 @@ def test_a_process_that_is_killed_is_done_without(
     assert len(caplog.records) == 1
 
 
-class Failing(MemoryStore):
+class Counting(MemoryStore):
+    """Knows how many epochs were abandoned."""
+
+    abandoned = 0
+
+    def abandon(self, partition: int) -> None:
+        self.abandoned += 1
+
+
+class Failing(Counting):
     """Refuses to append while it has an error, or the one record that is `fatal` more away."""
 
     error: Exception | None = None
     fatal = -1
-    abandoned = 0
 
     def append(self, partition: int, data: bytes) -> None:
         self.fatal -= 1
@@ -154,9 +164,6 @@ class Failing(MemoryStore):
         if self.fatal == 0:
             raise StorageError("this one, once")
         super().append(partition, data)
-
-    def abandon(self, partition: int) -> None:
-        self.abandoned += 1
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), CorruptionError("a bit"), ValueError("a defect")])
@@ -189,19 +196,15 @@ def test_a_base_that_could_not_be_written_once_is_written_again_where_it_stands(
     assert_sealed(store, view)
 
 
-class Interrupting(MemoryStore):
+class Interrupting(Counting):
     """Ctrl-C comes while it is asked for its epochs."""
 
     is_interrupted = False
-    abandoned = 0
 
     def epochs(self, partition: int) -> Sequence[Epoch]:
         if self.is_interrupted:
             raise KeyboardInterrupt
         return super().epochs(partition)
-
-    def abandon(self, partition: int) -> None:
-        self.abandoned += 1
 
 
 def test_an_interrupt_abandons_the_epoch_and_the_next_is_sealed_apart(
@@ -273,6 +276,11 @@ def test_a_manifest_that_is_damaged_is_not_rested_on(seed: int, store: MemorySto
     assert_sealed(store, view)
 
 
+def closing_by(view: View, reducer: Count) -> None:
+    """Let its runs be closed by a field of that reducer."""
+    view.standing = replace(view.standing, closing={"run": Closing("ended_at", reducer)})
+
+
 def test_types_that_cannot_go_to_another_process_are_sealed_here(
     seed: int, store: MemoryStore, apart: ApartSealer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -280,7 +288,7 @@ def test_types_that_cannot_go_to_another_process_are_sealed_here(
         """A reducer of a class that only this function has."""
 
     view = changed(Table(random.Random(seed), 50), 100)
-    object.__setattr__(view.standing, "closing", {"run": Closing("ended_at", Own("ended_at"))})
+    closing_by(view, Own("ended_at"))
     apart.seal(view)
     assert_sealed(store, view)
     assert [SAID in record.message for record in caplog.records] == [True]
@@ -299,7 +307,7 @@ def test_types_that_another_process_cannot_read_are_sealed_here(
     store = Failing()
     sealer = over(store)
     view = changed(Table(random.Random(seed), 50), 100)
-    object.__setattr__(view.standing, "closing", {"run": Closing("ended_at", Unreadable("ended_at"))})
+    closing_by(view, Unreadable("ended_at"))
     sealer.seal(view)
     assert_sealed(store, view)
     assert store.abandoned == 1, "what the process wrote of the epoch"
@@ -435,7 +443,6 @@ def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> N
 OWNER = """
 import random, sys, time
 from refold.streams import interpreter
-from refold.streams.snapshots.apart import desk
 from refold.streams.snapshots.apart import sealer as module
 from refold_tests.sealing import MemoryStore, Table
 from refold_tests.world import LOG_ID
@@ -451,6 +458,7 @@ while True:
 
 
 @pytest.mark.faults
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_it_ends_with_its_owner(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed at a random moment; the process leaves nothing behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

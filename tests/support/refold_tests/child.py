@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import refold
+from refold_tests.processes import state_of
 
 # The package under test, and this one.
 _FOLDERS = [Path(refold.__file__).parent.parent, Path(__file__).parent.parent]
@@ -55,7 +56,7 @@ class Child:
     @property
     def is_stopped(self) -> bool:
         """Whether the kernel has it as stopped."""
-        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return state_of(self.process.pid) == "T"
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""

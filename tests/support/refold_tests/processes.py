@@ -1,13 +1,18 @@
-"""Processes that are not children of the test's."""
+"""Any processes of this machine's, the test's children or not, as Linux has them in /proc."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended, waited for by its parent or not."""
+def state_of(pid: int) -> str:
+    """The letter that the kernel has for what it does; empty where it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return True
+        return ""
+
+
+def is_gone(pid: int) -> bool:
+    """Whether it has ended, waited for by its parent or not."""
+    return state_of(pid) in {"", "Z"}
