@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable
@@ -72,6 +73,7 @@ def test_of_two_that_send_one_waits_for_the_other(
     run = random_run(random.Random(1), "r-1", 2)
     write(runs, run, runs.vault)
     await_spans(receiver, expected(runs, ["r-1"]))
+    await_position(position, runs)  # killed before it, what was sent comes again from the other
     one.kill()
     write(runs, random_run(random.Random(2), "r-2", 2), runs.vault)
     await_spans(receiver, expected(runs, ["r-1", "r-2"]))
@@ -82,4 +84,11 @@ def await_spans(receiver: Receiver, spans: dict[str, dict[str, object]]) -> None
     deadline = time.monotonic() + 60
     while held(receiver) != spans:
         assert time.monotonic() < deadline, "they did not come"
+        time.sleep(0.02)
+
+
+def await_position(path: Path, runs: refold.AgentLog) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists() or json.loads(path.read_text())["cut"] != str(runs.point().cut):
+        assert time.monotonic() < deadline, "the position was not put"
         time.sleep(0.02)
