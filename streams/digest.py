@@ -69,7 +69,8 @@ class Digests:
         buckets = self._buckets.get(slot)
         if buckets is None:
             return [EMPTY] * BUCKETS
-        return [bytes(buckets[at : at + 32]) for at in range(0, 32 * BUCKETS, 32)]
+        whole = bytes(buckets)
+        return [whole[at : at + 32] for at in range(0, 32 * BUCKETS, 32)]
 
     def buckets(self, slot: int) -> bytes:
         """The digests of all buckets of a slot, one after another; nothing where all are empty."""

@@ -215,8 +215,24 @@ class Chunk:
 def over(before: bytes, own: bytes) -> bytes:
     """The preimage of one bucket with a later one over it."""
     # Most buckets hold one entity, and a later preimage of the same entities differs in the hash alone.
-    is_same = len(before) == len(own) and own.startswith(before[:-HASH_BYTES])
-    return own if is_same else newest(before + own)
+    if len(before) == len(own) and own.startswith(before[:-HASH_BYTES]):
+        return own
+    is_one = _LENGTH.size + int.from_bytes(own[: _LENGTH.size], "big") + HASH_BYTES == len(own)
+    return _with_one(before, own) if is_one else newest(before + own)
+
+
+def _with_one(before: bytes, own: bytes) -> bytes:
+    """A bucket's preimage with one entity's part in it, put in its place or in the place of its earlier one."""
+    key = own[_LENGTH.size : -HASH_BYTES]
+    at = 0
+    while at < len(before):
+        key_at = at + _LENGTH.size
+        key_end = key_at + int.from_bytes(before[at:key_at], "big")
+        found = before[key_at:key_end]
+        if found >= key:
+            return before[:at] + own + before[key_end + HASH_BYTES if found == key else at :]
+        at = key_end + HASH_BYTES
+    return before + own
 
 
 def newest(preimages: bytes) -> bytes:

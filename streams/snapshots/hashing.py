@@ -1,7 +1,7 @@
-"""SHA-256 over spans of records, made by a thread beside the caller: hashing holds nobody up, reading neither.
+"""SHA-256 over spans of records: of long ones by a thread beside the caller, so that reading waits for it little.
 
-Much is hashed at once: the thread asks for Python's lock before and after, and may wait for it each time for as long
-as it takes to hash a megabyte.
+Much is hashed at once there: the thread asks for Python's lock before and after each time, and may wait for it for as
+long as it takes to hash eight megabytes. So spans of less than a piece are hashed by the caller, when they end.
 """
 
 from __future__ import annotations
@@ -11,37 +11,48 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-HASHED_AT_ONCE_BYTES = 4 << 20
-WAITING = 4
+PIECE_BYTES = 16 << 20
+WAITING = 1
 
 
 class RunningHashes:
-    """A digest of each span, updated with its records in order. A context manager; holds some 20 MB at most."""
+    """A digest of each span, updated with its records in order. A context manager; holds some 50 MB at most."""
 
     def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "refold-hash")
+        self._waiting: deque[Future[None]] = deque()
+        self._begin()
+
+    def _begin(self) -> None:
         self._digest = hashlib.sha256()
+        self._is_beside = False
         self._some: list[bytes] = []
         self._some_bytes = 0
-        self._waiting: deque[Future[None]] = deque()
-        self._thread = ThreadPoolExecutor(1, "refold-hash")
 
     def update(self, data: bytes) -> None:
         """Go on with the span's next record."""
         self._some.append(data)
         self._some_bytes += len(data)
-        if self._some_bytes >= HASHED_AT_ONCE_BYTES:
-            self._hash()
+        if self._some_bytes >= PIECE_BYTES:
+            self._beside()
 
     def end(self) -> Callable[[], bytes]:
         """The span ends here; its digest, which may be asked for later."""
-        self._hash()
-        ended = self._thread.submit(self._digest.digest)
-        self._digest = hashlib.sha256()
-        return ended.result
+        digest = self._digest
+        ended = digest.digest
+        if self._is_beside:
+            self._beside()
+            ended = self._thread.submit(digest.digest).result
+        else:
+            for data in self._some:
+                digest.update(data)
+        self._begin()
+        return ended
 
-    def _hash(self) -> None:
+    def _beside(self) -> None:
+        """Let the thread hash what came since the last piece."""
         self._waiting.append(self._thread.submit(_hash, self._digest, self._some))
-        self._some, self._some_bytes = [], 0
+        self._is_beside, self._some, self._some_bytes = True, [], 0
         if len(self._waiting) > WAITING:
             self._waiting.popleft().result()
 

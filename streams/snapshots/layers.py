@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import repeat
+from functools import reduce
+from itertools import groupby, repeat
 
 from refold.avro.errors import CorruptionError
 from refold.streams.digest import Digests, preimage
@@ -252,17 +253,12 @@ class Layers:
     def rehash(self) -> Digests:
         """The digests of all places, those that something was added to hashed again."""
         self.settle()
-        unhashed, digest_of = self._unhashed, hashlib.sha256
-        slot, buckets = -1, list[bytes]()
-        for place in sorted(unhashed):  # in the order of their chunks
-            if place >> 8 != slot:
-                if buckets:
-                    self.digests.set_buckets(slot, b"".join(buckets))
-                slot = place >> 8
-                buckets = self.digests.each_bucket(slot)
-            buckets[place & 0xFF] = digest_of(unhashed[place] or self._preimages(place)).digest()
-        if buckets:
-            self.digests.set_buckets(slot, b"".join(buckets))
+        unhashed, digest_of, digests = self._unhashed, hashlib.sha256, self.digests
+        for slot, places in groupby(sorted(unhashed), lambda place: place >> 8):  # in the order of their chunks
+            buckets = digests.each_bucket(slot)
+            for place in places:
+                buckets[place & 0xFF] = digest_of(unhashed[place] or self._preimages(place)).digest()
+            digests.set_buckets(slot, b"".join(buckets))
         unhashed.clear()
         return self.digests
 
@@ -270,6 +266,7 @@ class Layers:
         """A place's preimage."""
         refs = self._refs(place)
         parts = [self._store.get(ref >> _GROUP_BITS).preimage(ref & _GROUP_MASK) for ref in reversed(refs)]
-        if self._cold is not None:
-            parts.insert(0, b"".join(preimage(*each) for each in self._cold.hashes(place).items()))
-        return newest(b"".join(parts))
+        if self._cold is None:
+            return reduce(over, parts)
+        closed = [preimage(*each) for each in self._cold.hashes(place).items()]
+        return newest(b"".join(closed + parts))

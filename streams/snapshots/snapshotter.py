@@ -27,7 +27,7 @@ from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
 
-EPOCH_RECORDS = 10_000
+EPOCH_RECORDS = 2_500
 SHARE_MAX = 0.5
 """Of one processor's time, while rounds follow each other."""
 COLLECT_EVERY_MS = 300_000

@@ -1,0 +1,25 @@
+"""Digests of spans, whether they are hashed by the caller or beside it: those of their records, one after another."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from unittest.mock import patch
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.streams.snapshots import hashing
+from refold.streams.snapshots.hashing import RunningHashes
+
+SPANS = st.lists(st.lists(st.binary(max_size=9), max_size=9), max_size=9)
+
+
+@given(SPANS, st.integers(1, 40))
+def test_each_span_has_the_digest_of_its_records(spans: list[list[bytes]], piece_bytes: int) -> None:
+    with patch.object(hashing, "PIECE_BYTES", piece_bytes), RunningHashes() as hashes:
+        ended = []
+        for span in spans:
+            for record in span:
+                hashes.update(record)
+            ended.append(hashes.end())
+        assert [digest() for digest in ended] == [sha256(b"".join(span)).digest() for span in spans]
