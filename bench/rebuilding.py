@@ -1,6 +1,7 @@
 """Rebuilding: from the nearest snapshot against full replay, what snapshots cost, and closed entities.
 
-Each case runs in a process of its own, on a log it makes itself; a rebuild includes its root. Medians of RUNS.
+Each case runs in a process of its own, on a log it makes itself. Who rebuilds the large log is a reader that did not
+fold it, as whoever asks for a past point is. A rebuild includes its root. Medians of RUNS.
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ class ClosedFigures:
 
 def rebuilding(count: int, entities: int, *, is_disturbed: bool, folder: Path) -> RebuildFigures:
     """At 95 % of a log of so many observations."""
-    return _apart(_rebuilding, count, entities, is_disturbed, str(folder))
+    path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
+    folded_s = _apart(_folded_log, count, entities, is_disturbed, str(path))
+    figures: RebuildFigures = _apart(_read_only, str(path), folded_s)
+    shutil.rmtree(path)
+    return figures
 
 
 def rebuilt(log: Any, folded_s: float) -> RebuildFigures:
@@ -71,7 +76,7 @@ def rebuilt(log: Any, folded_s: float) -> RebuildFigures:
     ends = log.port.ends()
     where = ",".join(f"{partition}={end * 95 // 100}" for partition, end in ends.items())
     cut = log.point(f"offset:{where}").cut
-    # What RocksDB still compacts after the fold, and the last epochs being sealed, are over when these are.
+    # Where it was folded until now, what is still compacted and sealed is over when these are.
     fulls = [_timed(lambda: _rooted(log.rebuild(cut, full=True))) for _ in range(RUNS)]
     views, ranges = [], []
     for _ in range(RUNS):
@@ -141,13 +146,15 @@ def _folding(count: int, entities: int, snapshots: bool, folder: str) -> float:
     return count / spent
 
 
-def _rebuilding(count: int, entities: int, is_disturbed: bool, folder: str) -> RebuildFigures:
-    path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
+def _folded_log(count: int, entities: int, is_disturbed: bool, folder: str) -> float:
     source: Iterable[dict[str, Any]] = observations(count, uniform(entities, SEED))
-    with refold.open(f"file:{path}/log") as log:
-        figures = rebuilt(log, _folded(log, disturbed(source, SEED) if is_disturbed else source))
-    shutil.rmtree(path)
-    return figures
+    with refold.open(f"file:{folder}/log") as log:
+        return _folded(log, disturbed(source, SEED) if is_disturbed else source)
+
+
+def _read_only(folder: str, folded_s: float) -> RebuildFigures:
+    with refold.open(f"file:{folder}/log", read_only=True) as log:
+        return rebuilt(log, folded_s)
 
 
 def _closed(runs: list[int], steps: int, folder: str) -> list[ClosedFigures]:
