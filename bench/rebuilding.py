@@ -77,22 +77,23 @@ def rebuilt(log: Any, folded_s: float) -> RebuildFigures:
     where = ",".join(f"{partition}={end * 95 // 100}" for partition, end in ends.items())
     cut = log.point(f"offset:{where}").cut
     # Where it was folded until now, what is still compacted and sealed is over when these are.
-    fulls = [_timed(lambda: _rooted(log.rebuild(cut, full=True))) for _ in range(RUNS)]
+    fulls = [_rebuild(log, cut, full=True) for _ in range(RUNS)]
     views, ranges = [], []
     for _ in range(RUNS):
-        views.append(_timed(lambda: _rooted(log.rebuild(cut))))
-        used = _used(log, cut, views[-1][1])
+        views.append(_rebuild(log, cut))
+        used = _used(log, cut, views[-1].source)
         ranges.append(_timed(partial(_read, log, used)))
-    view, full = views[-1][1], fulls[0][1]
+    view, full = views[-1], fulls[0]
+    full_s = median(each.seconds for each in fulls)
     passes = [_timed(lambda: _pass(log, cut)) for _ in range(RUNS)]
     written = sum(len(data) for p in cut.offsets for _, data in log.port.snapshots.records(p, 0, 1 << 40))
     count = sum(ends.values())
     return RebuildFigures(
         observations=count,
         folded_per_second=count / folded_s,
-        full_s=_median(fulls),
-        full_per_second=cut.records / _median(fulls),
-        rebuilt_s=_median(views),
+        full_s=full_s,
+        full_per_second=cut.records / full_s,
+        rebuilt_s=median(each.seconds for each in views),
         ranges_s=_median(ranges),
         ranges_mb=ranges[0][1] / 1e6,
         pass_s=_median(passes),
@@ -176,10 +177,24 @@ def _closed(runs: list[int], steps: int, folder: str) -> list[ClosedFigures]:
     return found
 
 
-def _used(log: Any, cut: Any, view: Any) -> list[Any]:
+@dataclass(frozen=True)
+class _Rebuild:
+    """What is kept of one rebuild: views that pile up would have each next one take new memory from the system."""
+
+    seconds: float
+    root: bytes
+    source: Any
+
+
+def _rebuild(log: Any, cut: Any, *, full: bool = False) -> _Rebuild:
+    seconds, view = _timed(lambda: _rooted(log.rebuild(cut, full=full)))
+    return _Rebuild(seconds, view.root, view.source)
+
+
+def _used(log: Any, cut: Any, source: Any) -> list[Any]:
     """The epochs that a view began from."""
     epochs = [each for p in cut.offsets for each in log.port.snapshots.epochs(p)]
-    return [each for each in epochs if view.source["snapshot_epochs"].get(str(each.partition)) == each.offset]
+    return [each for each in epochs if source["snapshot_epochs"].get(str(each.partition)) == each.offset]
 
 
 def _rooted(view: Any) -> Any:
