@@ -7,12 +7,10 @@ long as it takes to hash eight megabytes. So spans of less than a piece are hash
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 PIECE_BYTES = 16 << 20
-WAITING = 1
 
 
 class RunningHashes:
@@ -20,7 +18,7 @@ class RunningHashes:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "refold-hash")
-        self._waiting: deque[Future[None]] = deque()
+        self._latest: Future[None] | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -50,11 +48,11 @@ class RunningHashes:
         return ended
 
     def _beside(self) -> None:
-        """Let the thread hash what came since the last piece."""
-        self._waiting.append(self._thread.submit(_hash, self._digest, self._some))
+        """Let the thread hash what came since the last piece; returns when it is done with the one before."""
+        before, self._latest = self._latest, self._thread.submit(_hash, self._digest, self._some)
         self._is_beside, self._some, self._some_bytes = True, [], 0
-        if len(self._waiting) > WAITING:
-            self._waiting.popleft().result()
+        if before is not None:
+            before.result()
 
     def __enter__(self) -> RunningHashes:
         return self
