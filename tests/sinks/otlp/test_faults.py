@@ -81,14 +81,16 @@ def test_of_two_that_send_one_waits_for_the_other(
 
 
 def await_spans(receiver: Receiver, spans: dict[str, dict[str, object]]) -> None:
-    deadline = time.monotonic() + 60
-    while held(receiver) != spans:
-        assert time.monotonic() < deadline, "they did not come"
-        time.sleep(0.02)
+    await_that(lambda: held(receiver) == spans, "they did not come")
 
 
 def await_position(path: Path, runs: refold.AgentLog) -> None:
+    end = str(runs.point().cut)
+    await_that(lambda: path.exists() and json.loads(path.read_text())["cut"] == end, "the position was not put")
+
+
+def await_that(condition: Callable[[], bool], why: str) -> None:
     deadline = time.monotonic() + 60
-    while not path.exists() or json.loads(path.read_text())["cut"] != str(runs.point().cut):
-        assert time.monotonic() < deadline, "the position was not put"
+    while not condition():
+        assert time.monotonic() < deadline, why
         time.sleep(0.02)
