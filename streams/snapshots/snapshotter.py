@@ -1,14 +1,16 @@
 """Sealing in the background while the fold goes on, or at once when asked for.
 
-1. Whoever folds tells how many records it folded; from EPOCH_RECORDS on since the last epoch the thread is woken. It
-   seals at most every `every_ms`.
-2. It takes a view of the tables between two batches, which costs the fold nothing but the moment.
-3. It seals an epoch of each partition that is due (seal.py; with large tables in another process, apart/sealer.py).
-   One that fails is tried again with the next records.
-4. After a round that sealed a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
-5. It rests until the round took no more than SHARE_MAX of a processor since it began: Python computes in one thread
-   at a time, so what a round takes is taken from the fold.
-Whoever asks for a snapshot does 2 to 4 in its own thread. One at a time seals, collects or pins.
+1. Whoever folds tells how many records it folded. A partition is due when its share of EPOCH_RECORDS came since its
+   last epoch, and that is at least `every_ms` ago; the thread is woken.
+2. It chooses the partition with the most records since its last epoch: a base takes as long as many deltas, and
+   meanwhile the others fall behind.
+3. It takes a view of that table between two batches, which costs the fold nothing but the moment.
+4. It seals the epoch (seal.py; with large tables in another process, apart/sealer.py). Where that fails it is tried
+   again with the next records.
+5. After a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
+6. It rests until 2 to 5 took no more than SHARE_MAX of a processor since they began: Python computes in one thread at a
+   time, so what they take is taken from the fold. Then the next partition.
+Whoever asks for a snapshot does 3 to 5 for all partitions in its own thread. One at a time seals, collects or pins.
 """
 
 from __future__ import annotations
@@ -28,11 +30,10 @@ from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
 
 EPOCH_RECORDS = 2_500
+"""In all partitions that are folded here."""
 SHARE_MAX = 0.5
-"""Of one processor's time, while rounds follow each other."""
+"""Of one processor's time, while epochs follow each other."""
 COLLECT_EVERY_MS = 300_000
-WHOLE = -1
-"""For the partition, where records are counted for the whole log."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ Views = Callable[[Collection[int] | None], AbstractContextManager[Iterable[Table
 class Snapshotter:
     """Seals epochs of one log until `stop`.
 
-    partitions: those that are sealed here now. clock_ms: milliseconds since 1970. prepare: done before each round, and
+    partitions: those that are sealed here now. clock_ms: milliseconds since 1970. prepare: done before each epoch, and
     before whatever is asked for.
     """
 
@@ -69,15 +70,15 @@ class Snapshotter:
         self._thread = Thread(target=self._run, name="refold-snapshots", daemon=True)
         self._thread.start()
 
-    def folded(self, records: int, partition: int = WHOLE) -> None:
-        """So many more records were folded."""
+    def folded(self, records: int, partition: int) -> None:
+        """So many more records of a partition were folded."""
         with self._counting:
             folded = self._folded[partition] = self._folded.get(partition, 0) + records
-        if folded - self._sealed.get(partition, (0, 0))[0] >= EPOCH_RECORDS:
+        if folded - self._at(partition)[0] >= self._share:
             self._due.set()
 
     def wake(self) -> None:
-        """Have a round soon, whether anything is due or not."""
+        """Prepare soon, whether anything is due or not."""
         self._due.set()
 
     def seal(self, pinned_at: int | None = None) -> list[Manifest]:
@@ -139,45 +140,48 @@ class Snapshotter:
                 return
             begun_s, used_s = time.monotonic(), time.thread_time()
             try:
-                wait_s = self._round()
+                wait_s = self._next()
             except RefoldError as error:
                 if self._is_stopping:
                     return
                 _later(error)
+                wait_s = None
             left_s = rest_s(time.thread_time() - used_s, time.monotonic() - begun_s)
             self._stopped.wait(left_s)
             wait_s = None if wait_s is None else max(0.0, wait_s - left_s)
 
-    def _round(self) -> float | None:
-        """Seal what is due; returns in how many seconds something will be, if that is known."""
+    def _next(self) -> float | None:
+        """Seal the partition that is due most; returns in how many seconds one may be, if that is known."""
         with self._one_at_a_time:
             self._prepare()
-            now_ms = self._clock_ms()
-            many = [each for each, folded in list(self._folded.items()) if folded - self._at(each)[0] >= EPOCH_RECORDS]
-            early_ms = {each: self._every_ms - (now_ms - self._at(each)[1]) for each in many}
-            waiting = [each for each, left_ms in early_ms.items() if 0 < left_ms <= self._every_ms]
-            due = {each for each in many if each not in waiting}
-            for each in due:
-                self._sealed[each] = (self._folded[each], now_ms)
+            now_ms, share = self._clock_ms(), self._share
+            behind = {each: folded - self._at(each)[0] for each, folded in list(self._folded.items())}
+            early_ms = {each: self._every_ms - (now_ms - self._at(each)[1]) for each in behind if behind[each] >= share}
+            due = [each for each, left_ms in early_ms.items() if not 0 < left_ms <= self._every_ms]
             if due:
-                self._seal(None if WHOLE in due else due)
-            return min(early_ms[each] for each in waiting) / 1000 if waiting else None
+                partition = max(due, key=behind.__getitem__)
+                self._sealed[partition] = (self._folded[partition], now_ms)
+                self._seal(partition)
+                return 0.0
+            return min(early_ms.values()) / 1000 if early_ms else None
+
+    @property
+    def _share(self) -> int:
+        return max(1, EPOCH_RECORDS // max(1, len(self._folded)))
 
     def _at(self, partition: int) -> tuple[int, int]:
         """How many records were folded when the partition was sealed last, and when that was."""
         return self._sealed.get(partition, (0, 0))
 
-    def _seal(self, partitions: Collection[int] | None) -> None:
-        manifests = []
-        with self._views(partitions) as views:
-            for view in takewhile(lambda _: not self._is_stopping, views):
-                try:
-                    manifests.append(self._sealer.seal(view))
-                except RefoldError as error:
-                    if self._is_stopping:
-                        return
-                    _later(error)
-        self._collect_when_due(manifests)
+    def _seal(self, partition: int) -> None:
+        try:
+            with self._views({partition}) as views:
+                sealed = [self._sealer.seal(view) for view in views]
+        except RefoldError as error:
+            if not self._is_stopping:
+                _later(error)
+            return
+        self._collect_when_due(sealed)
 
     def _collect_when_due(self, sealed: Iterable[Manifest]) -> None:
         now_ms = self._clock_ms()

@@ -173,9 +173,10 @@ class Owner:
             self._tables.fold(arrived, write, outcome)
             self._commit(write, progress, sync=False)
             for partition, start in begun.items():
-                self._touched[partition].tell(start, progress.observations[partition], outcome.states[partition])
-            if self._snapshotter is not None:
-                self._snapshotter.folded(len(arrived))
+                end = progress.observations[partition]
+                self._touched[partition].tell(start, end, outcome.states[partition])
+                if self._snapshotter is not None:
+                    self._snapshotter.folded(end - start, partition)
 
     def append_foreign(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
         """`append` for (id, framed bytes) from another process, each held to the rules of the door again."""
@@ -231,13 +232,13 @@ class Owner:
         return self._snapshotter
 
     @contextmanager
-    def _views(self, _: Collection[int] | None) -> Iterator[list[PinnedTable]]:
-        """The table of each partition that has records, as they all are between two batches."""
+    def _views(self, partitions: Collection[int] | None) -> Iterator[list[PinnedTable]]:
+        """The table of each partition that has records, or of some of them, as they all are between two batches."""
         with self._lock:
             self._settle()
             views = TableViews(self._database, self._registry, self._partitions, self._next_progress(), self._touched)
         try:
-            yield views.each()
+            yield views.each(partitions)
         finally:
             views.release()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 from refold.avro.registry import Registry
@@ -35,8 +35,8 @@ class TableViews:
         self._closing = closings(registry)
         self._states = database.pin("state")
 
-    def each(self) -> list[PinnedTable]:
-        """A view of each partition that has records."""
+    def each(self, partitions: Collection[int] | None) -> list[PinnedTable]:
+        """A view of each partition that has records, or of those of some partitions."""
         return [
             PinnedTable(
                 self._states,
@@ -45,7 +45,7 @@ class TableViews:
                 partial(self._touched, partition, end=offset),
             )
             for partition, offset in self._progress.observations.items()
-            if offset
+            if offset and (partitions is None or partition in partitions)
         ]
 
     def release(self) -> None:

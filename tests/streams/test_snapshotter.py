@@ -1,0 +1,140 @@
+"""Which partition is sealed next, while the fold goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from refold.avro.errors import StorageError
+from refold.streams.snapshots import snapshotter as module
+from refold.streams.snapshots.snapshotter import Snapshotter
+
+WAIT_S = 30
+
+
+class Sealing:
+    """Seals nothing, and notes which partitions it was to seal; it stops at each until it is let go on."""
+
+    def __init__(self) -> None:
+        self.partitions: list[int] = []
+        self.failing: set[int] = set()
+        self.begun = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.is_stopped = False
+
+    @contextmanager
+    def views(self, partitions: Collection[int] | None) -> Iterator[list[int]]:
+        yield sorted(partitions or ())
+
+    def seal(self, partition: int) -> Any:
+        self.partitions.append(partition)
+        self.begun.release()
+        if not self.is_stopped:
+            assert self.go_on.acquire(timeout=WAIT_S)
+        if partition in self.failing:
+            raise StorageError("the disk is full")
+        return Delta()
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        self.go_on.release()
+
+    def close(self) -> None:
+        pass
+
+    def next_begun(self) -> list[int]:
+        """What was begun by now, when the next one is."""
+        assert self.begun.acquire(timeout=WAIT_S), "no epoch was begun"
+        return self.partitions
+
+
+class Delta:
+    is_base = False
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
+    monkeypatch.setattr(module, "EPOCH_RECORDS", 8)
+    monkeypatch.setattr(module, "SHARE_MAX", float("inf"))
+    return Sealing()
+
+
+@contextmanager
+def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0) -> Iterator[Snapshotter]:
+    given: Any = sealing
+    found = Snapshotter(given, given, given.views, lambda: range(4), clock, every_ms=every_ms)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def test_the_partition_that_is_behind_most_is_next(sealing: Sealing) -> None:
+    """Whatever was due first: the others are sealed between two that take long."""
+    with sealed_by(sealing, Clock()) as snapshotter:
+        snapshotter.folded(8, 0)
+        sealing.next_begun()
+        for partition, records in ((1, 3), (2, 9), (3, 5), (0, 1)):
+            snapshotter.folded(records, partition)
+        for expected in ([0, 2], [0, 2, 3], [0, 2, 3, 1]):
+            sealing.go_on.release()
+            assert sealing.next_begun() == expected
+        snapshotter.folded(6, 2)
+        snapshotter.folded(1, 0)
+        sealing.go_on.release()
+        assert sealing.next_begun() == [0, 2, 3, 1, 2]
+        sealing.go_on.release()
+        assert sealing.next_begun() == [0, 2, 3, 1, 2, 0], "what came meanwhile counts, in two parts too"
+
+
+def test_a_partition_is_due_by_its_share_of_the_records(sealing: Sealing) -> None:
+    with sealed_by(sealing, Clock()) as snapshotter:
+        snapshotter.folded(7, 0)
+        assert not sealing.begun.acquire(timeout=0.3), "of the only partition all are needed"
+        snapshotter.folded(4, 1)
+        assert sealing.next_begun() == [0], "of two, a half"
+        sealing.go_on.release()
+        assert sealing.next_begun() == [0, 1]
+
+
+def test_one_that_fails_waits_for_its_next_records_and_holds_up_no_other(
+    sealing: Sealing, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealing.failing = {0}
+    with sealed_by(sealing, Clock()) as snapshotter:
+        snapshotter.folded(9, 0)
+        sealing.next_begun()
+        snapshotter.folded(4, 1)
+        sealing.go_on.release()
+        assert sealing.next_begun() == [0, 1]
+        sealing.go_on.release()
+        assert not sealing.begun.acquire(timeout=0.3), "not at once again"
+        assert "the disk is full" in caplog.text
+        snapshotter.folded(4, 0)
+        assert sealing.next_begun() == [0, 1, 0]
+
+
+def test_a_partition_rests_between_its_epochs_and_the_others_go_on(sealing: Sealing) -> None:
+    clock = Clock()
+    with sealed_by(sealing, clock, every_ms=300) as snapshotter:
+        snapshotter.folded(8, 0)
+        sealing.next_begun()
+        snapshotter.folded(20, 0)
+        snapshotter.folded(4, 1)
+        sealing.go_on.release()
+        assert sealing.next_begun() == [0, 1], "the first has more, and had an epoch just now"
+        clock.now_ms += 300
+        sealing.go_on.release()
+        assert sealing.next_begun() == [0, 1, 0]
