@@ -186,11 +186,11 @@ def test_what_the_store_raises_is_raised_here(seed: int, over: Over, error: Exce
 
 def test_a_base_that_could_not_be_written_once_is_written_again_where_it_stands(seed: int, over: Over) -> None:
     """What was appended of it before stays where it is, and is nobody's."""
-    store, table = Failing(), Table(random.Random(seed), 7_000)
+    store, table = Failing(), Table(random.Random(seed), 25_000)
     sealer = over(store)
-    assert [sealer.seal(changed(table, 15_000, 0.0)).is_base for _ in range(2)] == [True, False]
+    assert [sealer.seal(changed(table, 50_000, 0.0)).is_base for _ in range(2)] == [True, False]
     store.fatal = 5
-    view = changed(table, 15_000, 0.0)
+    view = changed(table, 50_000, 0.0)
     assert sealer.seal(view).is_base
     assert store.fatal < 0
     assert_sealed(store, view)

@@ -1,24 +1,25 @@
 """The process that seals epochs for another one (talk.py says what the two tell each other).
 
-1. The number of its socket is its argument. Signals to end are the other's to answer; when the socket ends, the other
-   is done or gone: end at the next word to it.
+1. The numbers of its socket and of the shared memory are its arguments. Signals to end are the other's to answer; when
+   the socket ends, the other is done or gone: end at the next word to it.
 2. Seal each epoch as it would be sealed there (seal.py), over a store and a view that ask the other for everything.
-   What is appended goes over in parts, before anything else is asked.
+   What is appended goes over in parts, before anything is read, the last of it with the manifest.
 """
 
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from multiprocessing.connection import Connection
 from typing import Any
 
 from refold.avro.errors import CorruptionError, StorageError
-from refold.streams.snapshots.apart.talk import DONE, FAILED, PART_BYTES, Answer, ErrorThere
+from refold.streams.snapshots.apart.channel import Channel
+from refold.streams.snapshots.apart.talk import DONE, FAILED, PART_BYTES, Answer, ErrorThere, Told
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.seal import Sealer
@@ -45,16 +46,20 @@ class _RaisedDamage(_Raised, CorruptionError):
 class _Asking:
     """Asks the other process."""
 
-    def __init__(self, other: Connection) -> None:
+    def __init__(self, other: Channel) -> None:
+        self.told: Told = {}
         self._other = other
         self._numbers = count()
         self._left: list[int] = []
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """What it answers."""
+        """What it answers, or told before."""
+        asked_for, found = self.told.pop(name, (None, None))
+        if asked_for == arguments:
+            return found
         left, self._left = self._left, []
-        self._other.send((name, arguments, left))
-        answer: Answer = self._other.recv()
+        self._other.tell((name, arguments, left))
+        answer: Answer = self._other.hear()
         is_given, found = answer
         if is_given:
             return found
@@ -113,20 +118,23 @@ class _Store(EpochWriter):
 
     def _send(self) -> None:
         if self._appended:
-            appended, self._appended, self._appended_bytes = self._appended, [], 0
             try:
-                self._asking.ask("append", self._partition, appended)
+                self._asking.ask("append", self._partition, self._taken())
             except _Raised:  # maybe of a few of them
                 self._end = self._asking.ask("end", self._partition)
                 raise
 
+    def _taken(self) -> list[bytes]:
+        """What was appended and not sent yet."""
+        appended, self._appended, self._appended_bytes = self._appended, [], 0
+        return appended
+
     def abandon(self, partition: int) -> None:
-        self._appended, self._appended_bytes = [], 0
+        self._taken()
         self._asking.ask("abandon", partition)
 
     def seal(self, epoch: Epoch, data: bytes) -> None:
-        self._send()
-        self._asking.ask("seal", epoch, data)
+        self._asking.ask("seal", epoch, data, self._taken())
 
 
 class _View(TableView):
@@ -155,19 +163,21 @@ def main() -> None:
     """Serve until the socket ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    with Connection(int(sys.argv[1])) as other, suppress(EOFError, ConnectionError):
-        log_id, partitions = other.recv()
+    other = Channel(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    with suppress(EOFError, ConnectionError):
+        log_id, partitions = other.hear()
         asking = _Asking(other)
         sealer = Sealer(_Store(asking), log_id, partitions, from_ranges=True)
         while True:
             name, arguments = _sealed(sealer, asking, other)
-            other.send((name, arguments, []))
+            other.tell((name, arguments, []))
 
 
-def _sealed(sealer: Sealer, asking: _Asking, other: Connection) -> tuple[str, tuple[Any, ...]]:
+def _sealed(sealer: Sealer, asking: _Asking, other: Channel) -> tuple[str, tuple[Any, ...]]:
     """Seal the epoch that is heard of next; what is to be said of it."""
     try:
-        sealer.seal(_View(asking, other.recv()))
+        standing, asking.told = other.hear()
+        sealer.seal(_View(asking, standing))
     except (EOFError, ConnectionError):
         raise
     except _Raised as raised:

@@ -7,7 +7,8 @@ from itertools import count
 from typing import Any
 
 from refold.avro.errors import CorruptionError, StorageError
-from refold.streams.snapshots.apart.talk import PART_BYTES, Answer, ErrorThere, Failed
+from refold.streams.snapshots.apart.talk import PART_BYTES, Answer, ErrorThere, Failed, Told
+from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
 
@@ -31,12 +32,31 @@ class Desk:
             "manifest_bytes": store.manifest_bytes,
             "append": self._append,
             "abandon": store.abandon,
-            "seal": store.seal,
+            "seal": self._seal,
             "members": view.members,
             "touched": lambda start: dict(view.touched(start)),
             "rows": self._begin,
             "more": self._more,
         }
+
+    def first_answers(self) -> Told:
+        """Of what is asked for every epoch; without what raises now, for that is asked again."""
+        told: Told = {}
+
+        def told_of(name: str, *arguments: Any) -> Any:
+            is_given, found = self.answer(name, arguments, ())
+            if is_given:
+                told[name] = arguments, found
+            return found if is_given else ()
+
+        own = self.standing.epoch
+        told_of("take", own.partition)
+        told_of("end", own.partition)
+        before = [epoch for epoch in told_of("epochs", own.partition) if epoch <= own]
+        if before:
+            told_of("manifest_bytes", before[-1])
+            told_of("touched", before[-1].offset)
+        return told
 
     def answer(self, name: str, arguments: Sequence[Any], left: Sequence[int]) -> Answer:
         """What a call gives or raises. left: what no more rows are wanted of."""
@@ -65,6 +85,10 @@ class Desk:
     def _append(self, partition: int, records: Sequence[bytes]) -> None:
         for data in records:
             self._store.append(partition, data)
+
+    def _seal(self, epoch: Epoch, data: bytes, last_records: Sequence[bytes]) -> None:
+        self._append(epoch.partition, last_records)
+        self._store.seal(epoch, data)
 
     def _begin(self, number: int, name: str, arguments: Sequence[Any]) -> tuple[list[Any], bool]:
         self._rows[number] = iter(self._begun[name](*arguments))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
-from multiprocessing.connection import Pipe
 
 from refold.streams import interpreter
+from refold.streams.snapshots.apart.channel import Channel, shared_memory
 from refold.streams.snapshots.apart.desk import Desk
 from refold.streams.snapshots.apart.talk import DONE, FAILED, Asked, Failed
 
 # It says something for every piece that it reads or writes; hashing all of a large partition again takes seconds.
-_SILENT_S = 600.0
+_SILENT_S = 600
 _MODULE = "refold.streams.snapshots.apart.child"
 
 
@@ -19,21 +20,30 @@ class SealingProcess:
 
     def __init__(self, log_id: bytes, partitions: int) -> None:
         self.is_idle = True
-        self._socket, other = Pipe()
-        with other:
-            self._process = subprocess.Popen(
-                interpreter.command(_MODULE, str(other.fileno())),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[other.fileno()],
-                env=interpreter.environment(),
-            )
+        own, other = socket.socketpair()
+        with other, shared_memory() as memory:
+            self._channel = Channel(own, memory.fileno(), silent_s=_SILENT_S)
+            try:
+                self._process = self._started(other.fileno(), memory.fileno())
+            except OSError:
+                self._channel.close()
+                raise
         self._tell((log_id, partitions))
+
+    @staticmethod
+    def _started(*given: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            interpreter.command(_MODULE, *map(str, given)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=given,
+            env=interpreter.environment(),
+        )
 
     def seal(self, desk: Desk) -> None:
         """Have an epoch sealed; raises what it was given up for, Failed where the process cannot."""
         self.is_idle = False
-        self._tell(desk.standing)
+        self._tell((desk.standing, desk.first_answers()))
         while True:
             name, arguments, left = self._hear()
             if name in {DONE, FAILED}:
@@ -47,16 +57,16 @@ class SealingProcess:
 
     def _hear(self) -> Asked:
         try:
-            if not self._socket.poll(_SILENT_S):
-                raise Failed(f"it said nothing for {_SILENT_S:.0f} s")
-            asked: Asked = self._socket.recv()
+            asked: Asked = self._channel.hear()
+        except TimeoutError:
+            raise Failed(f"it said nothing for {_SILENT_S} s") from None
         except (EOFError, OSError) as error:
             raise Failed(f"it {interpreter.how_it_ended(self._process)}") from error
         return asked
 
     def _tell(self, told: object) -> None:
         try:
-            self._socket.send(told)
+            self._channel.tell(told)
         except ConnectionError:  # that it is gone is heard soon enough
             pass
         except Exception as error:  # whatever keeps a user's reducer here
@@ -70,4 +80,4 @@ class SealingProcess:
         """End it, and wait until it is gone."""
         self.kill()
         self._process.wait()
-        self._socket.close()
+        self._channel.close()

@@ -1,9 +1,10 @@
 """What a process that seals epochs (child.py) and the one that it seals them for (sealer.py) tell each other.
 
-Pickled, over a pair of sockets; both run the same code, for the same user.
+Over a channel (channel.py), where every question costs time: of what is always asked the answers are told at once.
 1. The child hears (log id, partitions).
-2. For each epoch it hears the `Standing` of a view. Until it is done it asks: (name, arguments, left) of what the store
-   or the view has. The answer is (True, what that gives), or (False, an `ErrorThere`) for what it raises.
+2. For each epoch it hears (the `Standing` of a view, what it will ask first by name: the arguments and what they give).
+   Until it is done it asks: (name, arguments, left) of what the store or the view has. The answer is (True, what that
+   gives), or (False, an `ErrorThere`) for what it raises.
 3. What has many rows is begun by ("rows", (number, name, arguments)) with a number of the child's, and gone on with by
    ("more", (number,)); the answer to both is (rows, whether they were the last). `left` are numbers of which no more
    rows are wanted.
@@ -16,11 +17,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 DONE, FAILED = "done", "failed"
-PART_BYTES = 1 << 20
-"""About so much goes at once, of rows asked for and of records appended."""
+PART_BYTES = 4 << 20
+"""About so much goes at once, of rows asked for and of records appended; less than a channel's memory."""
 
 Asked: TypeAlias = tuple[str, tuple[Any, ...], list[int]]
 Answer: TypeAlias = tuple[bool, Any]
+Told: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
 
 
 class ErrorThere(NamedTuple):
