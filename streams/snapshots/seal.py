@@ -88,17 +88,16 @@ class Sealer:
     def _last(self, table: TableView) -> Manifest | None:
         """The partition's last epoch, if the next one may stand on it."""
         standing = table.standing
-        for epoch in reversed(self._store.epochs(standing.epoch.partition)):
-            if epoch > standing.epoch:
-                continue
-            try:
-                manifest = self._store.manifest(epoch)
-            except StorageError:
-                return None
-            holds = manifest.log_id == self._log_id and manifest.fold_version == FOLD_VERSION
-            same = all(standing.types.get(name) == found for name, found in manifest.types.items())
-            return manifest if holds and same else None
-        return None
+        epoch = self._store.latest(standing.epoch)
+        if epoch is None:
+            return None
+        try:
+            manifest = self._store.manifest(epoch)
+        except StorageError:
+            return None
+        holds = manifest.log_id == self._log_id and manifest.fold_version == FOLD_VERSION
+        same = all(standing.types.get(name) == found for name, found in manifest.types.items())
+        return manifest if holds and same else None
 
     def _over(self, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter) -> _Parts | None:
         """A delta or a base on the last epoch; None where a base is due and the whole table is to be read for it."""

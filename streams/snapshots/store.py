@@ -53,6 +53,10 @@ class EpochReader(ABC):
     def epochs(self, partition: int) -> Sequence[Epoch]:
         """The sealed epochs of a partition, by offset."""
 
+    def latest(self, until: Epoch) -> Epoch | None:
+        """The newest sealed epoch of a partition, but none above one."""
+        return next((epoch for epoch in reversed(self.epochs(until.partition)) if epoch <= until), None)
+
     @abstractmethod
     def manifest_bytes(self, epoch: Epoch) -> bytes | None:
         """An epoch's manifest as it is stored, or None."""
@@ -96,6 +100,11 @@ class EpochWriter(EpochReader):
 
         What was appended is read by this store at once, by others when it is sealed at the latest.
         """
+
+    def extend(self, partition: int, records: Sequence[bytes]) -> None:
+        """`append` several, in order; where that raises, some of them may be there."""
+        for data in records:
+            self.append(partition, data)
 
     def abandon(self, partition: int) -> None:
         """Nothing will name what was appended to a partition since the last `seal`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from threading import Lock
+from typing import NamedTuple
 
 NAMES_MAX = 100_000
 STATES_BYTES = 64 << 20
@@ -16,6 +17,15 @@ STATES_BYTES = 64 << 20
 
 State = tuple[str, bytes]
 """An entity, and its stored form; empty where that is not known any more."""
+
+
+class _Told(NamedTuple):
+    """size: the bytes of the states."""
+
+    start: int
+    end: int
+    states: Sequence[State]
+    size: int
 
 
 class Touched:
@@ -26,7 +36,7 @@ class Touched:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._told: deque[tuple[int, int, Sequence[State]]] = deque()
+        self._told: deque[_Told] = deque()
         self._forgotten = 0  # of how many at the front the states are let go
         self._count = 0
         self._bytes = 0
@@ -35,13 +45,14 @@ class Touched:
     def tell(self, start: int, end: int, states: Sequence[State]) -> None:
         """The records with start <= offset < end changed these entities, and nothing else; so they stand at `end`."""
         with self._lock:
-            if self._told and self._told[-1][1] != start:
+            if self._told and self._told[-1].end != start:
                 while self._told:
                     self._drop()
-            self._told.append((start, end, states))
+            size = sum([len(state) for _, state in states])
+            self._told.append(_Told(start, end, states, size))
             self._count += len(states)
-            self._bytes += _size(states)
-            while self._count - len(self._told[0][2]) >= NAMES_MAX:
+            self._bytes += size
+            while self._count - len(self._told[0].states) >= NAMES_MAX:
                 self._drop()
             while self._bytes > self._bytes_max:
                 self._forget()
@@ -53,28 +64,24 @@ class Touched:
         ended.
         """
         with self._lock:
-            while self._told and self._told[0][1] <= start:
+            while self._told and self._told[0].end <= start:
                 self._drop()
-            if not self._told or self._told[0][0] > start or self._told[-1][1] < end:
+            if not self._told or self._told[0].start > start or self._told[-1].end < end:
                 return None
             found: dict[str, bytes] = {}
-            for _, last, states in self._told:
-                if last <= end:
-                    found.update(states)
+            for told in self._told:
+                if told.end <= end:
+                    found.update(told.states)
             return found
 
     def _drop(self) -> None:
-        _, _, states = self._told.popleft()
-        self._count -= len(states)
-        self._bytes -= _size(states)
+        told = self._told.popleft()
+        self._count -= len(told.states)
+        self._bytes -= told.size
         self._forgotten = max(0, self._forgotten - 1)
 
     def _forget(self) -> None:
-        start, end, states = self._told[self._forgotten]
-        self._told[self._forgotten] = (start, end, [(name, b"") for name, _ in states])
+        told = self._told[self._forgotten]
+        self._told[self._forgotten] = told._replace(states=[(name, b"") for name, _ in told.states], size=0)
         self._forgotten += 1
-        self._bytes -= _size(states)
-
-
-def _size(states: Sequence[State]) -> int:
-    return sum([len(state) for _, state in states])
+        self._bytes -= told.size

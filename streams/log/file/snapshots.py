@@ -5,7 +5,7 @@ manifests  "epoch/", the epoch                   -> a manifest
            "pin/" or "tomb/", the epoch          -> streams/snapshots/stored.py
 meta       "snapshots"                           -> CBOR {partition: next offset}, CRC-32C
 
-A record and the next offset are one write. `seal` syncs, and the write-ahead log is one for all families: what was
+Records and the next offset are one write. `seal` syncs, and the write-ahead log is one for all families: what was
 appended before is durable then.
 """
 
@@ -40,6 +40,13 @@ class FileSnapshotReader(SnapshotReader):
         after = PREFIX + (partition + 1).to_bytes(2, "big")
         rows = self._view().scan("manifests", first, after)
         return [epoch_of(key) for key, _ in rows if len(key) == KEY_BYTES]  # verify names others
+
+    def latest(self, until: Epoch) -> Epoch | None:
+        first = PREFIX + until.partition.to_bytes(2, "big")
+        found = self._view().last("manifests", first, until.key + b"\0")
+        if found is not None and len(found[0]) != KEY_BYTES:
+            return super().latest(until)
+        return None if found is None else epoch_of(found[0])
 
     def manifest_bytes(self, epoch: Epoch) -> bytes | None:
         return self._view().get("manifests", epoch.key)
@@ -77,12 +84,16 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
         return self._next[partition]
 
     def append(self, partition: int, data: bytes) -> None:
+        self.extend(partition, [data])
+
+    def extend(self, partition: int, records: Sequence[bytes]) -> None:
         if self._stopped:
             raise StorageError("the log is being closed")
         write = self._database.batch()
-        offset = self._next[partition]
-        write.put("snapshots", keys.position_key(partition, offset), data)
-        after = {**self._next, partition: offset + 1}
+        start = self._next[partition]
+        for offset, data in enumerate(records, start):
+            write.put("snapshots", keys.position_key(partition, offset), data)
+        after = {**self._next, partition: start + len(records)}
         write.put("meta", NEXT, sealed(cbor2.dumps(after)))
         self._database.write(write, sync=False)
         self._next = after

@@ -98,6 +98,10 @@ class _Store(EpochWriter):
         found: Sequence[Epoch] = self._asking.ask("epochs", partition)
         return found
 
+    def latest(self, until: Epoch) -> Epoch | None:
+        found: Epoch | None = self._asking.ask("latest", until)
+        return found
+
     def manifest_bytes(self, epoch: Epoch) -> bytes | None:
         found: bytes | None = self._asking.ask("manifest_bytes", epoch)
         return found

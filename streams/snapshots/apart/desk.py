@@ -29,8 +29,9 @@ class Desk:
             "take": store.take,
             "end": store.end,
             "epochs": lambda partition: list(store.epochs(partition)),
+            "latest": store.latest,
             "manifest_bytes": store.manifest_bytes,
-            "append": self._append,
+            "append": store.extend,
             "abandon": store.abandon,
             "seal": self._seal,
             "members": view.members,
@@ -47,15 +48,15 @@ class Desk:
             is_given, found = self.answer(name, arguments, ())
             if is_given:
                 told[name] = arguments, found
-            return found if is_given else ()
+            return found if is_given else None
 
         own = self.standing.epoch
         told_of("take", own.partition)
         told_of("end", own.partition)
-        before = [epoch for epoch in told_of("epochs", own.partition) if epoch <= own]
-        if before:
-            told_of("manifest_bytes", before[-1])
-            told_of("touched", before[-1].offset)
+        last = told_of("latest", own)
+        if last is not None:
+            told_of("manifest_bytes", last)
+            told_of("touched", last.offset)
         return told
 
     def answer(self, name: str, arguments: Sequence[Any], left: Sequence[int]) -> Answer:
@@ -82,12 +83,8 @@ class Desk:
         kind = CorruptionError if error_there.is_damage else StorageError if error_there.is_storage else Failed
         return kind(error_there.text)
 
-    def _append(self, partition: int, records: Sequence[bytes]) -> None:
-        for data in records:
-            self._store.append(partition, data)
-
     def _seal(self, epoch: Epoch, data: bytes, last_records: Sequence[bytes]) -> None:
-        self._append(epoch.partition, last_records)
+        self._store.extend(epoch.partition, last_records)
         self._store.seal(epoch, data)
 
     def _begin(self, number: int, name: str, arguments: Sequence[Any]) -> tuple[list[Any], bool]:
