@@ -16,7 +16,7 @@ from typing import IO
 from refold.avro.errors import CorruptionError
 from refold.streams.digest import Digests
 from refold.streams.partition import BUCKETS
-from refold.streams.snapshots.chunk import chunks_of
+from refold.streams.snapshots.chunk import chunks_of_pieces
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.spill import Filed
 
@@ -27,7 +27,7 @@ _BUCKETS_BYTES = 32 * BUCKETS
 
 def write_entities(file: IO[bytes], layers: Layers, digests: Digests | None, slots: range) -> None:
     """Write a partition at the file's position; digests: of all its buckets, None to leave them out."""
-    for data in chunks_of(layers.groups()):
+    for data in chunks_of_pieces(layers.pieces()):
         file.write(_LENGTH.pack(len(data)) + data)
     file.write(_LENGTH.pack(0))
     for slot in slots if digests is not None else ():

@@ -43,6 +43,8 @@ _BLOOM_BITS_PER_KEY = 10
 # Point reads pay for a whole block: small ones where entities are read singly, large ones where ranges are.
 _POINT_BLOCK_BYTES = 4 << 10
 _RANGE_BLOCK_BYTES = 16 << 10
+# Snapshots are long records that are written in order and read as they stand: merging their tables often gains nothing.
+_SNAPSHOT_TABLES = 12
 
 
 class Memory:
@@ -117,4 +119,6 @@ def _family_options(family: str, cache: Cache) -> Options:
     options.set_write_buffer_size(32 << 20)
     options.set_max_write_buffer_number(3)
     options.set_target_file_size_base(64 << 20)
+    if family == "snapshots":
+        options.set_level_zero_file_num_compaction_trigger(_SNAPSHOT_TABLES)
     return options

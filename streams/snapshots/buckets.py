@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from refold.streams.digest import EMPTY, Digests
 from refold.streams.partition import BUCKETS
-from refold.streams.snapshots.chunk import Group, Piece, over, piece_of
+from refold.streams.snapshots.chunk import Piece, over
 
 PREIMAGES_BYTES = 128 << 20
 """For all partitions of a log that one process folds."""
@@ -33,11 +33,11 @@ class Buckets:
             self._preimages = None
         return self._preimages is not None
 
-    def passing(self, groups: Iterable[Group]) -> Iterator[Group]:
-        """The groups of a whole table, set as they pass."""
-        for group in groups:
-            self.set(*piece_of(*group))
-            yield group
+    def passing(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """The pieces of a whole table, set as they pass."""
+        for piece in pieces:
+            self.set(*piece)
+            yield piece
 
     def set(self, place: int, preimages: bytes, _: list[bytes]) -> None:
         """A piece that is all of its bucket."""

@@ -171,6 +171,21 @@ class Chunk:
         first = self._firsts[group]
         return [(key, self._body(first + number)) for number, (key, _) in enumerate(self.hashes(group))]
 
+    def parts(self, group: int) -> list[tuple[bytes, bytes, bytes]]:
+        """(key, its part of the preimage, encoded entity) of a group's entities."""
+        data, ends, base = self.data, self._ends, self._bodies
+        at, last = self._preimages + self._starts[group], self._preimages + self._starts[group + 1]
+        number = self._firsts[group]
+        start = base + (ends[number - 1] if number else 0)
+        found = []
+        while at < last:
+            key = at + _LENGTH.size
+            key_end = key + int.from_bytes(data[at:key], "big")
+            after, stop = key_end + HASH_BYTES, base + ends[number]
+            found.append((data[key:key_end], data[at:after], data[start:stop]))
+            at, start, number = after, stop, number + 1
+        return found
+
     def find(self, group: int, key: bytes) -> bytes | None:
         """The encoded entity of a key in a group, or None."""
         for number, (found, _) in enumerate(self.hashes(group)):

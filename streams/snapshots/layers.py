@@ -17,7 +17,7 @@ from itertools import groupby, repeat
 from refold.avro.errors import CorruptionError
 from refold.streams.digest import Digests, preimage
 from refold.streams.partition import place_of
-from refold.streams.snapshots.chunk import Chunk, Group, Member, chunks_of, newest, over
+from refold.streams.snapshots.chunk import Chunk, Group, Member, Piece, chunks_of, newest, over
 from refold.streams.snapshots.cold import ColdEntities
 from refold.streams.snapshots.spans import Read
 from refold.streams.snapshots.spill import ChunkStore, Filed
@@ -157,11 +157,16 @@ class Layers:
                 return found
         return None if self._cold is None else self._cold.get(place, key)
 
-    def groups(self) -> Iterator[Group]:
-        """(place, entities in key order) of all but the closed ones, by place."""
+    def pieces(self) -> Iterator[Piece]:
+        """All but the closed ones, by place."""
         self.settle()
         for place in sorted(self._newest):
-            yield place, self._merged(self._refs(place))
+            found: dict[bytes, tuple[bytes, bytes]] = {}
+            for ref in reversed(self._refs(place)):
+                for key, own, body in self._store.get(ref >> _GROUP_BITS).parts(ref & _GROUP_MASK):
+                    found[key] = own, body
+            entities = [found[key] for key in sorted(found)] if len(found) > 1 else list(found.values())
+            yield place, b"".join([own for own, _ in entities]), [body for _, body in entities]
 
     def members(self, place: int) -> list[Member]:
         """The entities of a place in key order, but the closed ones."""

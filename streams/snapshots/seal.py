@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 
 from refold.avro.errors import StorageError
 from refold.reducers.entity import stored_hash, stored_highest
@@ -70,16 +71,16 @@ class Sealer:
         epoch = table.standing.epoch
         written = SpanWriter(self._store, epoch.partition)
         known, buckets = self._buckets.pop(epoch.partition, (None, None))
-        groups = table.groups()
+        pieces: Iterator[Piece] = starmap(piece_of, table.groups())
         if buckets is None or last is None or known != last.epoch:
             buckets = Buckets(PREIMAGES_BYTES // self._partitions)
             if last is None:
-                groups = buckets.passing(groups)
+                pieces = buckets.passing(pieces)
             else:
-                deque(buckets.passing(table.groups()), 0)
+                deque(buckets.passing(starmap(piece_of, table.groups())), 0)
         parts = None if last is None else self._over(table, last, buckets, written)
         if parts is None:
-            parts = self._base(table.standing, groups, table.members, buckets.digests, written, None)
+            parts = self._base(table.standing, pieces, table.members, buckets.digests, written, None)
         data = encode_manifest(self._manifest(table.standing, last, parts, buckets.digests, written))
         self._store.seal(epoch, data)
         self._buckets[epoch.partition] = (epoch, buckets)
@@ -120,34 +121,39 @@ class Sealer:
             for _, preimages, bodies in changes.pieces():
                 for (key, _), packed in zip(split(preimages), bodies, strict=True):
                     layers.put(key.decode(), packed)
-            return self._base(table.standing, layers.groups(), layers.members, digests, written, last)
+            return self._base(table.standing, layers.pieces(), layers.members, digests, written, last)
         except StorageError:
             return None
 
     def _base(
-        self, standing: Standing, groups: Iterable[Group], find: Callable[[int], list[Member]], digests: Digests,
+        self, standing: Standing, pieces: Iterable[Piece], find: Callable[[int], list[Member]], digests: Digests,
         written: SpanWriter, last: Manifest | None,
     ) -> _Parts:  # fmt: skip
-        """A base of these groups, and of what `last` holds closed."""
+        """A base of these pieces, and of what `last` holds closed."""
         closing = standing.closing
         closed: dict[tuple[str, str], dict[int, list[bytes]]] = {}
         open_count = 0
 
-        def warm() -> Iterator[Group]:
+        def warm() -> Iterator[Piece]:
             nonlocal open_count
-            for place, members in groups:
-                left = [] if closing else members
-                for key, body in members if closing else ():
-                    month = closed_month(closing, key, body)
-                    if month is None:
-                        left.append((key, body))
-                    else:
-                        closed.setdefault(month, {}).setdefault(place, []).append(key)
-                open_count += len(left)
-                if left:
-                    yield place, left
+            for piece in map(opened, pieces) if closing else pieces:
+                open_count += len(piece[2])
+                if piece[2]:
+                    yield piece
 
-        span = written.span(warm())
+        def opened(piece: Piece) -> Piece:
+            """The piece without what is closed."""
+            place, preimages, bodies = piece
+            left = []
+            for (key, _), body in zip(split(preimages), bodies, strict=True):
+                month = closed_month(closing, key, body)
+                if month is None:
+                    left.append((key, body))
+                else:
+                    closed.setdefault(month, {}).setdefault(place, []).append(key)
+            return piece if len(left) == len(bodies) else piece_of(place, left)
+
+        span = written.pieces(warm())
         cold = last.cold if last is not None else ()
         index = last.index if last is not None else ()
         buckets: tuple[Span, ...] = ()

@@ -10,7 +10,7 @@ import pytest
 from refold.avro.errors import CorruptionError
 from refold.streams.digest import Digests, bucket_digest, differing_places, root, root_of
 from refold.streams.snapshots import spill
-from refold.streams.snapshots.chunk import ChunkWriter
+from refold.streams.snapshots.chunk import ChunkWriter, piece_of
 from refold.streams.snapshots.layers import MERGED, Layers
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.encoded import encoded, grouped, place
@@ -50,7 +50,7 @@ class Model:
         assert len(rows) == len(self.packed)
         assert dict(rows) == self.packed
         assert sorted(layers.names()) == sorted(self.packed)
-        assert list(layers.groups()) == grouped(self.packed.items())
+        assert list(layers.pieces()) == [piece_of(*group) for group in grouped(self.packed.items())]
         digests = layers.rehash()
         assert root(digests, len(self.packed)) == root_of(self.hashes.items()) == reference_root(self.hashes)
         for name in self.rng.sample(self.names, 5):
@@ -114,7 +114,7 @@ def test_equal_layers_come_of_other_orders(seed: int) -> None:
         model.rng.shuffle(names)
         for name in names:
             layers.put(name, model.packed[name])
-        found.append((list(layers.groups()), root(layers.rehash(), len(names))))
+        found.append((list(layers.pieces()), root(layers.rehash(), len(names))))
     assert found[0] == found[1]
 
 

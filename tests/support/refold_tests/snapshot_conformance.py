@@ -96,6 +96,10 @@ class SnapshotStoreConformance:
             store.append(1, b"more")
             assert store.end(1) == begin + 1
             assert list(store.records(1, 99, begin + 1)) == [(99, expected[1, 99]), (begin, b"more")]
+            store.extend(1, [])
+            store.extend(1, [b"two", b"three"])
+            assert store.end(1) == begin + 3
+            assert [data for _, data in store.records(1, begin, begin + 3)] == [b"more", b"two", b"three"]
 
     def test_what_is_abandoned_is_named_by_nothing(self, opened: OpenedStore) -> None:
         with opened() as store:
@@ -125,6 +129,16 @@ class SnapshotStoreConformance:
             assert list(store.epochs(2)) == [Epoch(2, 5, 5)]
             assert list(store.epochs(0)) == list(store.epochs(3)) == []
             assert [store.manifest_bytes(epoch) for epoch in EPOCHS] == [b"again", b"2", b"1", b"0"]
+
+    def test_the_latest_epoch_is_the_newest_that_is_not_above(self, opened: OpenedStore) -> None:
+        with opened() as store:
+            for epoch in (*EPOCHS, Epoch(2, 5, 5)):
+                store.seal(epoch, b"m")
+            for epoch in EPOCHS:
+                assert store.latest(epoch) == epoch
+            untils = Epoch(1, 9, 1), Epoch(1, 10, 1), Epoch(1, 299, 9), Epoch(1, 1 << 40, 0)
+            assert [store.latest(until) for until in untils] == [None, EPOCHS[0], EPOCHS[2], EPOCHS[3]]
+            assert store.latest(Epoch(2, 5, 4)) is store.latest(Epoch(3, 9, 9)) is store.latest(Epoch(0, 9, 9)) is None
 
     def test_pins_and_tombs(self, opened: OpenedStore) -> None:
         with opened() as store:
