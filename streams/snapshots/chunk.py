@@ -168,8 +168,7 @@ class Chunk:
 
     def members(self, group: int) -> list[Member]:
         """A group's entities."""
-        first = self._firsts[group]
-        return [(key, self._body(first + number)) for number, (key, _) in enumerate(self.hashes(group))]
+        return [(key, body) for key, _, body in self.parts(group)]
 
     def parts(self, group: int) -> list[tuple[bytes, bytes, bytes]]:
         """(key, its part of the preimage, encoded entity) of a group's entities."""

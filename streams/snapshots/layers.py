@@ -165,7 +165,7 @@ class Layers:
             for ref in reversed(self._refs(place)):
                 for key, own, body in self._store.get(ref >> _GROUP_BITS).parts(ref & _GROUP_MASK):
                     found[key] = own, body
-            entities = [found[key] for key in sorted(found)] if len(found) > 1 else list(found.values())
+            entities = [found[key] for key in sorted(found)]
             yield place, b"".join([own for own, _ in entities]), [body for _, body in entities]
 
     def members(self, place: int) -> list[Member]:

@@ -204,7 +204,7 @@ class Snapshotter:
 
 
 def rest_s(used_s: float, took_s: float) -> float:
-    """How long to rest after a round that took so long, and computed for so much of it."""
+    """How long to rest after an epoch that took so long, and computed for so much of it."""
     return max(0.0, used_s / SHARE_MAX - took_s)
 
 
