@@ -5,13 +5,14 @@
    whether it still holds: a worker that was away for too long is refused here, and what it produced is never seen.
 4. Commit.
 When the group's coordinator dies while offsets are sent, the client may wait for it without end, whatever time it was
-given, until the connection to any broker changes (confluentinc/librdkafka#5511; seen with 2.16). So its connections are
-closed when nothing comes for a while, and each try is short; they are repeated until the transaction's time is over.
+given (confluentinc/librdkafka#5511; seen with 2.16, for minutes after the coordinator was back). So each try is short,
+they are repeated until the transaction's time is over, and a try that does not come back is left where it is.
 
-Before the commit is asked for, nothing is decided. Where the membership moved on in this very moment, or a broker was
-away for longer than the client waits, the producer is made anew under its id, which aborts the transaction for certain:
-`NotEmitted`, and the batch may be emitted again. That goes on no longer than a transaction may take. All other failures
-end the worker, for what became of the transaction is not known here; the next start finds out.
+Before the commit is asked for, nothing is decided. Where the membership moved on in this very moment, a broker was away
+for longer than the client waits, or the client hangs, the producer is made anew under its id, which aborts the
+transaction for certain, whatever the old one does later: `NotEmitted`, and the batch may be emitted again. That goes on
+no longer than a transaction may take. All other failures end the worker, for what became of the transaction is not
+known here; the next start finds out.
 
 A transaction without offsets is not made, for it would not be fenced; nor one by a client that is in no generation of
 its group at all, for the broker takes offsets from those unasked.
@@ -23,6 +24,7 @@ import contextlib
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -32,6 +34,7 @@ from refold.streams.log.kafka.access import GROUP, READ, TOPIC, TRANSACTIONAL_ID
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.deadletters import verdict_key
 from refold.streams.log.kafka.faults import error_of, is_denied, may_pass, storage_error, text_of
+from refold.streams.log.kafka.hanging import within
 from refold.streams.log.kafka.reading import Headers
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.verdicts import Verdict, verdict_value
@@ -42,7 +45,7 @@ MESSAGE_BYTES_MAX = 1_000_000_000
 _POLL_S = 0.2
 _ABORT_S = 5.0
 _SEND_S = 3.0
-_IDLE_MS = 5_000
+_HANGS_S = 2 * _SEND_S
 _AGAIN = "start it again, it goes on where it was"
 _METADATA = b"CGMDv2:"
 _GENERATION = struct.Struct("<i")
@@ -114,7 +117,6 @@ class Emitter:
             # It may not be the longer of the two.
             "message.timeout.ms": self._timeout_ms,
             "message.max.bytes": MESSAGE_BYTES_MAX,
-            "connections.max.idle.ms": _IDLE_MS,
         })  # fmt: skip
 
     def _begin_anew(self) -> None:
@@ -185,8 +187,11 @@ class Emitter:
             if not is_member(member):
                 raise NotEmitted
             try:
-                self._producer.send_offsets_to_transaction(offsets, member, _SEND_S)
+                within(_HANGS_S, partial(self._producer.send_offsets_to_transaction, offsets, member, _SEND_S))
                 return
+            except TimeoutError:
+                hangs = KafkaError(KafkaError._TIMED_OUT, f"no answer in {_HANGS_S:.0f} s")
+                raise self._undecided("send its offsets", KafkaException(hangs)) from None
             except KafkaException as failed:
                 error = error_of(failed)
                 if error is not None and error.code() in _MOVED and not error.fatal():

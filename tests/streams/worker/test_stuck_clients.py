@@ -1,4 +1,4 @@
-"""A broker that loses and gets back the lead of its partitions: clients go on, unasked."""
+"""Clients that would stand still for ever: after their broker lost its partitions for a while, and in one call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from refold.streams.log.kafka.log import KafkaLog
 from refold.testing.kafka import Kafka
 from refold_tests.child import Child
-from refold_tests.folding import await_folded, check_whole, history, opened, url_of, worker
+from refold_tests.folding import append, await_folded, check_whole, drain, history, opened, url_of, worker
 from refold_tests.load import Kept, feeding
 from refold_tests.things import THING
 
@@ -20,6 +21,21 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 # Longer than the broker's session with its controller, which fences it then.
 FENCED_S = 14.0
+
+# The third time that offsets are sent, the call never comes back.
+HANGING = """
+import threading
+from refold.streams.log.kafka import clients
+
+calls = []
+class Hanging(clients.Producer):
+    def send_offsets_to_transaction(self, *given):
+        calls.append(None)
+        if len(calls) == 3:
+            threading.Event().wait()
+        super().send_offsets_to_transaction(*given)
+clients.Producer = Hanging
+"""
 
 
 @pytest.mark.parametrize("after_s", [0.3, 3.0])
@@ -48,3 +64,17 @@ def test_a_broker_that_was_fenced(
         kept.drain()
         check_whole(log, tmp_path, acknowledged)
     print(f"ended {len(kept.said)} times: {kept.said}")
+
+
+def test_a_call_that_never_comes_back(log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int) -> None:
+    """The batch is emitted by another producer, and the worker can end."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    found = worker(child, log.url, tmp_path, before=HANGING, transaction_ms=30_000)
+    observations = history(rng, 300)
+    acknowledged = set()
+    for begin in range(0, len(observations), 60):
+        acknowledged |= append(log, observations[begin : begin + 60])
+        await_folded(log, found)
+    drain(found)
+    check_whole(log, tmp_path, acknowledged)
