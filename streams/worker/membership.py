@@ -19,6 +19,10 @@ from refold.streams.log.kafka.faults import is_lasting, storage_error, text_of
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.worker.config import FoldConfig
 
+# A client joins when it was told of the topic, and is never told where the broker that it asked was forgotten in that
+# moment (seen with librdkafka 2.16): its next regular look helps, which would be five minutes later.
+_LOOK_MS = 5_000
+
 Told = Callable[[Iterable[int]], None]
 
 
@@ -33,6 +37,7 @@ class Membership:
             "session.timeout.ms": config.session_ms,
             "heartbeat.interval.ms": max(100, config.session_ms // 10),
             "enable.partition.eof": False,
+            "topic.metadata.refresh.interval.ms": _LOOK_MS,
         }
         if config.is_static:
             settings["group.instance.id"] = config.instance

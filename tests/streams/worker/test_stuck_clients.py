@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.topics import Topics
+from refold.streams.worker.config import FoldConfig
+from refold.streams.worker.membership import Membership
 from refold.testing.kafka import Kafka
 from refold_tests.child import Child
 from refold_tests.folding import append, await_folded, check_whole, drain, history, opened, url_of, worker
@@ -21,6 +24,9 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 # Longer than the broker's session with its controller, which fences it then.
 FENCED_S = 14.0
+
+MEMBERS = 40
+JOINED_S = 60.0
 
 # The third time that offsets are sent, the call never comes back.
 HANGING = """
@@ -64,6 +70,29 @@ def test_a_broker_that_was_fenced(
         kept.drain()
         check_whole(log, tmp_path, acknowledged)
     print(f"ended {len(kept.said)} times: {kept.said}")
+
+
+def test_members_that_join_as_a_broker_comes_back(kafka_cluster: Callable[..., Kafka], tmp_path: Path) -> None:
+    """Of so many, some ask for the topic where nobody answers any more, and are not told."""
+    kafka = kafka_cluster()
+    with opened(url_of(kafka.bootstrap, "b")) as log:
+        kafka.pause(1)
+        time.sleep(FENCED_S)
+        kafka.resume(1)
+        given: list[list[int]] = [[] for _ in range(MEMBERS)]
+        members = []
+        for number, found in enumerate(given):
+            topics = Topics(log.topics.prefix)
+            topics.group += f".{number}"
+            config = FoldConfig(log.url, tmp_path, str(number))
+            members.append(Membership(log.clients, topics, config, found.extend, lambda _: None))
+        deadline = time.monotonic() + JOINED_S
+        while not all(given):
+            assert time.monotonic() < deadline, [number for number, found in enumerate(given) if not found]
+            for each in members:
+                each.serve(0.01)
+        for each in members:
+            each.leave()
 
 
 def test_a_call_that_never_comes_back(log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int) -> None:
