@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from refold.avro.errors import StorageError
 from refold.streams.log.kafka.offsets import Offsets, Place
@@ -19,6 +19,7 @@ from refold.streams.log.kafka.reading import Reading
 from refold.streams.log.kafka.topics import Topics
 
 POLL_S = 0.02
+BUSY_POLL_S = 0.1
 
 
 def emitted(
@@ -32,6 +33,21 @@ def emitted(
         if last is not None:
             found[place.partition] = max(found[place.partition], emitted_of(place, last))
     return dict(enumerate(found))
+
+
+def settled(ask: Callable[[], dict[int, Reached]], topic: str, timeout_s: float) -> dict[int, Reached]:
+    """What is asked for, `emitted` as it is then, once no worker is in the midst of taking a definition up."""
+    deadline = time.monotonic() + timeout_s
+    found = ask()
+    while busy := [partition for partition, at in found.items() if at.place]:
+        if time.monotonic() > deadline:
+            raise StorageError(
+                f"{topic}/{busy[0]}: a worker is taking a definition up, or ended while it did; start it again if it "
+                "did, and ask again when it is done"
+            )
+        time.sleep(BUSY_POLL_S)
+        found = ask()
+    return found
 
 
 def _decided(places: list[Place], offsets: Offsets, timeout_s: float) -> dict[Place, int]:

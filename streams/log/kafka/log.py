@@ -24,7 +24,7 @@ from refold.streams.blobs.store import ContentStore, Removed, Stored
 from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.deadletters import Decided
-from refold.streams.log.kafka.emitted import emitted
+from refold.streams.log.kafka.emitted import emitted, settled
 from refold.streams.log.kafka.faults import closed_error
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.markers import Markers
@@ -62,7 +62,6 @@ from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import no_such_epoch
 
 TIMEOUT_S = 30.0
-BUSY_POLL_S = 0.1
 
 
 def kafka_log_exists(address: Address, *, config: Mapping[str, str] | None = None, timeout_s: float) -> bool:
@@ -186,10 +185,11 @@ class KafkaLog(LogPort):
             self._outgoing.flush()
 
     def await_folded(self) -> None:
-        """Return when the workers have folded everything that is in the log by now."""
+        """Return when the workers have folded everything that is in the log by now, and what changed can be read."""
         self.flush()
         self.refresh()
         self._asked("observations are folded").await_folded(self.ends(), len(self.registry))
+        self._emitted()  # what was committed shows a moment later
         self._is_behind = True
 
     def mark(self, marked: Marked, *, replace: bool) -> None:
@@ -312,16 +312,7 @@ class KafkaLog(LogPort):
     def _stand_folded(self) -> None:
         """Hold what was seen of manifests and markers, and of the rest everything that they may name: changes up to
         where emission stands at this call."""
-        folded = self._emitted()
-        deadline = time.monotonic() + self._timeout_s
-        while (busy := [each for each, at in folded.items() if at.place]) and time.monotonic() < deadline:
-            time.sleep(BUSY_POLL_S)
-            folded = self._emitted()
-        if busy:
-            raise StorageError(
-                f"{self.topics.observations}/{busy[0]}: a worker is taking a definition up, or ended while it did; "
-                "start it again if it did, and ask again when it is done"
-            )
+        folded = settled(self._emitted, self.topics.observations, self._timeout_s)
         for partition in folded:  # where what was committed was lost, what was sealed still says so
             sealed = (Reached(each.offset, each.schemas) for each in self.snapshots.epochs(partition))
             folded[partition] = max([folded[partition], *sealed])

@@ -11,13 +11,11 @@ import pytest
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Observation
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.kafka.workers import AskedFolding, AskedTables, Workers
 from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import PATIENCE_S
-from refold_tests.kafka_topics import await_true
 from refold_tests.log_conformance import FoldedLogConformance
 from refold_tests.log_handles import PARTITIONS, Handles, Opened
 
@@ -42,13 +40,6 @@ class AwaitingLog(KafkaLog):
     def register(self, definition: TypeDefinition) -> None:
         super().register(definition)
         self.await_folded()
-
-    def await_folded(self) -> None:
-        super().await_folded()
-        # A broker answers a commit before it lets readers of what is committed see it.
-        places = [Place(self.topics.changes, each) for each in range(self.partitions)]
-        written = self.offsets.ends(places, committed=False)
-        await_true(lambda: all(end >= written[place] for place, end in self.offsets.ends(places).items()))
 
 
 class BesideWorker(Opened):
