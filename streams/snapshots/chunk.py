@@ -227,26 +227,34 @@ class Chunk:
 
 
 def over(before: bytes, own: bytes) -> bytes:
-    """The preimage of one bucket with a later one over it."""
+    """The preimage of one bucket with a later one over it: `own` where that has all of its entities."""
     # Most buckets hold one entity, and a later preimage of the same entities differs in the hash alone.
     if len(before) == len(own) and own.startswith(before[:-HASH_BYTES]):
         return own
-    is_one = _LENGTH.size + int.from_bytes(own[: _LENGTH.size], "big") + HASH_BYTES == len(own)
-    return _with_one(before, own) if is_one else newest(before + own)
+    if _is_one(own):
+        return _with_one(before, own, replaces=True)
+    return _with_one(own, before, replaces=False) if _is_one(before) else newest(before + own)
 
 
-def _with_one(before: bytes, own: bytes) -> bytes:
-    """A bucket's preimage with one entity's part in it, put in its place or in the place of its earlier one."""
+def _is_one(preimage: bytes) -> bool:
+    """Whether a preimage is of one entity."""
+    return _LENGTH.size + int.from_bytes(preimage[: _LENGTH.size], "big") + HASH_BYTES == len(preimage)
+
+
+def _with_one(bucket: bytes, own: bytes, *, replaces: bool) -> bytes:
+    """A bucket's preimage with one entity's part in its place; replaces: also where the bucket has the entity."""
     key = own[_LENGTH.size : -HASH_BYTES]
     at = 0
-    while at < len(before):
+    while at < len(bucket):
         key_at = at + _LENGTH.size
-        key_end = key_at + int.from_bytes(before[at:key_at], "big")
-        found = before[key_at:key_end]
-        if found >= key:
-            return before[:at] + own + before[key_end + HASH_BYTES if found == key else at :]
+        key_end = key_at + int.from_bytes(bucket[at:key_at], "big")
+        found = bucket[key_at:key_end]
+        if found > key:
+            return bucket[:at] + own + bucket[at:]
+        if found == key:
+            return bucket[:at] + own + bucket[key_end + HASH_BYTES :] if replaces else bucket
         at = key_end + HASH_BYTES
-    return before + own
+    return bucket + own
 
 
 def newest(preimages: bytes) -> bytes:

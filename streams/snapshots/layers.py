@@ -1,9 +1,10 @@
 """One partition's entities at one point, encoded: chunks over chunks, the later over the earlier.
 
-1. A snapshot's ranges come in as one layer each, base first.
+1. A snapshot's ranges come in as one layer each, the latest first and the base last: a group whose entities all stand
+   above it already is never looked at again, and most are such.
 2. What is folded after it is put above them; when much was put it becomes a layer of its own (its chunks may go to
    disk), and MERGED such layers of one size become one, so a view of any size takes bounded memory.
-3. For each place it is known which chunks hold a part of it; a lookup asks the latest first.
+3. For each place it is known which chunks hold a part of it that counts; a lookup asks the latest first.
 4. Below all stand the closed entities of the epoch, which are read where they are stored when they are asked for.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import reduce
-from itertools import groupby, repeat
+from itertools import groupby
 
 from refold.avro.errors import CorruptionError
 from refold.streams.digest import Digests, preimage
@@ -43,44 +44,55 @@ class Layers:
         self._put: dict[str, bytes] = {}
         self._put_bytes = 0
         self._spilled: list[tuple[int, list[int]]] = []  # (level, chunk numbers) of layers made of what was put
-        # By place to which something was added since digests were made: its preimage, where only chunks of an epoch
-        # were added, else None.
+        # By place to which something was added since digests were made: the preimage of all there but the closed ones,
+        # or None where it is not known.
         self._unhashed: dict[int, bytes | None] = {}
         self.digests = Digests()
 
     # Taking in
 
-    def add(self, data: bytes, where: str, filed: Filed | None = None, *, checked: bool = False) -> None:
-        """Take up a chunk of the layer that is now the latest; CorruptionError where its bytes are damaged.
+    def add(
+        self, data: bytes, where: str, filed: Filed | None = None, *, checked: bool = False, hashed: bool = False
+    ) -> None:
+        """Take up a chunk of a layer that stands under all that were added before; CorruptionError where its bytes are
+        damaged. A layer's chunks come in order, and all layers before anything is put or hashed.
 
         filed: the file it stands in, which need not be kept otherwise then. checked: the giver checks its bytes.
+        hashed: `settled_by` was given its digests, and no other layer comes.
         """
         chunk = Chunk(data, where, checked=checked)
-        self._take(chunk, chunk.preimages() if self._cold is None else repeat(None), filed)
-
-    def _take(self, chunk: Chunk, preimages: Iterable[bytes | None], filed: Filed | None = None) -> int:
-        number = self._store.add(chunk, filed)
-        tops, unhashed = self._newest, self._unhashed
-        ref = number << _GROUP_BITS
-        places = chunk.places.tolist()
+        places, preimages = chunk.places.tolist(), chunk.preimages()
+        ref = self._store.add(chunk, filed) << _GROUP_BITS
         if not places:
-            return number
-        is_past = places[0] > self._last_place
+            return
+        tops, known = self._newest, self._unhashed
+        is_first = places[0] > self._last_place
         self._last_place = max(self._last_place, places[-1])
-        if is_past:  # as of a base: each is the first of its place
+        if is_first:
             tops.update(zip(places, range(ref, ref + len(places)), strict=True))
-            unhashed.update(zip(places, preimages, strict=False))
-            return number
-        for place, own in zip(places, preimages, strict=False):
-            below = tops.get(place)
-            tops[place] = ref
-            if below is None:
-                unhashed[place] = own
-            else:
-                self._older[ref] = below
-                before = None if own is None else unhashed.get(place)
-                unhashed[place] = None if before is None or own is None else over(before, own)
+            if not hashed:
+                known.update(zip(places, preimages, strict=True))
+            return
+        for place, own in zip(places, preimages, strict=True):
+            above = known.get(place)
+            if above is None:
+                tops[place] = ref
+                if not hashed:
+                    known[place] = own
+            elif (both := over(own, above)) != above:
+                known[place] = both
+                self._older[self._refs(place)[-1]] = ref
             ref += 1
+
+    def _take(self, chunk: Chunk) -> int:
+        """Take up a chunk of a layer that stands above all others."""
+        number = self._store.add(chunk)
+        for ref, place in enumerate(chunk.places, number << _GROUP_BITS):
+            below = self._newest.get(place)
+            self._newest[place] = ref
+            self._unhashed[place] = None
+            if below is not None:
+                self._older[ref] = below
         return number
 
     def put(self, entity: str, packed: bytes) -> None:
@@ -105,7 +117,7 @@ class Layers:
         self._merge()
 
     def _layer(self, groups: Iterable[Group]) -> list[int]:
-        return [self._take(Chunk(data, "a view", checked=True), repeat(None)) for data in chunks_of(groups)]
+        return [self._take(Chunk(data, "a view", checked=True)) for data in chunks_of(groups)]
 
     def _merge(self) -> None:
         """The last MERGED layers of one level become one of the next."""
@@ -187,7 +199,7 @@ class Layers:
         reads: of which type and month (YYYY-MM) of closing the closed ones are read; None for all.
         """
         self.settle()
-        alone: dict[int, bytearray] = {}  # by chunk: of which groups no other chunk has a part
+        alone: dict[int, bytearray] = {}  # by chunk: of which groups no other chunk has a part that counts
         shared = []
         for place, ref in self._newest.items():
             if ref in self._older:
@@ -262,16 +274,16 @@ class Layers:
         for slot, places in groupby(sorted(unhashed), lambda place: place >> 8):  # in the order of their chunks
             buckets = digests.each_bucket(slot)
             for place in places:
-                buckets[place & 0xFF] = digest_of(unhashed[place] or self._preimages(place)).digest()
+                buckets[place & 0xFF] = digest_of(self._preimage(place, unhashed[place])).digest()
             digests.set_buckets(slot, b"".join(buckets))
         unhashed.clear()
         return self.digests
 
-    def _preimages(self, place: int) -> bytes:
-        """A place's preimage."""
-        refs = self._refs(place)
-        parts = [self._store.get(ref >> _GROUP_BITS).preimage(ref & _GROUP_MASK) for ref in reversed(refs)]
+    def _preimage(self, place: int, known: bytes | None) -> bytes:
+        """A place's preimage; known: as in `_unhashed`."""
+        if known is None:
+            groups = [self._store.get(ref >> _GROUP_BITS).preimage(ref & _GROUP_MASK) for ref in self._refs(place)]
+            known = reduce(over, reversed(groups))
         if self._cold is None:
-            return reduce(over, parts)
-        closed = [preimage(*each) for each in self._cold.hashes(place).items()]
-        return newest(b"".join(closed + parts))
+            return known
+        return newest(b"".join([*(preimage(*each) for each in self._cold.hashes(place).items()), known]))

@@ -31,7 +31,7 @@ def read_slots(
     every = slots_of(partition, partitions)
     layers = Layers(store, closed_in(reader, manifest, instead))
     layers.settled_by(_buckets(reader, manifest, every, slots))
-    for span in manifest.ranges:
+    for span in reversed(manifest.ranges):
         chunks = SortedSpan(reader, partition, span, ChunkCache())
         for offset in sorted({at for slot in slots for at in chunks.covering(slot * BUCKETS, (slot + 1) * BUCKETS)}):
             where, data = record_at(reader, partition, offset)

@@ -74,14 +74,15 @@ def read_ranges(
     layers = Layers(store, closed_in(reader, manifest, instead))
     with RunningHashes() as hashes:
         spans = _Spans(reader, partition, hashes)
-        for number, span in enumerate(manifest.ranges):
+        if manifest.buckets:
+            digests = Digests()
+            records = chain.from_iterable(map(spans.read, manifest.buckets))
+            take_buckets(digests, slots_of(partition, partitions), records)
+            layers.settled_by(digests)
+        base = manifest.ranges[0]
+        for span in reversed(manifest.ranges):
             for where, data in spans.read(span):
-                layers.add(data, where, checked=True)
-            if number == 0 and manifest.buckets:
-                digests = Digests()
-                records = chain.from_iterable(map(spans.read, manifest.buckets))
-                take_buckets(digests, slots_of(partition, partitions), records)
-                layers.settled_by(digests)
+                layers.add(data, where, checked=True, hashed=span is base and bool(manifest.buckets))
         layers.rehash()  # while the last of the spans are hashed
         spans.check()
     return layers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from itertools import chain
 
 import pytest
 
@@ -71,9 +72,10 @@ def test_layers_are_what_was_put(seed: int, number: int, monkeypatch: pytest.Mon
     model = Model(rng, rng.choice((3, 60, 400)))
     store = ChunkStore(memory_bytes=rng.choice((0, 5_000, 1 << 20)))
     layers = Layers(store, put_bytes=rng.choice((1, 200, 3_000)))
-    for count in (rng.choice((0, 40, 300)), rng.choice((0, 30))):  # a snapshot's base and delta below all
-        for data in model.chunks({model.changed() for _ in range(count)}):
-            layers.add(data, "a record")
+    counts = [rng.choice((0, 40, 300)), *rng.choices((0, 30), k=rng.randrange(5))]  # a snapshot's base and deltas
+    snapshot = [model.chunks({model.changed() for _ in range(count)}) for count in counts]
+    for data in chain.from_iterable(reversed(snapshot)):
+        layers.add(data, "a record")
     for _ in range(rng.choice((40, 500))):
         action = rng.random()
         if action < 0.9:
@@ -132,6 +134,38 @@ def test_digests_that_are_given_stand_until_something_is_added(seed: int) -> Non
     for name in names:
         layers.put(name, model.packed[name])
     assert root(layers.rehash(), len(names)) == reference_root(model.hashes)
+
+
+def test_digests_of_a_base_are_given_and_what_stands_over_it_is_hashed(seed: int) -> None:
+    model = Model(random.Random(seed), 60)
+    base = model.chunks({model.changed() for _ in range(80)})
+    digests = Digests()
+    for where, members in grouped(model.hashes.items()):
+        digests.set(where, bucket_digest(members))
+    deltas = [model.chunks({model.changed() for _ in range(10)}) for _ in range(3)]
+    layers = Layers(ChunkStore())
+    layers.settled_by(digests)
+    for data in chain.from_iterable(reversed(deltas)):
+        layers.add(data, "a record")
+    for data in base:
+        layers.add(data, "a record", hashed=True)
+    assert layers._unhashed.keys() < layers._newest.keys()
+    model.assert_held(layers)
+
+
+def test_what_stands_above_with_all_its_entities_is_not_looked_at_again(seed: int) -> None:
+    model = Model(random.Random(seed), 40)
+    layers = Layers(ChunkStore())
+    snapshot = []
+    for _ in range(4):
+        for _ in range(200):
+            model.changed()
+        snapshot.append(model.chunks(set(model.packed)))
+    assert len(model.packed) == len(model.names)
+    for data in chain.from_iterable(reversed(snapshot)):
+        layers.add(data, "a record")
+    assert not layers._older
+    model.assert_held(layers)
 
 
 def test_a_damaged_chunk_is_refused(seed: int) -> None:
