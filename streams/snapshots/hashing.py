@@ -1,11 +1,7 @@
-"""SHA-256 over spans of records, by a thread beside the caller: it computes without Python's lock.
+"""SHA-256 over spans of records: of long ones by a thread beside the caller, so that reading waits for it little.
 
-1. The caller gives a piece, the whole of a short span or a part of a long one, and waits.
-2. The thread has the lock now. It takes note of the piece before, lets the caller know, and hashes; that gives the lock
-   back, and the caller goes on.
-3. Done with it, the thread waits for the lock until the caller gives the next piece.
-So the lock goes from one to the other where both wait for it anyway. Who asks for it in the midst of the other's work
-gets it after five milliseconds, which is longer than most pieces take.
+Much is hashed at once there: the thread asks for Python's lock before and after each time, and may wait for it for as
+long as it takes to hash eight megabytes. So spans of less than a piece are hashed by the caller, when they end.
 """
 
 from __future__ import annotations
@@ -13,12 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from threading import Lock
 
 PIECE_BYTES = 16 << 20
-# Less is hashed sooner than given away.
-ALONE_BYTES = 128 << 10
 
 
 class RunningHashes:
@@ -26,13 +18,12 @@ class RunningHashes:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "refold-hash")
-        self._begun = Lock()
-        self._begun.acquire()
+        self._latest: Future[None] | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._digest = hashlib.sha256()
-        self._latest: Future[None] | None = None
+        self._is_beside = False
         self._some: list[bytes] = []
         self._some_bytes = 0
 
@@ -46,21 +37,22 @@ class RunningHashes:
     def end(self) -> Callable[[], bytes]:
         """The span ends here; its digest, which may be asked for later."""
         digest = self._digest
-        if self._latest is None and self._some_bytes < ALONE_BYTES:
+        ended = digest.digest
+        if self._is_beside:
+            self._beside()
+            ended = self._thread.submit(digest.digest).result
+        else:
             for data in self._some:
                 digest.update(data)
-            ended = digest.digest
-        else:
-            ended = partial(_hashed, digest, self._beside())
         self._begin()
         return ended
 
-    def _beside(self) -> Future[None]:
+    def _beside(self) -> None:
         """Let the thread hash what came since the last piece; returns when it is done with the one before."""
-        hashing = self._latest = self._thread.submit(_hash, self._digest, self._some, self._begun)
-        self._begun.acquire()
-        self._some, self._some_bytes = [], 0
-        return hashing
+        before, self._latest = self._latest, self._thread.submit(_hash, self._digest, self._some)
+        self._is_beside, self._some, self._some_bytes = True, [], 0
+        if before is not None:
+            before.result()
 
     def __enter__(self) -> RunningHashes:
         return self
@@ -69,14 +61,5 @@ class RunningHashes:
         self._thread.shutdown(cancel_futures=True)
 
 
-def _hash(digest: hashlib._Hash, some: list[bytes], begun: Lock) -> None:
-    try:
-        data = b"".join(some)
-    finally:
-        begun.release()
-    digest.update(data)
-
-
-def _hashed(digest: hashlib._Hash, hashing: Future[None]) -> bytes:
-    hashing.result()
-    return digest.digest()
+def _hash(digest: hashlib._Hash, some: list[bytes]) -> None:
+    digest.update(b"".join(some))
