@@ -65,7 +65,7 @@ class Layers:
         ref = self._store.add(chunk, filed) << _GROUP_BITS
         if not places:
             return
-        tops, known = self._newest, self._unhashed
+        tops, older, known = self._newest, self._older, self._unhashed
         is_first = places[0] > self._last_place
         self._last_place = max(self._last_place, places[-1])
         if is_first:
@@ -81,7 +81,10 @@ class Layers:
                     known[place] = own
             elif (both := over(own, above)) != above:
                 known[place] = both
-                self._older[self._refs(place)[-1]] = ref
+                last = tops[place]
+                while last in older:
+                    last = older[last]
+                older[last] = ref
             ref += 1
 
     def _take(self, chunk: Chunk) -> int:
