@@ -50,12 +50,8 @@ class EpochReader(ABC):
     """What reading an epoch needs."""
 
     @abstractmethod
-    def epochs(self, partition: int) -> Sequence[Epoch]:
-        """The sealed epochs of a partition, by offset."""
-
     def latest(self, until: Epoch) -> Epoch | None:
         """The newest sealed epoch of a partition, but none above one."""
-        return next((epoch for epoch in reversed(self.epochs(until.partition)) if epoch <= until), None)
 
     @abstractmethod
     def manifest_bytes(self, epoch: Epoch) -> bytes | None:
@@ -116,6 +112,13 @@ class EpochWriter(EpochReader):
 
 class SnapshotReader(EpochReader):
     """The reading side: any process."""
+
+    @abstractmethod
+    def epochs(self, partition: int) -> Sequence[Epoch]:
+        """The sealed epochs of a partition, by offset."""
+
+    def latest(self, until: Epoch) -> Epoch | None:
+        return next((epoch for epoch in reversed(self.epochs(until.partition)) if epoch <= until), None)
 
     @abstractmethod
     def pins(self) -> Sequence[Pin]:

@@ -197,7 +197,7 @@ def test_a_base_that_could_not_be_written_once_is_written_again_where_it_stands(
 
 
 class Interrupting(Counting):
-    """Ctrl-C comes while it is asked for its epochs."""
+    """Ctrl-C comes while it is asked for its latest epoch."""
 
     is_interrupted = False
 

@@ -94,10 +94,6 @@ class _Store(EpochWriter):
         self._asking.ask("take", partition)
         self._partition, self._end = partition, self._asking.ask("end", partition)
 
-    def epochs(self, partition: int) -> Sequence[Epoch]:
-        found: Sequence[Epoch] = self._asking.ask("epochs", partition)
-        return found
-
     def latest(self, until: Epoch) -> Epoch | None:
         found: Epoch | None = self._asking.ask("latest", until)
         return found

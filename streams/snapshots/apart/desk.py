@@ -28,7 +28,6 @@ class Desk:
         self._calls: dict[str, Callable[..., Any]] = {
             "take": store.take,
             "end": store.end,
-            "epochs": lambda partition: list(store.epochs(partition)),
             "latest": store.latest,
             "manifest_bytes": store.manifest_bytes,
             "append": store.extend,
