@@ -167,8 +167,13 @@ class FileLog(LogPort):
     def _own(self, database: Database) -> None:
         owner = Owner(database, self.registry, self.partitions, self._clock_ms)
         owner.begin(self)
-        self._server = serve(self.path, self._answer)
-        self._owner = owner
+        self._owner = owner  # others ask from the moment that the socket is there
+        try:
+            self._server = serve(self.path, self._answer)
+        except BaseException:
+            self._owner = None
+            owner.stop()
+            raise
 
     # Writing
 

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from refold.avro.errors import OwnerSilent
+from refold.avro.errors import OwnerSilent, StorageError
 from refold.avro.ids import identify
+from refold.streams.log.file import log as file_log
+from refold.streams.log.file import server
+from refold.streams.log.file.client import Client
 from refold.streams.log.file.log import FileLog
 from refold.streams.log.file.outbox import BATCH_RECORDS
 from refold.streams.log.port import LogPort, Marked
@@ -21,6 +24,41 @@ from refold_tests.child import Child
 from refold_tests.file_logs import FileOpened, Owned, Remote, assert_verified, records_of
 from refold_tests.log_handles import assert_folded, put
 from refold_tests.things import OTHER, THING, A, said
+
+# Taking over
+
+
+def test_who_asks_as_soon_as_the_socket_is_there_is_answered(
+    owned: FileOpened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = []
+
+    def serve_and_ask(path: Path, handler: server.Handler) -> server.Server:
+        found = server.serve(path, handler)
+        with Client(path, 60) as client:
+            answers.append(client.call("flush", None))
+        return found
+
+    monkeypatch.setattr(file_log, "serve", serve_and_ask)
+    with owned() as (log, _):
+        put(log, [said(A, 1)])
+        log.flush()
+    assert answers == [None]
+
+
+def test_who_cannot_be_asked_owns_nothing(owned: FileOpened, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(path: Path, handler: server.Handler) -> server.Server:
+        raise StorageError(f"{path}: no room for a socket")
+
+    monkeypatch.setattr(file_log, "serve", serve)
+    with pytest.raises(StorageError, match="no room for a socket"), owned():
+        pass
+    monkeypatch.undo()
+    with owned() as (log, _):
+        put(log, [said(A, 1)])
+        log.flush()
+        assert_folded(log, [said(A, 1)])
+
 
 # Flushing
 
