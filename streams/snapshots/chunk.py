@@ -280,8 +280,14 @@ def split(preimages: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _length(data: bytes, at: int) -> int:
-    """A big-endian u32, by the way that costs least where this is compiled: it is asked for several times a group."""
-    return data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
+    """A big-endian u32, by the way that costs least where this is compiled: it is asked for several times a group.
+
+    CorruptionError where there is none: chunks are walked through before all of their bytes are checked.
+    """
+    try:
+        return data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
+    except IndexError:
+        raise CorruptionError("a chunk of entities is damaged: a length leads out of its bucket") from None
 
 
 def _little(numbers: array[int]) -> bytes:

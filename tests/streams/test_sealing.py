@@ -201,7 +201,7 @@ def test_every_damaged_record_is_noticed(seed: int, part: str, monkeypatch: pyte
 def test_a_whole_record_with_other_content_is_noticed(seed: int) -> None:
     """What no hash of a state covers: a residue, under the same state hash and a right checksum."""
     rng = random.Random(seed)
-    table, store = Table(rng, 20), MemoryStore()
+    table, store = Table(rng, 30), MemoryStore()
     for _ in range(60):
         table.change(0.0)
     manifest = Sealer(store, LOG_ID, 1).seal(table.view())
@@ -264,3 +264,23 @@ def test_an_index_that_is_damaged_where_nothing_changed_is_left_for_another(
         manifest = Sealer(store, LOG_ID, 1).seal(view)
         assert index not in manifest.index
         assert not all_or_error(store, (manifest, view, dict(table.hashes)))
+
+
+def test_whatever_byte_of_a_chunk_is_flipped_it_is_called_damaged(seed: int) -> None:
+    """Chunks are taken up before their span's digest is known."""
+    rng = random.Random(seed)
+    store, table = MemoryStore(), Table(rng, 30)
+    sealer = Sealer(store, LOG_ID, 1)
+    for count in (90, 4, 4):
+        for _ in range(count):
+            table.change(0.0)
+        manifest = sealer.seal(table.view())
+    assert len(manifest.ranges) > 1
+    for span in manifest.ranges:
+        for offset in range(span.start, span.end):
+            whole = store.held[offset]
+            for at in range(len(whole)):
+                store.held[offset] = whole[:at] + bytes([whole[at] ^ rng.choice((1, 128, 255))]) + whole[at + 1 :]
+                with pytest.raises(CorruptionError):
+                    read_epoch(store, manifest, 1, ChunkStore())
+            store.held[offset] = whole
