@@ -271,10 +271,12 @@ def test_whatever_byte_of_a_chunk_is_flipped_it_is_called_damaged(seed: int) -> 
     rng = random.Random(seed)
     store, table = MemoryStore(), Table(rng, 30)
     sealer = Sealer(store, LOG_ID, 1)
+    sealed = []
     for count in (90, 4, 4):
         for _ in range(count):
             table.change(0.0)
-        manifest = sealer.seal(table.view())
+        sealed.append(sealer.seal(table.view()))
+    manifest = sealed[-1]
     assert len(manifest.ranges) > 1
     for span in manifest.ranges:
         for offset in range(span.start, span.end):
