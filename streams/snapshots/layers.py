@@ -1,7 +1,7 @@
 """One partition's entities at one point, encoded: chunks over chunks, the later over the earlier.
 
 1. A snapshot's ranges come in as one layer each, the latest first and the base last: a group whose entities all stand
-   above it already is never looked at again, and most are such.
+   above it already is never looked at again.
 2. What is folded after it is put above them; when much was put it becomes a layer of its own (its chunks may go to
    disk), and MERGED such layers of one size become one, so a view of any size takes bounded memory.
 3. For each place it is known which chunks hold a part of it that counts; a lookup asks the latest first.

@@ -201,7 +201,7 @@ def test_every_damaged_record_is_noticed(seed: int, part: str, monkeypatch: pyte
 def test_a_whole_record_with_other_content_is_noticed(seed: int) -> None:
     """What no hash of a state covers: a residue, under the same state hash and a right checksum."""
     rng = random.Random(seed)
-    table, store = Table(rng, 30), MemoryStore()
+    table, store = Table(rng, 20), MemoryStore()
     for _ in range(60):
         table.change(0.0)
     manifest = Sealer(store, LOG_ID, 1).seal(table.view())

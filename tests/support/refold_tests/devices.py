@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from refold_tests.absent import without
 
 
 @contextmanager
 def small_device(folder: Path) -> Iterator[Path]:
-    """A device of 16 MB, mounted at a folder that is made; the test is skipped where nobody may mount."""
+    """A device of 16 MB, mounted at a folder that is made; where nobody may mount it, see absent.py."""
     mount = shutil.which("mount")
     folder.mkdir()
     command = [str(mount), "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
     if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small device takes root")
+        without("mounting a small device takes root")
     try:
         yield folder
     finally:
