@@ -4,9 +4,9 @@
    damaged, or where a type's definition is another since, a base is written from the whole table.
 2. Take the entities with a distinct observation at or above the last epoch's offset, as the fold told of them, or by
    the log's records and the table: they are a delta. Change their buckets (buckets.py).
-3. When the deltas since the base, this one included, hold as many entities as the base, write a base instead: of the
-   whole table, or of the last epoch's ranges with these over them: where there are closed entities (cold.py), so that
-   they are not read again, and in a process that has not the table at hand (apart/).
+3. When the deltas since the base, this one included, hold about as many entities as the base, write a base instead: of
+   the whole table, or of the last epoch's ranges with these over them: where there are closed entities (cold.py), so
+   that they are not read again, and in a process that has not the table at hand (apart/).
 4. Append the records; then seal the manifest. A writer that ends before leaves records that no manifest names, one that
    fails abandons them.
 What is written is a function of the log and of the epochs before: two owners write the same bytes.
@@ -38,24 +38,32 @@ from refold.streams.snapshots.write import SpanWriter
 
 # With closed entities each base writes all bucket digests: so many changes have to pay for them.
 CHANGED_MIN = 4096
+# By partition, at how many 32nds of a base's entities the next one is due: partitions that grow alike would all have
+# theirs written at once else, and a base takes as long as many deltas.
+DUE = (32, 26, 36, 30, 24, 34, 28, 38)
 
 Write = Callable[[Iterable[Group]], Span]
 """Writes groups of what was read as a span."""
+Kept = dict[int, tuple[Epoch, Buckets]]
+"""By partition, the epoch sealed last, and its buckets."""
 
 
 class Sealer:
-    """Seals the epochs of one log, one at a time; the buckets of what it sealed last are kept."""
+    """Seals the epochs of one log, of a partition one at a time."""
 
-    def __init__(self, store: EpochWriter, log_id: bytes, partitions: int, *, from_ranges: bool = False) -> None:
-        """from_ranges: reading the last epoch's ranges is cheaper here than reading the table."""
+    def __init__(
+        self, store: EpochWriter, log_id: bytes, partitions: int, kept: Kept | None = None, *, from_ranges: bool = False
+    ) -> None:
+        """kept: what the sealers of one log know of it. from_ranges: reading the last epoch's ranges is cheaper here
+        than reading the table."""
         self._store = store
         self._from_ranges = from_ranges
         self._log_id = log_id
         self._partitions = partitions
-        self._buckets: dict[int, tuple[Epoch, Buckets]] = {}
+        self._kept = {} if kept is None else kept
 
     def seal(self, table: TableView) -> Manifest:
-        """Seal the epoch a view stands at, durable on return."""
+        """Seal the epoch a view stands at; its store says how lasting it is."""
         epoch = table.standing.epoch
         self._store.take(epoch.partition)
         last = self._last(table)
@@ -70,7 +78,7 @@ class Sealer:
     def _write(self, table: TableView, last: Manifest | None) -> Manifest:
         epoch = table.standing.epoch
         written = SpanWriter(self._store, epoch.partition)
-        known, buckets = self._buckets.pop(epoch.partition, (None, None))
+        known, buckets = self._kept.pop(epoch.partition, (None, None))
         pieces: Iterator[Piece] = starmap(piece_of, table.groups())
         if buckets is None or last is None or known != last.epoch:
             buckets = Buckets(PREIMAGES_BYTES // self._partitions)
@@ -83,7 +91,7 @@ class Sealer:
             parts = self._base(table.standing, pieces, table.members, buckets.digests, written, None)
         data = encode_manifest(self._manifest(table.standing, last, parts, buckets.digests, written))
         self._store.seal(epoch, data)
-        self._buckets[epoch.partition] = (epoch, buckets)
+        self._kept[epoch.partition] = (epoch, buckets)
         return read_manifest(data, epoch)
 
     def _last(self, table: TableView) -> Manifest | None:
@@ -104,7 +112,8 @@ class Sealer:
         """A delta or a base on the last epoch; None where a base is due and the whole table is to be read for it."""
         changes = _Changes(table, last.epoch.offset, buckets)
         parts = _Parts(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
-        if last.changed + changes.at_most >= parts.base_due and last.changed + changes.count() >= parts.base_due:
+        due = base_due(last)
+        if last.changed + changes.at_most >= due and last.changed + changes.count() >= due:
             if not last.cold and not self._from_ranges:  # the table itself is the shortest way
                 return None
             return self._base_over(table, last, changes, buckets.digests, written)
@@ -223,10 +232,11 @@ class _Parts:
     index: tuple[Span, ...]
     buckets: tuple[Span, ...]
 
-    @property
-    def base_due(self) -> int:
-        """At how many changed entities a base is due."""
-        return max(self.warm, CHANGED_MIN if self.cold else 1)
+
+def base_due(last: Manifest) -> int:
+    """At how many entities in the deltas since the base of the last epoch a base is due."""
+    part = DUE[last.epoch.partition % len(DUE)]
+    return max(last.warm * part // 32, CHANGED_MIN if last.cold else 1)
 
 
 class _Changes:

@@ -2,11 +2,11 @@
 
 1. Whoever folds tells how many records it folded. A partition is due when its share of EPOCH_RECORDS came since its
    last epoch, and that is at least `every_ms` ago; the thread is woken.
-2. It chooses the partition with the most records since its last epoch: a base takes as long as many deltas, and
-   meanwhile the others fall behind.
+2. It chooses the partition with the most records since its last epoch.
 3. It takes a view of that table between two batches, which costs the fold nothing but the moment.
 4. It seals the epoch (seal.py; with large tables in another process, apart/sealer.py). Where that fails it is tried
-   again with the next records.
+   again with the next records. A base takes as long as many deltas: while the other process writes one, partitions
+   that are due go through 2 to 4 meanwhile, one after another.
 5. After a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
 6. It rests until 2 to 5 took no more than SHARE_MAX of a processor since they began: Python computes in one thread at a
    time, so what they take is taken from the fold. Then the next partition.
@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import takewhile
 from threading import Event, Lock, Thread
 
@@ -87,6 +88,7 @@ class Snapshotter:
             self._prepare()
             with self._views(None) as views:
                 manifests = [self._sealer.seal(view) for view in views]
+            self._store.sync()
             if pinned_at is not None:
                 for manifest in manifests:
                     self._store.pin(Pin(manifest.epoch, pinned_at))
@@ -154,16 +156,28 @@ class Snapshotter:
         """Seal the partition that is due most; returns in how many seconds one may be, if that is known."""
         with self._one_at_a_time:
             self._prepare()
-            now_ms, share = self._clock_ms(), self._share
-            behind = {each: folded - self._at(each)[0] for each, folded in list(self._folded.items())}
-            early_ms = {each: self._every_ms - (now_ms - self._at(each)[1]) for each in behind if behind[each] >= share}
-            due = [each for each, left_ms in early_ms.items() if not 0 < left_ms <= self._every_ms]
-            if due:
-                partition = max(due, key=behind.__getitem__)
-                self._sealed[partition] = (self._folded[partition], now_ms)
-                self._seal(partition)
-                return 0.0
-            return min(early_ms.values()) / 1000 if early_ms else None
+            partition, wait_s = self._due_most()
+            if partition is None:
+                return wait_s
+            sealed = self._seal(partition, partial(self._meanwhile, partition))
+            self._collect_when_due(sealed)
+            return 0.0
+
+    def _meanwhile(self, under_way: int) -> None:
+        """Seal another partition that is due. Without collecting, which would take what is not sealed yet."""
+        partition, _ = self._due_most(but=under_way)
+        if partition is not None and not self._is_stopping:
+            self._seal(partition)
+
+    def _due_most(self, but: int | None = None) -> tuple[int | None, float | None]:
+        """The partition that is due most, and without one, in how many seconds one may be, if that is known."""
+        now_ms, share = self._clock_ms(), self._share
+        behind = {each: folded - self._at(each)[0] for each, folded in list(self._folded.items()) if each != but}
+        early_ms = {each: self._every_ms - (now_ms - self._at(each)[1]) for each in behind if behind[each] >= share}
+        due = [each for each, left_ms in early_ms.items() if not 0 < left_ms <= self._every_ms]
+        if due:
+            return max(due, key=behind.__getitem__), None
+        return None, min(early_ms.values()) / 1000 if early_ms else None
 
     @property
     def _share(self) -> int:
@@ -173,15 +187,16 @@ class Snapshotter:
         """How many records were folded when the partition was sealed last, and when that was."""
         return self._sealed.get(partition, (0, 0))
 
-    def _seal(self, partition: int) -> None:
+    def _seal(self, partition: int, meanwhile: Callable[[], object] = lambda: None) -> list[Manifest]:
+        """Seal an epoch of a partition; what was sealed, nothing where that failed."""
+        self._sealed[partition] = (self._folded[partition], self._clock_ms())
         try:
             with self._views({partition}) as views:
-                sealed = [self._sealer.seal(view) for view in views]
+                return [self._sealer.seal(view, meanwhile) for view in views]
         except RefoldError as error:
             if not self._is_stopping:
                 _later(error)
-            return
-        self._collect_when_due(sealed)
+            return []
 
     def _collect_when_due(self, sealed: Iterable[Manifest]) -> None:
         now_ms = self._clock_ms()

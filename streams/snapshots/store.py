@@ -1,8 +1,8 @@
 """Where a log keeps its epochs: records by partition and offset, manifests by name. Every log has one of these.
 
 What holds: offsets only grow, those of removed records are not given again, those of an epoch stand without a gap.
-`seal` makes a manifest visible only when every record appended before it is durable. What no manifest names was left by
-a writer that ended or gave up; garbage takes it.
+A manifest is never there without the records that were appended before it, whatever ends the process or the machine.
+What no manifest names was left by a writer that ended or gave up; garbage takes it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class EpochWriter(EpochReader):
 
     @abstractmethod
     def append(self, partition: int, data: bytes) -> None:
-        """Write a record at the partition's next offset; durable with the next `seal`.
+        """Write a record at the partition's next offset; it lasts as long as the next epoch that is sealed.
 
         What was appended is read by this store at once, by others when it is sealed at the latest.
         """
@@ -107,7 +107,7 @@ class EpochWriter(EpochReader):
 
     @abstractmethod
     def seal(self, epoch: Epoch, data: bytes) -> None:
-        """Make an epoch visible, durable on return."""
+        """Make an epoch visible; it survives this process, and with `SnapshotStore.sync` the machine."""
 
 
 class SnapshotReader(EpochReader):
@@ -135,6 +135,10 @@ class SnapshotStore(SnapshotReader, EpochWriter):
     @abstractmethod
     def stop(self) -> None:
         """Append no more: `append` raises StorageError from now on, also to a thread that is writing an epoch."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return when all that was sealed is durable."""
 
     @abstractmethod
     def pin(self, pin: Pin) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from refold.streams.log.file.log import FileLog
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.layout import synced_number
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import Pin, SnapshotStore, Tomb
 from refold_tests.child import children
+from refold_tests.histories import random_history
+from refold_tests.opening import open_log, take
 from refold_tests.snapshot_conformance import (
     PARTITIONS,
     OpenedStore,
@@ -57,13 +61,18 @@ class TestFileStore(SnapshotStoreConformance):
         return FileOpenedStore(tmp_path / "log")
 
 
+def sealed_for_certain(store: SnapshotStore, epoch: Epoch) -> None:
+    store.seal(epoch, b"m")
+    store.sync()
+
+
 def test_what_is_told_to_be_durable_is_on_the_device(tmp_path: Path) -> None:
     """A kill alone would not lose what was written and not synced; the note of what was synced tells."""
     path, epoch = tmp_path / "log", Epoch(1, 9, 2)
     with Database.create(path) as database:
         store = FileSnapshotStore(database, PARTITIONS)
         steps: list[Callable[[], object]] = [
-            lambda: store.seal(epoch, b"m"),
+            lambda: sealed_for_certain(store, epoch),
             lambda: store.pin(Pin(epoch, 5)),
             lambda: store.unpin(epoch),
             lambda: store.bury(Tomb(epoch, 6, b"m")),
@@ -73,3 +82,11 @@ def test_what_is_told_to_be_durable_is_on_the_device(tmp_path: Path) -> None:
             store.append(1, b"x")
             step()
             assert synced_number(path) == database.sequence
+
+
+def test_a_snapshot_that_was_asked_for_is_on_the_device(tmp_path: Path, seed: int) -> None:
+    with open_log(tmp_path) as log:
+        take(log, random_history(seed, 50))
+        log.snapshot()
+        database = cast(FileLog, log.port).database
+        assert synced_number(database.path) == database.sequence

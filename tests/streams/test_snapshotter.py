@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,15 @@ WAIT_S = 30
 
 
 class Sealing:
-    """Seals nothing, and notes which partitions it was to seal; it stops at each until it is let go on."""
+    """Seals nothing, and notes which partitions it was to seal; it stops at each until it is let go on.
+
+    bases: the partitions of which every epoch is a base; before it ends others are let in, twice.
+    """
 
     def __init__(self) -> None:
         self.partitions: list[int] = []
+        self.bases: set[int] = set()
+        self.ended: list[int | str] = []
         self.failing: set[int] = set()
         self.begun = threading.Semaphore(0)
         self.go_on = threading.Semaphore(0)
@@ -30,14 +35,23 @@ class Sealing:
     def views(self, partitions: Collection[int] | None) -> Iterator[list[int]]:
         yield sorted(partitions or ())
 
-    def seal(self, partition: int) -> Any:
+    def seal(self, partition: int, meanwhile: Callable[[], object]) -> Any:
         self.partitions.append(partition)
         self.begun.release()
         if not self.is_stopped:
             assert self.go_on.acquire(timeout=WAIT_S)
         if partition in self.failing:
             raise StorageError("the disk is full")
-        return Delta()
+        if partition in self.bases:
+            meanwhile()
+            meanwhile()
+        self.ended.append(partition)
+        return Sealed(partition in self.bases)
+
+    def collect(self, _partitions: object, _now_ms: int) -> list[Any]:
+        """As what collects garbage."""
+        self.ended.append("collecting")
+        return []
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -52,8 +66,9 @@ class Sealing:
         return self.partitions
 
 
-class Delta:
-    is_base = False
+class Sealed:
+    def __init__(self, is_base: bool) -> None:
+        self.is_base = is_base
 
 
 class Clock:
@@ -68,6 +83,7 @@ class Clock:
 def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
     monkeypatch.setattr(module, "EPOCH_RECORDS", 8)
     monkeypatch.setattr(module, "SHARE_MAX", float("inf"))
+    monkeypatch.setattr(module, "Collector", lambda store, _grace_ms: store)
     return Sealing()
 
 
@@ -138,3 +154,40 @@ def test_a_partition_rests_between_its_epochs_and_the_others_go_on(sealing: Seal
         clock.now_ms += 300
         sealing.go_on.release()
         assert sealing.next_begun() == [0, 1, 0]
+
+
+def test_while_a_base_is_written_others_are_sealed(sealing: Sealing) -> None:
+    """One after another, those behind most first, and not the one that is under way; a base among them lets nobody in.
+
+    What is not sealed yet would be garbage, so it is collected when all are.
+    """
+    sealing.bases = {0, 2}
+    with sealed_by(sealing, Clock()) as snapshotter:
+        snapshotter.folded(8, 0)
+        sealing.next_begun()
+        for partition, records in ((0, 50), (1, 3), (2, 9), (3, 5)):
+            snapshotter.folded(records, partition)
+        for expected in ([0, 2], [0, 2, 3], [0, 2, 3, 0]):
+            sealing.go_on.release()
+            assert sealing.next_begun() == expected
+        assert sealing.ended == [2, 3, 0, "collecting"]
+
+
+def test_one_that_fails_while_a_base_is_written_leaves_the_base(
+    sealing: Sealing, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealing.bases, sealing.failing = {0}, {1}
+    with sealed_by(sealing, Clock()) as snapshotter:
+        snapshotter.folded(8, 0)
+        sealing.next_begun()
+        snapshotter.folded(4, 1)
+        sealing.go_on.release()
+        assert sealing.next_begun() == [0, 1]
+        snapshotter.folded(4, 2)
+        sealing.go_on.release()
+        assert sealing.next_begun() == [0, 1, 2]
+        assert "the disk is full" in caplog.text
+        sealing.go_on.release()
+        snapshotter.folded(4, 1)
+        sealing.next_begun()
+        assert sealing.ended[:2] == [2, 0]

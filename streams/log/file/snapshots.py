@@ -5,8 +5,8 @@ manifests  "epoch/", the epoch                   -> a manifest
            "pin/" or "tomb/", the epoch          -> streams/snapshots/stored.py
 meta       "snapshots"                           -> CBOR {partition: next offset}, CRC-32C
 
-Records and the next offset are one write. `seal` syncs, and the write-ahead log is one for all families: what was
-appended before is durable then.
+Records and the next offset are one write. The write-ahead log is one for all families, the observations' too: what is
+lost of it with the machine is its end, so an epoch goes with what it was made of at the latest, or before.
 """
 
 from __future__ import annotations
@@ -99,10 +99,13 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
         self._next = after
 
     def seal(self, epoch: Epoch, data: bytes) -> None:
-        self._put(epoch.key, data)
+        self._put(epoch.key, data, sync=False)
+
+    def sync(self) -> None:
+        self._database.sync()
 
     def pin(self, pin: Pin) -> None:
-        self._put(PIN + pin.epoch.key, pin_value(pin))
+        self._put(PIN + pin.epoch.key, pin_value(pin), sync=True)
 
     def unpin(self, epoch: Epoch) -> None:
         write = self._database.batch()
@@ -151,10 +154,10 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
                 self._database.compact("snapshots", first, after)
         return Cleared(records, removed_bytes)
 
-    def _put(self, key: bytes, value: bytes) -> None:
+    def _put(self, key: bytes, value: bytes, *, sync: bool) -> None:
         write = self._database.batch()
         write.put("manifests", key, value)
-        self._database.write(write, sync=True)
+        self._database.write(write, sync=sync)
 
 
 def next_offsets(database: Database, partitions: int) -> dict[int, int]:

@@ -162,6 +162,9 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         with self._written(epoch.partition) as writer:
             writer.put(epoch.key, data)
 
+    def sync(self) -> None:
+        """Nothing is left to be done: `seal` commits."""
+
     def pin(self, pin: Pin) -> None:
         with self._written(pin.epoch.partition) as writer:
             writer.put(PIN + pin.epoch.key, pin_value(pin))

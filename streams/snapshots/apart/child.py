@@ -3,7 +3,8 @@
 1. The numbers of its socket and of the shared memory are its arguments. Signals to end are the other's to answer; when
    the socket ends, the other is done or gone: end at the next word to it.
 2. Seal each epoch as it would be sealed there (seal.py), over a store and a view that ask the other for everything.
-   What is appended goes over in parts, before anything is read, the last of it with the manifest.
+   What is appended goes over in parts, before anything is read, the last of it with the manifest, at the end.
+3. Where an epoch of another partition is heard of instead of an answer, seal it at once, and then hear the answer.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.snapshots.apart.channel import Channel
-from refold.streams.snapshots.apart.talk import DONE, FAILED, PART_BYTES, Answer, ErrorThere, Told
+from refold.streams.snapshots.apart.talk import DONE, FAILED, PART_BYTES, Answer, Begin, ErrorThere, Told
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.seal import Kept, Sealer
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import Standing, TableView
 
@@ -44,22 +45,25 @@ class _RaisedDamage(_Raised, CorruptionError):
 
 
 class _Asking:
-    """Asks the other process."""
+    """Asks the other process for what one epoch needs. seal: seals another one that is heard of meanwhile."""
 
-    def __init__(self, other: Channel) -> None:
-        self.told: Told = {}
+    def __init__(self, other: Channel, told: Told, seal: Callable[[Begin], None]) -> None:
         self._other = other
+        self._told = told
+        self._seal = seal
         self._numbers = count()
         self._left: list[int] = []
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """What it answers, or told before."""
-        asked_for, found = self.told.pop(name, (None, None))
+        asked_for, found = self._told.pop(name, (None, None))
         if asked_for == arguments:
             return found
         left, self._left = self._left, []
         self._other.tell((name, arguments, left))
-        answer: Answer = self._other.hear()
+        while isinstance(heard := self._other.hear(), Begin):
+            self._seal(heard)
+        answer: Answer = heard
         is_given, found = answer
         if is_given:
             return found
@@ -89,6 +93,7 @@ class _Store(EpochWriter):
         self._appended: list[bytes] = []
         self._appended_bytes = 0
         self._end = 0
+        self._manifest = b""
 
     def take(self, partition: int) -> None:
         self._asking.ask("take", partition)
@@ -134,7 +139,11 @@ class _Store(EpochWriter):
         self._asking.ask("abandon", partition)
 
     def seal(self, epoch: Epoch, data: bytes) -> None:
-        self._asking.ask("seal", epoch, data, self._taken())
+        self._manifest = data
+
+    def sealed(self) -> tuple[bytes, list[bytes]]:
+        """What is left to be written of the epoch: its manifest, nothing where it was there, and its last records."""
+        return self._manifest, self._taken()
 
 
 class _View(TableView):
@@ -159,34 +168,61 @@ class _View(TableView):
         return found
 
 
+class _Sealing:
+    """Seals what the other process tells of; the buckets of what was sealed last are kept."""
+
+    def __init__(self, other: Channel, log_id: bytes, partitions: int) -> None:
+        self._other = other
+        self._log_id = log_id
+        self._partitions = partitions
+        self._kept: Kept = {}
+
+    def next(self) -> None:
+        """Seal the epoch that is heard of next."""
+        try:
+            begin = self._other.hear()
+        except (EOFError, ConnectionError):
+            raise
+        except Exception as error:  # it cannot be read here
+            self._say(FAILED, _own(error))
+        else:
+            self._seal(begin)
+
+    def _seal(self, begin: Begin) -> None:
+        asking = _Asking(self._other, begin.told, self._seal)
+        store = _Store(asking)
+        sealer = Sealer(store, self._log_id, self._partitions, self._kept, from_ranges=True)
+        try:
+            sealer.seal(_View(asking, begin.standing))
+        except (EOFError, ConnectionError):
+            raise
+        except _Raised as raised:
+            self._say(FAILED, raised.error_there)
+        except Exception as error:  # whatever it is: the other process seals instead
+            self._say(FAILED, _own(error))
+        else:
+            self._say(DONE, *store.sealed())
+
+    def _say(self, name: str, *arguments: Any) -> None:
+        self._other.tell((name, arguments, []))
+
+
+def _own(error: Exception) -> ErrorThere:
+    """An error that was not answered with."""
+    if isinstance(error, StorageError):
+        return ErrorThere(0, str(error), is_storage=True, is_damage=isinstance(error, CorruptionError))
+    return ErrorThere(0, "".join(traceback.format_exception_only(error)).strip())
+
+
 def main() -> None:
     """Serve until the socket ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     other = Channel(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
     with suppress(EOFError, ConnectionError):
-        log_id, partitions = other.hear()
-        asking = _Asking(other)
-        sealer = Sealer(_Store(asking), log_id, partitions, from_ranges=True)
+        sealing = _Sealing(other, *other.hear())
         while True:
-            name, arguments = _sealed(sealer, asking, other)
-            other.tell((name, arguments, []))
-
-
-def _sealed(sealer: Sealer, asking: _Asking, other: Channel) -> tuple[str, tuple[Any, ...]]:
-    """Seal the epoch that is heard of next; what is to be said of it."""
-    try:
-        standing, asking.told = other.hear()
-        sealer.seal(_View(asking, standing))
-    except (EOFError, ConnectionError):
-        raise
-    except _Raised as raised:
-        return FAILED, (raised.error_there,)
-    except StorageError as error:
-        return FAILED, (ErrorThere(0, str(error), is_storage=True, is_damage=isinstance(error, CorruptionError)),)
-    except Exception as error:  # whatever it is: the other process seals instead
-        return FAILED, (ErrorThere(0, "".join(traceback.format_exception_only(error)).strip()),)
-    return DONE, ()
+            sealing.next()
 
 
 if __name__ == "__main__":

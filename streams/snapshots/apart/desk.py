@@ -8,7 +8,7 @@ from typing import Any
 
 from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.snapshots.apart.talk import PART_BYTES, Answer, ErrorThere, Failed, Told
-from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.manifest import Manifest, read_manifest
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
 
@@ -32,7 +32,6 @@ class Desk:
             "manifest_bytes": store.manifest_bytes,
             "append": store.extend,
             "abandon": store.abandon,
-            "seal": self._seal,
             "members": view.members,
             "touched": lambda start: dict(view.touched(start)),
             "rows": self._begin,
@@ -70,6 +69,19 @@ class Desk:
             is_storage, is_damage = isinstance(error, StorageError), isinstance(error, CorruptionError)
             return False, ErrorThere(number, str(error), is_storage, is_damage)
 
+    def done(self, data: bytes, last_records: Sequence[bytes]) -> Manifest:
+        """Seal the epoch with this manifest and these records, the last ones. Without a manifest it was there."""
+        epoch = self.standing.epoch
+        if not data:
+            return self._store.manifest(epoch)
+        try:
+            self._store.extend(epoch.partition, last_records)
+            self._store.seal(epoch, data)
+        except BaseException:
+            self._store.abandon(epoch.partition)
+            raise
+        return read_manifest(data, epoch)
+
     def close(self) -> None:
         """Let go of the view and of what was read of it."""
         for each in (self._rows, self._raised, self._begun, self._calls):
@@ -81,10 +93,6 @@ class Desk:
             return self._raised[error_there.number]
         kind = CorruptionError if error_there.is_damage else StorageError if error_there.is_storage else Failed
         return kind(error_there.text)
-
-    def _seal(self, epoch: Epoch, data: bytes, last_records: Sequence[bytes]) -> None:
-        self._store.extend(epoch.partition, last_records)
-        self._store.seal(epoch, data)
 
     def _begin(self, number: int, name: str, arguments: Sequence[Any]) -> tuple[list[Any], bool]:
         self._rows[number] = iter(self._begun[name](*arguments))

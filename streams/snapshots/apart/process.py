@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from collections.abc import Callable
 
 from refold.streams import interpreter
 from refold.streams.snapshots.apart.channel import Channel, shared_memory
 from refold.streams.snapshots.apart.desk import Desk
-from refold.streams.snapshots.apart.talk import DONE, FAILED, Asked, Failed
+from refold.streams.snapshots.apart.talk import DONE, FAILED, Asked, Begin, Failed
+from refold.streams.snapshots.manifest import Manifest
 
 # It says something for every piece that it reads or writes; hashing all of a large partition again takes seconds.
 _SILENT_S = 600
 _MODULE = "refold.streams.snapshots.apart.child"
 
 
+# Who asks for these has much to read or to write.
+_LONG = frozenset({"rows", "more", "append"})
+
+
 class SealingProcess:
-    """Started when this is made; ended by `end`. is_idle: it waits for an epoch to seal."""
+    """Started when this is made; ended by `end`. is_sound: it is where it is thought to be, and can go on."""
 
     def __init__(self, log_id: bytes, partitions: int) -> None:
-        self.is_idle = True
+        self.is_sound = True
         own, other = socket.socketpair()
         with other, shared_memory() as memory:
             self._channel = Channel(own, memory.fileno(), silent_s=_SILENT_S)
@@ -40,20 +46,27 @@ class SealingProcess:
             env=interpreter.environment(),
         )
 
-    def seal(self, desk: Desk) -> None:
-        """Have an epoch sealed; raises what it was given up for, Failed where the process cannot."""
-        self.is_idle = False
-        self._tell((desk.standing, desk.first_answers()))
+    def seal(self, desk: Desk, meanwhile: Callable[[], object]) -> Manifest:
+        """Have an epoch sealed; raises what it was given up for, Failed where the process cannot.
+
+        meanwhile: called now and then while that takes long; may have another partition's epoch sealed here.
+        """
+        self.is_sound = False
+        self._tell(Begin(desk.standing, desk.first_answers()))
         while True:
             name, arguments, left = self._hear()
             if name in {DONE, FAILED}:
                 break
+            if name in _LONG:
+                meanwhile()
+                self.is_sound = False
             self._tell(desk.answer(name, arguments, left))
         if name == FAILED:
             error = desk.raised(*arguments)
-            self.is_idle = not isinstance(error, Failed)
+            self.is_sound = not isinstance(error, Failed)
             raise error
-        self.is_idle = True
+        self.is_sound = True
+        return desk.done(*arguments)
 
     def _hear(self) -> Asked:
         try:

@@ -2,7 +2,8 @@
 
 1. While tables are small, or this process may use one core alone, seal here: starting another costs more.
 2. Else start one (child.py), once. Tell it where the table stands, and answer what it asks of the view and the store
-   until the epoch is sealed (talk.py): the log and the table have one owner, and that is this process.
+   until the epoch is sealed (talk.py): the log and the table have one owner, and that is this process. What takes long
+   there leaves room for epochs of other partitions.
 3. What the store or the view raises here is raised here again when the other gave up for it.
 4. A process that could not be started, ends or fails by itself is not started again: abandon what it wrote of the
    epoch, and seal here from then on.
@@ -12,6 +13,7 @@ It ends when this process is gone, for its socket ends then, or is killed by `st
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from refold.avro.errors import StorageError
@@ -33,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class ApartSealer:
-    """Seals the epochs of one log, one at a time, as `Sealer` does. `stop` may come from any thread."""
+    """Seals the epochs of one log in one thread, as `Sealer` does. `stop` may come from any thread."""
 
     def __init__(self, store: EpochWriter, log_id: bytes, partitions: int) -> None:
         self._store = store
@@ -45,34 +47,35 @@ class ApartSealer:
         self._is_stopped = False
         self._entities: dict[int, int] = {}
 
-    def seal(self, table: TableView) -> Manifest:
-        """Seal the epoch a view stands at, durable on return."""
+    def seal(self, table: TableView, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
+        """Seal the epoch a view stands at.
+
+        meanwhile: called now and then while a process of its own seals it, if that takes long; may call this for
+        another partition.
+        """
         self._entities[table.standing.epoch.partition] = table.standing.entities
         if self._child is None and self._may_start and sum(self._entities.values()) >= ENTITIES_MIN:
             self._start()
         if self._child is not None:
             try:
-                return self._sealed_by(self._child, table)
+                return self._sealed_by(self._child, table, meanwhile)
             except Failed as failed:
-                self._may_start = False
                 if self._is_stopped:
                     raise StorageError("the log is being closed") from failed
-                self._say(failed)
+                self._done_without(failed)
         if self._here is None:
             self._here = Sealer(self._store, self._log_id, self._partitions)
         return self._here.seal(table)
 
-    def _sealed_by(self, child: SealingProcess, table: TableView) -> Manifest:
-        epoch = table.standing.epoch
+    def _sealed_by(self, child: SealingProcess, table: TableView, meanwhile: Callable[[], object]) -> Manifest:
         desk = Desk(self._store, table)
         try:
-            child.seal(desk)
+            return child.seal(desk, meanwhile)
         finally:
             desk.close()
-            if not child.is_idle:  # it is lost, or an interrupt left it in the middle of an epoch
+            if not child.is_sound:  # it is lost, or an interrupt left it in the middle of an epoch
                 self._end()
-                self._store.abandon(epoch.partition)
-        return self._store.manifest(epoch)
+                self._store.abandon(table.standing.epoch.partition)
 
     def stop(self) -> None:
         """End the process: who is sealing by it gets an error."""
@@ -94,8 +97,7 @@ class ApartSealer:
             self._child = SealingProcess(self._log_id, self._partitions)
             self._here = None
         except (OSError, Failed) as error:
-            self._may_start = False
-            self._say(error)
+            self._done_without(error)
         if self._is_stopped:
             self.stop()
 
@@ -104,6 +106,8 @@ class ApartSealer:
             self._child.end()
             self._child = None
 
-    def _say(self, why: Exception) -> None:
-        _log.warning("snapshots are sealed beside the fold from now on, which slows it, for a process of their own "
-                     "could not do it: %s", why)  # fmt: skip
+    def _done_without(self, why: Exception) -> None:
+        if self._may_start:
+            _log.warning("snapshots are sealed beside the fold from now on, which slows it, for a process of their own "
+                         "could not do it: %s", why)  # fmt: skip
+        self._may_start = False

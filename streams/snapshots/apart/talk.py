@@ -2,19 +2,22 @@
 
 Over a channel (channel.py), where every question costs time: of what is always asked the answers are told at once.
 1. The child hears (log id, partitions).
-2. For each epoch it hears (the `Standing` of a view, what it will ask first by name: the arguments and what they give).
-   Until it is done it asks: (name, arguments, left) of what the store or the view has. The answer is (True, what that
-   gives), or (False, an `ErrorThere`) for what it raises.
+2. For each epoch it hears a `Begin`. Until it is done it asks: (name, arguments, left) of what the store or the view
+   has. The answer is (True, what that gives), or (False, an `ErrorThere`) for what it raises.
 3. What has many rows is begun by ("rows", (number, name, arguments)) with a number of the child's, and gone on with by
    ("more", (number,)); the answer to both is (rows, whether they were the last). `left` are numbers of which no more
    rows are wanted.
-4. At the end it says DONE, or FAILED with an `ErrorThere`: the one that it was answered with, or one of its own, with
-   number 0.
+4. At the end it says DONE with what `Desk.done` takes, or FAILED with an `ErrorThere`: the one that it was answered
+   with, or one of its own, with number 0.
+5. Before an answer it may hear a `Begin` of another partition. It seals that epoch first, by 2 to 4; then it hears the
+   answer, or one more `Begin`.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
+
+from refold.streams.snapshots.table import Standing
 
 DONE, FAILED = "done", "failed"
 PART_BYTES = 4 << 20
@@ -23,6 +26,13 @@ PART_BYTES = 4 << 20
 Asked: TypeAlias = tuple[str, tuple[Any, ...], list[int]]
 Answer: TypeAlias = tuple[bool, Any]
 Told: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
+
+
+class Begin(NamedTuple):
+    """An epoch to seal. told: what will be asked first, by name: the arguments and what they give."""
+
+    standing: Standing
+    told: Told
 
 
 class ErrorThere(NamedTuple):

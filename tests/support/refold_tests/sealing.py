@@ -58,6 +58,9 @@ class MemoryStore(SnapshotStore):
     def stop(self) -> None:
         raise StorageError("not here")
 
+    def sync(self) -> None:
+        pass
+
     def pin(self, pin: Pin) -> None:
         raise StorageError("not here")
 

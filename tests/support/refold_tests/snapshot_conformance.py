@@ -215,7 +215,7 @@ class SnapshotStoreConformance:
             store.clear(1, [], [])
             assert [offset for offset, _ in reading] == list(range(1, 600))
 
-    def test_what_is_sealed_is_durable_and_so_is_what_was_appended_before(self, opened: OpenedStore) -> None:
+    def test_what_is_sealed_survives_and_so_does_what_was_appended_before(self, opened: OpenedStore) -> None:
         """The process is killed right after: nothing but `seal`'s own promise keeps it."""
         opened.killed_after("for n in range(50): store.append(1, b'%d' % n)\nstore.seal(Epoch(1, 9, 2), b'm')")
         with opened() as store:

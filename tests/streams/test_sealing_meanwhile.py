@@ -1,0 +1,219 @@
+"""Sealing apart: epochs of other partitions while one takes long, in the same process."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import pytest
+
+from refold.avro.errors import StorageError
+from refold.streams import interpreter
+from refold.streams.snapshots.apart import desk
+from refold.streams.snapshots.apart import sealer as module
+from refold.streams.snapshots.apart.sealer import ApartSealer
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.seal import Sealer, base_due
+from refold.streams.snapshots.spill import ChunkStore
+from refold_tests.processes import is_gone
+from refold_tests.sealing import MemoryStore, Table, View
+from refold_tests.world import LOG_ID
+
+PARTITIONS = 4
+NAMES = 300
+
+
+class Stores(MemoryStore):
+    """Several partitions, each with a store; `failing` are refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each: defaultdict[int, MemoryStore] = defaultdict(MemoryStore)
+        self.failing: set[int] = set()
+        self.abandoned: list[int] = []
+
+    def epochs(self, partition: int) -> Sequence[Epoch]:
+        return self.each[partition].epochs(partition)
+
+    def manifest_bytes(self, epoch: Epoch) -> bytes | None:
+        return self.each[epoch.partition].manifest_bytes(epoch)
+
+    def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        return self.each[partition].records(partition, start, end)
+
+    def end(self, partition: int) -> int:
+        return self.each[partition].end(partition)
+
+    def append(self, partition: int, data: bytes) -> None:
+        if partition in self.failing:
+            raise StorageError("the disk is full")
+        self.each[partition].append(partition, data)
+
+    def abandon(self, partition: int) -> None:
+        self.abandoned.append(partition)
+
+    def seal(self, epoch: Epoch, data: bytes) -> None:
+        self.each[epoch.partition].seal(epoch, data)
+
+
+class Tables:
+    """One of each partition, which change at random; `next` is where each may be sealed, in turns."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.tables = [Table(rng, NAMES, partition, PARTITIONS) for partition in range(PARTITIONS)]
+
+    def view(self, partition: int, changes: int) -> View:
+        for _ in range(changes):
+            self.tables[partition].change(0.0)
+        return self.tables[partition].view()
+
+
+@pytest.fixture
+def store() -> Stores:
+    return Stores()
+
+
+@pytest.fixture
+def tables(seed: int) -> Tables:
+    return Tables(random.Random(seed))
+
+
+@pytest.fixture
+def apart(store: Stores, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApartSealer]:
+    """However small the tables; all that is read or written goes in many parts."""
+    monkeypatch.setattr(module, "ENTITIES_MIN", 0)
+    monkeypatch.setattr(interpreter, "cores", lambda: 2)
+    monkeypatch.setattr(desk, "PART_BYTES", 10_000)
+    found = ApartSealer(store, LOG_ID, PARTITIONS)
+    yield found
+    found.close()
+
+
+def pid_of(sealer: ApartSealer) -> int:
+    assert sealer._child is not None
+    return sealer._child._process.pid
+
+
+def assert_sealed(store: Stores, view: View) -> None:
+    layers = read_epoch(store, store.manifest(view.standing.epoch), PARTITIONS, ChunkStore())
+    assert dict(layers.rows()) == view.packed
+
+
+def once(call: Callable[[], object]) -> Callable[[], None]:
+    """The first time that it is called, `call`."""
+    left = [call]
+
+    def made() -> None:
+        if left:
+            left.pop()()
+
+    return made
+
+
+def test_what_is_sealed_meanwhile_is_what_would_be_sealed_alone(
+    seed: int, store: Stores, tables: Tables, apart: ApartSealer
+) -> None:
+    """Bases and deltas of any partition, between any two parts of another one's."""
+    rng = random.Random(seed)
+    alone = Stores()
+    here = Sealer(alone, LOG_ID, PARTITIONS)
+    views: list[View] = []
+    between = 0
+
+    def some(partition: int) -> View:
+        view = tables.view(partition, rng.choice((1, NAMES // 2, 3 * NAMES)))
+        views.append(view)
+        return view
+
+    def meanwhile() -> None:
+        nonlocal between
+        if rng.random() < 0.3:
+            apart.seal(some(rng.choice([each for each in range(PARTITIONS) if each != under_way])))
+            between += 1
+
+    for number in range(24):
+        under_way = number % PARTITIONS
+        apart.seal(some(under_way), meanwhile)
+    assert between > 0
+    for view in views:
+        here.seal(view)
+        assert_sealed(store, view)
+    for partition in range(PARTITIONS):
+        assert store.each[partition].held == alone.each[partition].held
+        assert store.each[partition].manifests == alone.each[partition].manifests
+    assert apart._child is not None
+
+
+def test_what_fails_meanwhile_leaves_the_other_epoch(store: Stores, tables: Tables, apart: ApartSealer) -> None:
+    """Its error is raised to who asked for it, and the process goes on."""
+    first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
+    store.failing = {1}
+
+    def fail() -> None:
+        with pytest.raises(StorageError, match="the disk is full"):
+            apart.seal(second)
+        assert store.abandoned == [1]
+
+    apart.seal(first, once(fail))
+    pid = pid_of(apart)
+    assert_sealed(store, first)
+    store.failing = set()
+    apart.seal(second)
+    assert_sealed(store, second)
+    assert pid_of(apart) == pid
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_kill_meanwhile_is_done_without(
+    store: Stores, tables: Tables, apart: ApartSealer, caplog: pytest.LogCaptureFixture, is_before: bool
+) -> None:
+    """Both epochs are sealed here; it is said once."""
+    first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
+
+    def kill() -> None:
+        pid = pid_of(apart)
+        apart.seal(second, once(lambda: os.kill(pid, signal.SIGKILL)) if is_before else lambda: None)
+        if not is_before:
+            os.kill(pid, signal.SIGKILL)
+
+    apart.seal(first, once(kill))
+    assert apart._child is None
+    assert_sealed(store, first)
+    assert_sealed(store, second)
+    assert ["ended by signal 9" in record.message for record in caplog.records] == [True]
+
+
+def test_an_interrupt_meanwhile_abandons_both(store: Stores, tables: Tables, apart: ApartSealer) -> None:
+    """Ctrl-C comes while the second is under way; the next one is sealed apart again."""
+    first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
+    pids = []
+
+    def interrupt() -> None:
+        pids.append(pid_of(apart))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        apart.seal(first, once(lambda: apart.seal(second, interrupt)))
+    assert is_gone(pids[0])
+    assert sorted(store.abandoned) == [0, 1]
+    for view in (first, second):
+        apart.seal(view)
+        assert_sealed(store, view)
+    assert pid_of(apart) != pids[0]
+
+
+def test_partitions_that_grow_alike_have_their_bases_due_one_after_another(tables: Tables) -> None:
+    """Neighbours are an eighth of a base apart or more, and none is far from the size of its base."""
+    store = Stores()
+    due = [base_due(Sealer(store, LOG_ID, PARTITIONS).seal(tables.view(each, 5 * NAMES))) for each in range(PARTITIONS)]
+    warm = [store.manifest(store.epochs(each)[-1]).warm for each in range(PARTITIONS)]
+    parts = sorted(each / size for each, size in zip(due, warm, strict=True))
+    assert 0.7 < parts[0] < parts[-1] < 1.3
+    assert all(later - sooner > 0.05 for sooner, later in pairwise(parts))
