@@ -9,6 +9,8 @@
    lead of a partition by itself, the client may never learn of it, and sends nothing more (confluentinc/librdkafka
    issue 5430; seen with 2.16). It is taken for stuck when nothing is acknowledged for a while though all partitions
    have leaders; whatever it held is sent again.
+4. What the brokers' quotas hold back is waited for, however long: they say how long they will not listen. Such a client
+   is not stuck, and what it gave up meanwhile, for having waited longer than a record may, is sent again at once.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import contextlib
 import time
 from typing import NamedTuple, NoReturn
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, ThrottleEvent
 from confluent_kafka.admin import AdminClient
 
 from refold.avro.errors import Denied, InputError, StorageError
@@ -49,9 +51,11 @@ class Outgoing:
 
     def __init__(self, clients: Clients, **settings: object) -> None:
         self._clients = clients
-        self._settings = settings
+        self._settings = {"throttle_cb": self._hear_of_quota, **settings}
         self._producer: Producer | None = None
         self._failed: list[tuple[Sent, str]] = []
+        self._late: list[tuple[Sent, str]] = []
+        self._deaf_until_s = 0.0
         self._sent = 0
         self._acknowledged = 0
         self._last = -1
@@ -62,7 +66,7 @@ class Outgoing:
     @property
     def is_clean(self) -> bool:
         """Whether nothing waits to be acknowledged."""
-        return self._sent == self._acknowledged and not self._failed
+        return self._sent == self._acknowledged and not self._failed and not self._late
 
     def send(self, sent: Sent) -> None:
         """Have a record written; durable after `flush`. InputError where it is too large for any topic of a log."""
@@ -70,6 +74,8 @@ class Outgoing:
         if size > MESSAGE_BYTES_MAX - 4096:
             raise InputError(f"{sent.what}: {size} bytes are too many for one record, at most "
                              f"{MESSAGE_BYTES_MAX - 4096}; say it in several observations")  # fmt: skip
+        if self._late:
+            self._drain()
         if self._failed:
             self._complain()
         self._produce(sent)
@@ -93,7 +99,7 @@ class Outgoing:
     def close(self) -> None:
         """Let go; what was not flushed is not waited for."""
         self._close()
-        self._failed = []
+        self._failed, self._late = [], []
 
     def _produce(self, sent: Sent) -> None:
         while True:
@@ -124,8 +130,14 @@ class Outgoing:
         self._acknowledged += 1
         if error is None:
             self._last = message.offset() or 0
+        elif error.code() == KafkaError._MSG_TIMED_OUT and time.monotonic() < self._deaf_until_s + STUCK_S:
+            self._late.append((sent, self._why(error, sent)))
         else:
             self._failed.append((sent, self._why(error, sent)))
+
+    def _hear_of_quota(self, event: ThrottleEvent) -> None:
+        """A broker does not listen for so long; 0 when that is over."""
+        self._deaf_until_s = time.monotonic() + event.throttle_time
 
     def _why(self, failed: KafkaException | KafkaError, sent: Sent) -> str:
         """Why a record is not there. Who may write no topic at all hears of the cluster (KIP-679)."""
@@ -142,7 +154,16 @@ class Outgoing:
         self._failed[known:] = [(sent, self._why(failed, sent)) for sent, _ in self._failed[known:]]
 
     def _drain(self) -> None:
-        """Wait until each record is acknowledged or given up, in short turns: Ctrl-C is heard between them."""
+        """Wait until each record is acknowledged or given up; for what only quotas hold back, however long."""
+        self._await_answers()
+        while self._late and not self._failed:
+            self._replace()
+            self._await_answers()
+        self._failed += self._late
+        self._late = []
+
+    def _await_answers(self) -> None:
+        """In short turns: Ctrl-C is heard between them."""
         while self._producer is not None and self._sent > self._acknowledged:
             try:
                 self._producer.flush(_POLL_S)
@@ -158,7 +179,7 @@ class Outgoing:
         if acknowledged != self._acknowledged or self._sent == self._acknowledged or not since_s:
             self._moved = (self._acknowledged, now_s)
             return False
-        if now_s - since_s < STUCK_S or self._producer is None:
+        if now_s - max(since_s, self._deaf_until_s) < STUCK_S or self._producer is None:
             return False
         self._moved = (acknowledged, now_s)
         # Another client is asked: this one may be wrong about them.
@@ -168,7 +189,8 @@ class Outgoing:
     def _replace(self) -> None:
         """Give the client up, and send by a new one what it held and what failed."""
         self._close()
-        again, self._failed = self._failed, []
+        again = self._late + self._failed
+        self._failed, self._late = [], []
         for number, (sent, _) in enumerate(again, 1):
             try:
                 self._produce(sent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from refold.streams.log.kafka.reading import Reading
 from refold.streams.log.kafka.through import through_header
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.verdicts import Verdict, verdict_value
+from refold.testing.kafka.jars import class_path, fetch_jars, find_java
 
 TIMEOUT_S = 20.0
 _numbers = itertools.count()
@@ -140,3 +142,11 @@ def decide(broker: Broker, topics: Topics, place: Place, through: int, verdicts:
     """`deciding`, committed and to be seen."""
     deciding(broker, topics, place, through, verdicts).commit_transaction(TIMEOUT_S)
     broker.settle(Place(topics.deadletters, place.partition))
+
+
+def limit_producers(bootstrap: str, bytes_s: int) -> None:
+    """Kafka's quota on everybody who goes by refold's client id; Kafka's own tool sets it, librdkafka cannot."""
+    words = [find_java().command, "-cp", class_path(fetch_jars()), "kafka.admin.ConfigCommand",
+             "--bootstrap-server", bootstrap, "--alter", "--add-config", f"producer_byte_rate={bytes_s}",
+             "--entity-type", "clients", "--entity-name", "refold"]  # fmt: skip
+    subprocess.run(words, stdin=subprocess.DEVNULL, check=True, capture_output=True)

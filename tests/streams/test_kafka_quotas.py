@@ -1,0 +1,74 @@
+"""Clients that the brokers' quotas hold back: they wait, lose nothing, and send nothing twice for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from refold.streams.log.kafka import producer
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.testing.kafka import Kafka
+from refold_tests.kafka_topics import Broker, limit_producers
+
+BYTES_S = 2_000
+RECORDS = 60
+RECORD_BYTES = 1_000
+
+
+@pytest.fixture
+def limited(kafka_cluster: Callable[..., Kafka]) -> tuple[Broker, Place]:
+    """A broker of the test's own with a topic, and a quota by which all records take a quarter of a minute."""
+    broker = Broker(kafka_cluster().bootstrap, "limited")
+    topic = broker.topic("records")
+    limit_producers(broker.bootstrap, BYTES_S)
+    return broker, Place(topic, 0)
+
+
+def sent_to(place: Place, outgoing: Outgoing) -> list[bytes]:
+    """Records that no compression makes smaller."""
+    made = random.Random(7)
+    values = [made.randbytes(RECORD_BYTES) for _ in range(RECORDS)]
+    for number, value in enumerate(values):
+        outgoing.send(Sent(place, b"k", value, [], f"record {number}"))
+    return values
+
+
+def found_at(place: Place, broker: Broker) -> list[bytes]:
+    with broker.reading() as reading:
+        return [each.value or b"" for each in reading.records(place, 0, broker.end(place))]
+
+
+def test_who_is_held_back_is_not_stuck(limited: tuple[Broker, Place], monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, place = limited
+    monkeypatch.setattr(producer, "STUCK_S", 1.0)
+    made: list[Producer] = []
+
+    def counted(**settings: Any) -> Producer:
+        made.append(make(**settings))
+        return made[-1]
+
+    make = broker.clients.producer
+    monkeypatch.setattr(broker.clients, "producer", counted)
+    outgoing = Outgoing(broker.clients, **{"batch.num.messages": 10})
+    values = sent_to(place, outgoing)
+    outgoing.flush()
+    assert outgoing.is_clean
+    assert len(made) == 1
+    assert found_at(place, broker) == values
+    outgoing.close()
+
+
+def test_what_is_held_back_for_longer_than_a_record_may_take_is_sent_again(limited: tuple[Broker, Place]) -> None:
+    broker, place = limited
+    outgoing = Outgoing(broker.clients, **{"batch.num.messages": 10, "message.timeout.ms": 2_000})
+    values = sent_to(place, outgoing)
+    outgoing.flush()
+    assert outgoing.is_clean
+    # One whose acknowledgement came too late may stand there twice.
+    assert set(found_at(place, broker)) == set(values)
+    outgoing.close()
