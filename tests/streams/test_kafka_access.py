@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from confluent_kafka import KafkaError
 
 from refold.avro.errors import InputError
 from refold.streams.log.kafka.access import (
@@ -26,6 +29,10 @@ from refold.streams.log.kafka.access import (
     missing,
     needed,
 )
+from refold.streams.log.kafka.acls import allowed_here
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.faults import text_of
+from refold.testing.kafka import Kafka
 
 ME = "User:me"
 WORKER = Asked("agents", ["worker"])
@@ -127,3 +134,16 @@ def test_a_principal_that_is_none(text: str) -> None:
 
 def test_a_principal_may_be_a_certificates_name() -> None:
     assert check_principal("User:CN=a b,OU=c") == "User:CN=a b,OU=c"
+
+
+def test_a_broker_that_has_just_started_is_asked_until_it_has_a_coordinator(
+    kafka_cluster: Callable[..., Kafka],
+) -> None:
+    clients = Clients({"bootstrap.servers": kafka_cluster().bootstrap}, "agents")
+    read = Grant(GROUP, "refold.agents", READ)
+    assert allowed_here(clients, [read]) == {read: True}
+
+
+def test_what_the_client_says_without_a_reason_has_its_code() -> None:
+    said = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "ConsumerGroupDescribe: ")
+    assert text_of(said) == "ConsumerGroupDescribe: COORDINATOR_LOAD_IN_PROGRESS"

@@ -44,6 +44,7 @@ from refold.streams.log.kafka.access import (
 )
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import error_of, is_unlisted, storage_error
+from refold.streams.log.kafka.groups import describe_group
 
 TIMEOUT_S = 30.0
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND})
@@ -85,23 +86,25 @@ def allowed_here(clients: Clients, wanted: Iterable[Grant]) -> dict[Grant, bool 
 
 def _operations(admin: AdminClient, clients: Clients, grant: Grant) -> Collection[AclOperation]:
     """What the broker lets these clients do with one resource."""
-    if grant.kind == TOPIC:
-        asked = admin.describe_topics(
-            TopicCollection([grant.name]), include_authorized_operations=True, request_timeout=TIMEOUT_S
-        )[grant.name]
-    elif grant.kind == GROUP:
-        asked = admin.describe_consumer_groups(
-            [grant.name], include_authorized_operations=True, request_timeout=TIMEOUT_S
-        )[grant.name]
-    else:
-        asked = admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT_S)
     try:
-        return asked.result().authorized_operations or ()
+        return _described(admin, grant).authorized_operations or ()
     except KafkaException as failed:
         error = error_of(failed)
         if error is not None and (is_unlisted(error) or error.code() in _ABSENT):
             return ()
         raise storage_error(f"{clients.servers} does not say what it allows", failed) from failed
+
+
+def _described(admin: AdminClient, grant: Grant) -> Any:
+    """A topic's, group's or cluster's description: each has the `authorized_operations`."""
+    if grant.kind == TOPIC:
+        asked = admin.describe_topics(
+            TopicCollection([grant.name]), include_authorized_operations=True, request_timeout=TIMEOUT_S
+        )
+        return asked[grant.name].result()
+    if grant.kind == GROUP:
+        return describe_group(admin, grant.name, TIMEOUT_S, include_authorized_operations=True)
+    return admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT_S).result()
 
 
 def add(clients: Clients, principal: str, grants: Iterable[Grant]) -> None:

@@ -87,7 +87,11 @@ def raise_lasting(error: KafkaError, where: str, start: int, needs: str) -> None
 def text_of(failed: Exception | KafkaError) -> str:
     """What Kafka says, without its client's wrapping."""
     error = error_of(failed) if isinstance(failed, KafkaException | KafkaError) else None
-    return str(failed) if error is None else (error.str() or error.name())
+    if error is None:
+        return str(failed)
+    said = error.str() or ""
+    # Of some answers it says only which request they are to.
+    return f"{said.rstrip()} {error.name()}" if said.endswith(": ") else (said or error.name())
 
 
 def storage_error(doing: str, failed: KafkaException | KafkaError, last: str = "", needs: str = "") -> StorageError:

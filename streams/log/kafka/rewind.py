@@ -19,6 +19,7 @@ from refold.avro.errors import InputError
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.faults import error_of, storage_error
+from refold.streams.log.kafka.groups import describe_group
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.through import through_of
@@ -82,9 +83,8 @@ def _require_allowed(log: KafkaLog, group: str) -> None:
 
 def _members(log: KafkaLog, group: str) -> list[str]:
     admin = log.clients.admin()  # held until it has answered
-    (described,) = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S).values()
     try:
-        found = described.result()
+        found = describe_group(admin, group, TIMEOUT_S)
     except KafkaException as failed:
         error = error_of(failed)
         if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
