@@ -1,7 +1,8 @@
 """Putting observations that were built elsewhere into a log, without repeating what it holds.
 
-Every WINDOW observations the log is flushed and read afresh, so that of what came before a stop all is
-durable, and a repeat is found in the log itself; the ids since then are all that is held in memory.
+Every WINDOW observations the log is flushed and read afresh, so that of what came before a stop all is durable. A
+repeat is found in the log itself, and the ids since then are all that is held in memory; of a log that cannot be asked
+for one id without being read, the ids of all its records are (some 100 bytes each).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TypeAlias
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Observation
 from refold.streams.client import Log
+from refold.streams.log.port import LogPort
 
 WINDOW = 20_000
 
@@ -28,6 +30,7 @@ class Intake:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._recent: set[bytes] = set()
+        self._held = None if log.port.finds_at_once else _Held(log.port)
         self.read = 0
         self.new = 0
         self.durable = 0
@@ -48,7 +51,7 @@ class Intake:
         """Record the observation unless the log has it."""
         self.read += 1
         self.entities.add(observation.entity)
-        if observation_id in self._recent or self._log.port.find(observation_id) is not None:
+        if observation_id in self._recent or self._has(observation_id):
             return
         self._log.take(observation, observation_id, definition, blobs)
         self._recent.add(observation_id)
@@ -60,5 +63,28 @@ class Intake:
         """Return when all that was taken is durable."""
         self._log.flush()
         self._log.port.refresh()
+        if self._held is not None:
+            self._held.read_on()
         self._recent.clear()
         self.durable = self.read
+
+    def _has(self, observation_id: bytes) -> bool:
+        if self._held is not None:
+            return observation_id in self._held.ids
+        return self._log.port.find(observation_id) is not None
+
+
+class _Held:
+    """The ids of all that a log has, as far as it was read."""
+
+    def __init__(self, port: LogPort) -> None:
+        self._port = port
+        self._read_to: dict[int, int] = {}
+        self.ids: set[bytes] = set()
+        self.read_on()
+
+    def read_on(self) -> None:
+        """Read what is new since the last time."""
+        for partition, end in self._port.ends().items():
+            self.ids.update(record.id for record in self._port.read(partition, self._read_to.get(partition, 0), end))
+            self._read_to[partition] = end

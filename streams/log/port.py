@@ -363,6 +363,11 @@ class LogPort(ABC):
                 yield record
         looked_at(end)
 
+    @property
+    def finds_at_once(self) -> bool:
+        """Whether `find` costs a look-up and not a reading of the log."""
+        return False
+
     def find(self, observation_id: bytes) -> Record | None:
         """The first record with this id in any partition, or None. Backends with an index answer at once."""
         for partition, end in self.ends().items():

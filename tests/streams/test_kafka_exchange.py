@@ -13,11 +13,15 @@ import pytest
 import refold
 from refold.avro.errors import RefoldError
 from refold.avro.ids import identify
+from refold.avro.shipped import shipped_types
 from refold.avro.times import millis_text
 from refold.streams.client import Log
 from refold.streams.exchange.archive_export import write_archive
 from refold.streams.exchange.archive_import import Archive
 from refold.streams.exchange.files import ExchangeFile
+from refold.streams.exchange.incoming import Incoming
+from refold.streams.exchange.intake import Intake
+from refold.streams.exchange.vocabulary import Vocabulary
 from refold.streams.log.kafka.deadletters import verdict_on
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import Place
@@ -72,6 +76,41 @@ def test_exports_give_the_same_ids_and_roots(
     command("import", tmp_path / name, log=target)
     assert facts(target) == facts(origin)
     assert told["observations"] == facts(origin)[1]
+
+
+def test_what_a_log_has_is_read_once_for_an_import(
+    url: Callable[[str], str], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much is imported, and though no worker has an index of it."""
+    read = refreshed = 0
+    own_records, own_refresh = KafkaLog.read, KafkaLog.refresh
+
+    def counted(self: KafkaLog, *given: Any) -> Iterator[Any]:
+        nonlocal read
+        for record in own_records(self, *given):
+            read += 1
+            yield record
+
+    def refresh(self: KafkaLog) -> None:
+        nonlocal refreshed
+        refreshed += 1
+        own_refresh(self)
+
+    filled(url("a"), seed)
+    lines, count = tmp_path / "lines.jsonl", facts(url("a"))[1]
+    command("export", lines, log=url("a"))
+    monkeypatch.setattr(KafkaLog, "read", counted)
+    monkeypatch.setattr(KafkaLog, "refresh", refresh)
+    for new in (count, 0):
+        read = refreshed = 0
+        with refold.open(url("b")) as log:
+            incoming = Incoming([ExchangeFile(lines)], Vocabulary(log.port.registry, {}, shipped_types()))
+            incoming.check(lambda digest: True)
+            intake = Intake(log)
+            incoming.record(log, intake)
+        assert (intake.read, intake.new) == (count, new)
+        assert read <= 2 * count
+        assert refreshed < 10
 
 
 def unsettled(broker: Broker, log: Log, rng: random.Random) -> Iterator[str]:

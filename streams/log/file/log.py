@@ -450,14 +450,15 @@ class FileLog(LogPort):
                 looked_at(1)
                 yield record
 
+    @property
+    def finds_at_once(self) -> bool:
+        return self._is_indexed(*range(self.partitions))
+
     def find(self, observation_id: bytes) -> Record | None:
-        if not self._is_indexed(*range(self.partitions)):
+        if not self.finds_at_once:
             return super().find(observation_id)
-        for place in indexes.positions(self._view, observation_id):
-            record = self.record_at(*place)
-            if record is not None and record.id == observation_id:
-                return record
-        return None
+        found = (self.record_at(*place) for place in indexes.positions(self._view, observation_id))
+        return next((record for record in found if record is not None and record.id == observation_id), None)
 
     def deadletters(self) -> Iterator[DeadLetter]:
         for key, value in self._view.scan("deadletters"):
