@@ -23,10 +23,11 @@ from refold.streams.cut import Cut, parse_cut
 from refold.streams.log.port import LogPort
 from refold.streams.open import open_port
 from refold.streams.partition import slots_of
+from refold.streams.rebuild.beginning import Beginning
 from refold.streams.rebuild.handover import write_entities
 from refold.streams.rebuild.limits import Limits
 from refold.streams.rebuild.part import Known, rebuild_part
-from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
 
@@ -77,8 +78,9 @@ def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], say: Say) ->
             partition = asked["partition"]
             known = Known(cut.offsets[partition], lambda more, total: say({"read": more, "total": total}))
             store = ChunkStore(setup["memory_bytes"])
-            epochs = [Epoch(*epoch) for epoch in asked["epochs"]]
-            part = rebuild_part(log, cut, partition, folds, epochs, store, known, limits)
+            with RunningHashes() as hashes:
+                beginning = Beginning(log, cut, partition, folds, store, hashes, limits, full=setup["full"])
+                part = rebuild_part(log, cut, beginning, folds, known, limits)
             start = file.tell()
             digests = part.layers.rehash() if limits is None else None
             write_entities(file, part.layers, digests, slots_of(partition, log.partitions))

@@ -27,9 +27,10 @@ from refold.avro.errors import StorageError
 from refold.streams import interpreter
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
+from refold.streams.rebuild.beginning import folded_instead
 from refold.streams.rebuild.handover import read_entities
 from refold.streams.rebuild.limits import Limits
-from refold.streams.rebuild.part import Known, folded_instead
+from refold.streams.rebuild.part import Known
 from refold.streams.rebuild.rebuilt import Part
 from refold.streams.snapshots.cold import closed_in
 from refold.streams.snapshots.layers import Layers
@@ -45,10 +46,10 @@ _READ_BYTES = 65_536
 
 
 class Job(NamedTuple):
-    """A partition to rebuild, and the epochs to begin from, nearest to the cut first."""
+    """A partition to rebuild, and the offset of the epoch nearest to the cut; 0 without one."""
 
     partition: int
-    epochs: Sequence[Epoch]
+    begin: int
 
 
 def processes_worth(cut: Cut, jobs: Sequence[Job], parallel: bool | None) -> int:
@@ -58,13 +59,13 @@ def processes_worth(cut: Cut, jobs: Sequence[Job], parallel: bool | None) -> int
     processes = min(interpreter.cores(), len(jobs), PROCESSES_MAX)
     if parallel:
         return max(processes, min(len(jobs), 1))
-    records = sum(cut.offsets[job.partition] - (job.epochs[0].offset if job.epochs else 0) for job in jobs)
+    records = sum(cut.offsets[job.partition] - job.begin for job in jobs)
     return processes if processes > 1 and records >= RECORDS_MIN else 0
 
 
 def rebuild_apart(
     log: LogPort, cut: Cut, jobs: Sequence[Job], processes: int, store: ChunkStore, known: Known,
-    limits: Limits | None, memory_bytes: int,
+    limits: Limits | None, memory_bytes: int, *, full: bool,
 ) -> tuple[dict[int, Part], dict[int, str]]:  # fmt: skip
     """The partitions that other processes rebuilt, sharing memory_bytes, and for those that one failed at, why."""
     # From the end: the longest first, so that no child is left alone with it.
@@ -73,6 +74,7 @@ def rebuild_apart(
         "url": log.url,
         "config": dict(log.config),
         "cut": str(cut),
+        "full": full,
         "is_whole": limits is None,
         "types": None if limits is None or limits.types is None else sorted(limits.types),
         "entities": None if limits is None or limits.entities is None else sorted(limits.entities),
@@ -148,7 +150,7 @@ class _Child:
         self.job = job
         self._total = self._cut.offsets[job.partition]
         self._read = 0
-        self._tell({"partition": job.partition, "epochs": [list(epoch) for epoch in job.epochs]})
+        self._tell({"partition": job.partition})
 
     def _tell(self, tree: Mapping[str, object]) -> None:
         assert self._process.stdin is not None

@@ -7,10 +7,12 @@ from collections.abc import Collection
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.partition import partition_of
+from refold.streams.rebuild.beginning import Beginning, candidates
 from refold.streams.rebuild.limits import Limits
 from refold.streams.rebuild.parallel import Job, processes_worth, rebuild_apart
-from refold.streams.rebuild.part import Known, Progress, candidates, rebuild_part
+from refold.streams.rebuild.part import Known, Progress, rebuild_part
 from refold.streams.rebuild.rebuilt import Part, Rebuilt
+from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.spill import VIEW_BYTES, ChunkStore
 from refold.streams.table.folds import Folds
@@ -27,7 +29,7 @@ def rebuild(
     The entities are the same.
     """
     asked = _asked(cut, limits)
-    jobs = [Job(partition, candidates(log, cut, partition, full=full)) for partition in asked]
+    jobs = [Job(each, next((nearest.offset for nearest in candidates(log, cut, each, full=full)), 0)) for each in asked]
     known = Known(sum(cut.offsets[partition] for partition in asked), progress)
     memory_bytes = VIEW_BYTES if memory_bytes is None else memory_bytes
     store = ChunkStore(memory_bytes)
@@ -35,14 +37,18 @@ def rebuild(
     failed: dict[int, str] = {}
     processes = processes_worth(cut, jobs, parallel)
     if processes:
-        parts, failed = rebuild_apart(log, cut, jobs, processes, store, known, limits, memory_bytes)
+        parts, failed = rebuild_apart(log, cut, jobs, processes, store, known, limits, memory_bytes, full=full)
     folds = Folds(log.registry, cut.schemas)
-    for job in jobs:
-        partition = job.partition
-        if partition not in parts:
-            parts[partition] = rebuild_part(log, cut, partition, folds, job.epochs, store, known, limits)
-            if partition in failed:
-                parts[partition].fallbacks.append(f"partition {partition} was folded here: {failed[partition]}")
+    with RunningHashes() as hashes:
+        begun = [
+            Beginning(log, cut, partition, folds, store, hashes, limits, full=full)
+            for partition in asked
+            if partition not in parts
+        ]
+        for each in begun:
+            part = parts[each.partition] = rebuild_part(log, cut, each, folds, known, limits)
+            if each.partition in failed:
+                part.fallbacks.append(f"partition {each.partition} was folded here: {failed[each.partition]}")
     for partition in cut.offsets.keys() - parts.keys():
         parts[partition] = Part(Layers(store))
     return Rebuilt(dict(sorted(parts.items())), limits)

@@ -7,21 +7,25 @@ long as it takes to hash eight megabytes. So spans of less than a piece are hash
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 PIECE_BYTES = 16 << 20
+# So many pieces may wait for the thread: whoever reads is done with one about as soon as the thread is, or before.
+AHEAD = 2
 
 
 class RunningHashes:
-    """A digest of each span, updated with its records in order. A context manager; holds some 50 MB at most."""
+    """A digest of each span, updated with its records in order. A context manager; holds some 80 MB at most."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "refold-hash")
-        self._latest: Future[None] | None = None
-        self._begin()
+        self._under_way: deque[Future[None]] = deque()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """A span begins; one before it that did not end is forgotten."""
         self._digest = hashlib.sha256()
         self._is_beside = False
         self._some: list[bytes] = []
@@ -44,15 +48,15 @@ class RunningHashes:
         else:
             for data in self._some:
                 digest.update(data)
-        self._begin()
+        self.begin()
         return ended
 
     def _beside(self) -> None:
-        """Let the thread hash what came since the last piece; returns when it is done with the one before."""
-        before, self._latest = self._latest, self._thread.submit(_hash, self._digest, self._some)
+        """Let the thread hash what came since the last piece; returns when no more than AHEAD are left to it."""
+        self._under_way.append(self._thread.submit(_hash, self._digest, self._some))
         self._is_beside, self._some, self._some_bytes = True, [], 0
-        if before is not None:
-            before.result()
+        while len(self._under_way) > AHEAD:
+            self._under_way.popleft().result()
 
     def __enter__(self) -> RunningHashes:
         return self

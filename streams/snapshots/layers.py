@@ -25,6 +25,8 @@ from refold.streams.snapshots.spill import ChunkStore, Filed
 
 PUT_BYTES = 64 << 20
 MERGED = 8
+# So few of a slot's buckets are given their digests one by one; more cost less together.
+FEW = 16
 _GROUP_BITS = 24
 _GROUP_MASK = (1 << _GROUP_BITS) - 1
 
@@ -274,7 +276,12 @@ class Layers:
         """The digests of all places, those that something was added to hashed again."""
         self.settle()
         unhashed, digest_of, digests = self._unhashed, hashlib.sha256, self.digests
-        for slot, places in groupby(sorted(unhashed), lambda place: place >> 8):  # in the order of their chunks
+        for slot, each in groupby(sorted(unhashed), lambda place: place >> 8):  # in the order of their chunks
+            places = list(each)
+            if len(places) <= FEW:
+                for place in places:
+                    digests.set(place, digest_of(self._preimage(place, unhashed[place])).digest())
+                continue
             buckets = digests.each_bucket(slot)
             for place in places:
                 buckets[place & 0xFF] = digest_of(self._preimage(place, unhashed[place])).digest()

@@ -24,6 +24,7 @@ FORMAT = 1
 PREFIX = b"epoch/"
 _NAME = struct.Struct(">HQQ")
 KEY_BYTES = len(PREFIX) + _NAME.size
+OFFSET_MAX = 2**64 - 1
 
 
 class Epoch(NamedTuple):

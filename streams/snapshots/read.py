@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from refold.avro.errors import CorruptionError
 from refold.streams.checksum import unsealed
@@ -38,6 +38,7 @@ class _Spans:
 
     def read(self, span: Span) -> Iterator[tuple[str, bytes]]:
         """(place, bytes) of a span's records."""
+        self._hashes.begin()
         for offset, data in self._reader.span(self._partition, span):
             self._hashes.update(data)
             yield place_text(self._partition, offset), data
@@ -57,35 +58,63 @@ class _Spans:
         )
 
 
+class Unchecked(NamedTuple):
+    """An epoch's entities. What they hold counts when `check` has returned: CorruptionError where they are damaged."""
+
+    layers: Layers
+    check: Callable[[], None]
+
+
 def read_epoch(
     reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, instead: Instead | None = None
 ) -> Layers:
     """The entities of an epoch, checked against its manifest; instead: see cold.py."""
-    layers = read_ranges(reader, manifest, partitions, store, instead)
-    check_slots(layers.rehash(), manifest, partitions)
+    with RunningHashes() as hashes:
+        layers, check = begin_epoch(reader, manifest, partitions, store, hashes, instead)
+        check()
     return layers
 
 
-def read_ranges(
-    reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, instead: Instead | None = None
-) -> Layers:
+def begin_epoch(
+    reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, hashes: RunningHashes,
+    instead: Instead | None = None,
+) -> Unchecked:  # fmt: skip
+    """`read_epoch`, but for the check: until then its spans are hashed beside whatever is done."""
+    layers, check_spans = _begin_ranges(reader, manifest, partitions, store, hashes, instead)
+
+    def check() -> None:
+        check_spans()
+        check_slots(layers.rehash(), manifest, partitions)
+
+    return Unchecked(layers, check)
+
+
+def read_ranges(reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore) -> Layers:
     """The entities of an epoch, each record and span checked."""
+    with RunningHashes() as hashes:
+        layers, check = _begin_ranges(reader, manifest, partitions, store, hashes)
+        check()
+    return layers
+
+
+def _begin_ranges(
+    reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, hashes: RunningHashes,
+    instead: Instead | None = None,
+) -> Unchecked:  # fmt: skip
     partition = manifest.epoch.partition
     layers = Layers(store, closed_in(reader, manifest, instead))
-    with RunningHashes() as hashes:
-        spans = _Spans(reader, partition, hashes)
-        if manifest.buckets:
-            digests = Digests()
-            records = chain.from_iterable(map(spans.read, manifest.buckets))
-            take_buckets(digests, slots_of(partition, partitions), records)
-            layers.settled_by(digests)
-        base = manifest.ranges[0]
-        for span in reversed(manifest.ranges):
-            for where, data in spans.read(span):
-                layers.add(data, where, checked=True, hashed=span is base and bool(manifest.buckets))
-        layers.rehash()  # while the last of the spans are hashed
-        spans.check()
-    return layers
+    spans = _Spans(reader, partition, hashes)
+    if manifest.buckets:
+        digests = Digests()
+        records = chain.from_iterable(map(spans.read, manifest.buckets))
+        take_buckets(digests, slots_of(partition, partitions), records)
+        layers.settled_by(digests)
+    base = manifest.ranges[0]
+    for span in reversed(manifest.ranges):
+        for where, data in spans.read(span):
+            layers.add(data, where, checked=True, hashed=span is base and bool(manifest.buckets))
+    layers.rehash()  # while the last of the spans are hashed
+    return Unchecked(layers, spans.check)
 
 
 def check_slots(digests: Digests, manifest: Manifest, partitions: int) -> None:

@@ -28,7 +28,6 @@ from refold.streams.rebuild.handover import read_entities, write_entities
 from refold.streams.rebuild.parallel import PROCESSES_MAX, RECORDS_MIN, Job, processes_worth
 from refold.streams.rocks.layout import url_of
 from refold.streams.snapshots.layers import Layers
-from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.view import StateView
 from refold_tests.child import Child
@@ -400,8 +399,7 @@ def test_it_is_done_in_several_processes_when_that_pays(monkeypatch: pytest.Monk
     def worth(cores: int, *records: int, begun: int = 0, asked: bool | None = None) -> int:
         monkeypatch.setattr(interpreter, "cores", lambda: cores)
         cut = Cut(bytes(16), dict(enumerate(records)), 0, bytes(32))
-        epochs = [Epoch(0, begun, 0)] if begun else []
-        return processes_worth(cut, [Job(partition, epochs) for partition in cut.offsets], asked)
+        return processes_worth(cut, [Job(partition, begun) for partition in cut.offsets], asked)
 
     half = RECORDS_MIN // 2
     assert worth(2, half, half) == 2

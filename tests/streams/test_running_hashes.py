@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from random import Random
 from unittest.mock import patch
 
 from hypothesis import given
@@ -14,11 +15,15 @@ from refold.streams.snapshots.hashing import RunningHashes
 SPANS = st.lists(st.lists(st.binary(max_size=9), max_size=9), max_size=9)
 
 
-@given(SPANS, st.integers(1, 40))
-def test_each_span_has_the_digest_of_its_records(spans: list[list[bytes]], piece_bytes: int) -> None:
+@given(SPANS, st.integers(1, 40), st.randoms())
+def test_each_span_has_the_digest_of_its_records(spans: list[list[bytes]], piece_bytes: int, rng: Random) -> None:
+    """Also after one that was given up."""
     with patch.object(hashing, "PIECE_BYTES", piece_bytes), RunningHashes() as hashes:
         ended = []
         for span in spans:
+            for record in span[: rng.randrange(len(span) + 1)]:
+                hashes.update(record)
+            hashes.begin()
             for record in span:
                 hashes.update(record)
             ended.append(hashes.end())
