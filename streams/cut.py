@@ -72,7 +72,22 @@ class Cut:
 
 
 def parse_cut(text: str) -> Cut:
-    """The cut behind its text (with or without the `cut:` in front); raises InputError."""
+    """The cut behind its text (with or without the `cut:` in front); InputError, also where another fold made it."""
+    return of_this_fold(read_cut(text))
+
+
+def of_this_fold(cut: Cut) -> Cut:
+    """The cut; InputError where this release folds otherwise than the one that made it."""
+    if cut.fold_version != FOLD_VERSION:
+        raise InputError(
+            f"{_brief(str(cut))}: a cut of fold version {cut.fold_version}, this release folds by version "
+            f"{FOLD_VERSION}; open it with the release that made it"
+        )
+    return cut
+
+
+def read_cut(text: str) -> Cut:
+    """`parse_cut`, whatever fold made it."""
     body = text.removeprefix(PREFIX)
     if not body.startswith(FORMAT):
         raise InputError(f"{_brief(text)}: not a cut of a form this release reads; it begins with {PREFIX}{FORMAT}")
@@ -90,11 +105,6 @@ def parse_cut(text: str) -> Cut:
         raise InputError(f"{_brief(text)}: a damaged cut; copy its text whole, from cut: to its last letter") from None
     if str(cut).removeprefix(PREFIX) != body:
         raise InputError(f"{_brief(text)}: a damaged cut; copy its text whole, from cut: to its last letter")
-    if cut.fold_version != FOLD_VERSION:
-        raise InputError(
-            f"{_brief(text)}: a cut of fold version {cut.fold_version}, this release folds by version {FOLD_VERSION}; "
-            f"open it with the release that made it"
-        )
     return cut
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from refold.avro.errors import InputError, NotAnswerable, ValidationError
 from refold.avro.times import datetime_micros, millis_text, parse_time, time_text
-from refold.streams.cut import PREFIX, SHORT_DIGITS, Cut, parse_cut
+from refold.streams.cut import PREFIX, SHORT_DIGITS, Cut, of_this_fold, parse_cut, read_cut
 from refold.streams.defaults import CLOCKS
 from refold.streams.log.port import LogPort
 
@@ -124,11 +124,11 @@ class Points:
         short = text.removeprefix(PREFIX)
         if not SHORT.match(short):
             return self._checked(parse_cut(text))
-        found = {cut for cut in (parse_cut(marked.cut) for marked in self._log.markers()) if cut.short == short}
+        found = {cut for cut in (read_cut(marked.cut) for marked in self._log.markers()) if cut.short == short}
         if len(found) != 1:
             reason = "several markers stand at cuts with" if found else "no marker stands at a cut with"
             raise InputError(f"{text}: {reason} this short hash; give the cut's whole text")
-        return self._checked(found.pop())
+        return self._checked(of_this_fold(found.pop()))
 
     def _checked(self, cut: Cut) -> Cut:
         """The cut, if it is one of this log and does not reach past its end."""

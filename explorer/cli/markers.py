@@ -8,7 +8,7 @@ from refold.avro.times import millis_text
 from refold.explorer.cli.options import WHEN, Place, as_json, at, on_log
 from refold.explorer.cli.screen import Column, Screen, moment
 from refold.explorer.cli.shapes import point_json
-from refold.streams.cut import parse_cut
+from refold.streams.cut import FOLD_VERSION, read_cut
 from refold.streams.point import Point
 
 COLUMNS = (
@@ -48,7 +48,7 @@ def mark(place: Place, name: str, at: str | None, replace: bool, as_json: bool) 
 @as_json
 @on_log
 def markers(place: Place, as_json: bool) -> int:
-    """List the markers, oldest first.
+    """List the markers, oldest first; also those that only another release of refold can answer for.
 
     \b
     Example
@@ -56,11 +56,16 @@ def markers(place: Place, as_json: bool) -> int:
     """
     screen = Screen()
     with place.read() as log:
-        found = [(each, Point(parse_cut(each.cut))) for each in log.port.markers()]
+        found = [(each, Point(read_cut(each.cut))) for each in log.port.markers()]
         if as_json:
             screen.json(
                 [
-                    {"name": each.name, "marked_at": millis_text(each.marked_at), **point_json(point)}
+                    {
+                        "name": each.name,
+                        "marked_at": millis_text(each.marked_at),
+                        **point_json(point),
+                        "fold_version": point.cut.fold_version,
+                    }
                     for each, point in found
                 ]
             )
@@ -78,4 +83,7 @@ def markers(place: Place, as_json: bool) -> int:
         screen.table(COLUMNS, rows)
         if not found:
             screen.say("no markers yet; set one with `refold mark NAME`")
+        others = [f"@{each.name}" for each, point in found if point.cut.fold_version != FOLD_VERSION]
+        if others and screen.is_terminal:
+            screen.say(f"of another fold version, for the release that set them: {', '.join(others)}")
     return 0

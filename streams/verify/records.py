@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from refold.avro.blob import references
 from refold.avro.errors import InputError, StorageError, UndecodableError
 from refold.avro.ids import identify
-from refold.streams.cut import Cut, parse_cut
+from refold.streams.cut import Cut, read_cut
 from refold.streams.log.port import LogPort, Mismatch, Record, is_hole
 
 
@@ -63,7 +63,7 @@ def _check_record(log: LogPort, record: Record, place: str) -> Iterator[Mismatch
 def check_markers(log: LogPort, cut: Cut) -> Iterator[Mismatch]:
     for marked in log.markers():
         try:
-            named = parse_cut(marked.cut)
+            named = read_cut(marked.cut)
         except InputError as error:
             yield Mismatch(f"markers @{marked.name}", str(error))
             continue

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 import refold
 from refold.avro.observation import Source
 from refold.explorer.cli.main import run
+from refold.streams.cut import parse_cut
+from refold.streams.log.port import Marked
 from refold.streams.table import keys
 from refold_tests.child import Child, children
 from refold_tests.command import COMMAND, environment, refold_command
@@ -203,6 +206,23 @@ def test_marks_are_listed_moved_and_asked_for(ids: list[str], ask: Ask) -> None:
     assert {each["name"]: each["cut"] for each in ask("markers", "--json")} == {"deploy-1": cut, "now-1": cut}
     short = ask("markers", "--json")[0]["cut_short"]
     assert short in ask("markers")
+
+
+def test_markers_of_another_fold_version_are_listed_and_keep_others_from_nothing(ids: list[str], ask: Ask) -> None:
+    """As after an upgrade; to ask about one of them names the reason."""
+    cut = parse_cut(ask("mark", "now-1", "--json")["cut"])
+    before = replace(cut, fold_version=7)
+    with refold.open() as log:
+        log.port.mark(Marked("before", str(before), 1), replace=False)
+    listed = {each["name"]: (each["cut"], each["fold_version"]) for each in ask("markers", "--json")}
+    assert listed == {**listed, "before": (str(before), 7), "now-1": (str(cut), 1)}
+    assert before.short in ask("markers")
+    assert ask("rebuild", "--at", f"cut:{cut.short}", "--json")["cut"] == str(cut)
+    assert ask("verify", "--json")["ok"] is True
+    for named in ("@before", f"cut:{before.short}"):
+        refused = refold_command("rebuild", "--at", named, log=os.environ["REFOLD_LOG"])
+        assert refused.status == 2
+        assert "fold version 7, this release folds by version 1" in " ".join(refused.err.split())
 
 
 def test_observe_takes_every_part(ids: list[str], ask: Ask) -> None:
