@@ -48,7 +48,9 @@ def mark(place: Place, name: str, at: str | None, replace: bool, as_json: bool) 
 @as_json
 @on_log
 def markers(place: Place, as_json: bool) -> int:
-    """List the markers, oldest first; also those that only another release of refold can answer for.
+    """List the markers, oldest first.
+
+    Also those that only another release of refold can answer for.
 
     \b
     Example
