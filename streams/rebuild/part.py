@@ -40,7 +40,7 @@ class Known:
 
 def rebuild_part(
     log: LogPort, cut: Cut, beginning: Beginning, folds: Folds, known: Known, limits: Limits | None
-) -> Part:  # fmt: skip
+) -> Part:
     """One partition at the cut."""
     partition = beginning.partition
     manifest, layers = beginning.checked()

@@ -62,10 +62,9 @@ class Stores(MemoryStore):
 
 
 class Tables:
-    """One of each partition, which change at random; `next` is where each may be sealed, in turns."""
+    """One of each partition, which change at random."""
 
     def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
         self.tables = [Table(rng, NAMES, partition, PARTITIONS) for partition in range(PARTITIONS)]
 
     def view(self, partition: int, changes: int) -> View:
@@ -210,7 +209,7 @@ def test_an_interrupt_meanwhile_abandons_both(store: Stores, tables: Tables, apa
 
 
 def test_partitions_that_grow_alike_have_their_bases_due_one_after_another(tables: Tables) -> None:
-    """Neighbours are an eighth of a base apart or more, and none is far from the size of its base."""
+    """No two at the same size, and none far from the size of its base."""
     store = Stores()
     due = [base_due(Sealer(store, LOG_ID, PARTITIONS).seal(tables.view(each, 5 * NAMES))) for each in range(PARTITIONS)]
     warm = [store.manifest(store.epochs(each)[-1]).warm for each in range(PARTITIONS)]

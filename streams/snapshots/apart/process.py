@@ -14,11 +14,9 @@ from refold.streams.snapshots.manifest import Manifest
 
 # It says something for every piece that it reads or writes; hashing all of a large partition again takes seconds.
 _SILENT_S = 600
-_MODULE = "refold.streams.snapshots.apart.child"
-
-
 # Who asks for these has much to read or to write.
 _LONG = frozenset({"rows", "more", "append"})
+_MODULE = "refold.streams.snapshots.apart.child"
 
 
 class SealingProcess:
