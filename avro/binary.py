@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from operator import call, itemgetter
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ _FLOAT = struct.Struct("<f").pack
 _END = b"\0"
 SPARSE = 4
 _SHORT = 256
+_HEADED = 4096
 
 # Times and offsets are large, and each is another: they are joined from pieces of two bytes.
 _LAST = [bytes([bits]) for bits in range(128)]
@@ -37,7 +39,11 @@ def write_long(value: int) -> bytes:
         return _SMALL[zigzag]
     if zigzag < 1 << 28:
         return _PAIRS[zigzag & 0x3FFF] + _SMALL[zigzag >> 14]
-    out = b""
+    if zigzag < 1 << 42:
+        return _PAIRS[zigzag & 0x3FFF] + _PAIRS[zigzag >> 14 & 0x3FFF] + _SMALL[zigzag >> 28]
+    # Microseconds, as nearly all of these are, take four.
+    out = _PAIRS[zigzag & 0x3FFF] + _PAIRS[zigzag >> 14 & 0x3FFF] + _PAIRS[zigzag >> 28 & 0x3FFF]
+    zigzag >>= 42
     while zigzag >= 1 << 14:
         out += _PAIRS[zigzag & 0x3FFF]
         zigzag >>= 14
@@ -136,14 +142,20 @@ def _text_or_null(null: bytes, head: bytes) -> Write:
 
 
 def _long_or_null(null: bytes, head: bytes) -> Write:
-    small = [head + _SMALL[number << 1] for number in range(_SHORT)]
+    small = _headed(head)
 
     def write(datum: Any) -> bytes:
         if datum is None:
             return null
-        return small[datum] if 0 <= datum < _SHORT else head + write_long(datum)
+        return small[datum] if 0 <= datum < _HEADED else head + write_long(datum)
 
     return write
+
+
+@lru_cache  # the same head stands before nearly all of them
+def _headed(head: bytes) -> list[bytes]:
+    """The integers from 0 on, behind a head."""
+    return [head + each for each in _SMALL[: 2 * _HEADED : 2]]
 
 
 def _number(null: bytes, long_head: bytes, double_head: bytes) -> Write:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from refold.avro.binary import write_items, write_long, write_text, writer
+from refold.avro.binary import Write, write_items, write_long, write_text, writer
 from refold.avro.codec import FRAME_BYTES
 from refold.avro.definition import FieldDefinition
 from refold.avro.derive import DOUBLE, OP, change_node
@@ -164,6 +164,8 @@ def _mutation_writer(field: FieldDefinition, node: Mapping[str, Any]) -> Callabl
     reducer, adapt = field.reducer, to_wire(_element(field))
     write_value = writer(_member(node, "old"))
     write_key = writer(_member(node, "key")) if reducer in ("map", "append") else None
+    if adapt is None and write_key is None:
+        return _as_it_is(write_value)
 
     def write(mutation: Mutation, own: bytes) -> bytes:
         _, op, key, old, new, observation = mutation
@@ -175,6 +177,17 @@ def _mutation_writer(field: FieldDefinition, node: Mapping[str, Any]) -> Callabl
         holder = _NULL if observation == own else _PRESENT + observation
         before, after = _NULL if old is None else write_value(old), _NULL if new is None else write_value(new)
         return head + before + after + holder
+
+    return write
+
+
+def _as_it_is(write_value: Write) -> Callable[[Mutation, bytes], bytes]:
+    """A mutation without a key, of values that need no adapting: most are one."""
+
+    def write(mutation: Mutation, own: bytes) -> bytes:
+        _, op, _, old, new, observation = mutation
+        holder = _NULL if observation == own else _PRESENT + observation
+        return _OPS[op] + write_value(old) + write_value(new) + holder
 
     return write
 

@@ -22,6 +22,7 @@ from refold.testing.processes import ServerFailed, ServerMissing
 
 RUNS = 3
 COUNT = 1_000_000
+THREADS = (1, 2)
 LIMIT, STREAMS = "bare", "kafka-streams"
 COLUMNS = (
     "peer", "observations", "a second", "lowest", "highest", "to the limit", "to Kafka Streams", "CPU us each",
@@ -85,9 +86,11 @@ def compare(console: Console, folder: Path, share: int, keys: Collection[str], r
         if place is None:
             return
         contenders = ready(console, [each for each in ALL if each.key in keys])
-        for workload in workloads(share):
-            rows = rows_of(console, contenders, workload, place, folder, runs)
-            console.print(_table(workload, rows, runs))
+        for workload, threads in itertools.product(workloads(share), THREADS):
+            able = [each for each in contenders if threads == 1 or each.takes_threads]
+            if able:
+                rows = rows_of(console, able, workload, place, folder, runs, threads)
+                console.print(_table(workload, rows, runs, threads))
 
 
 def ready(console: Console, contenders: Sequence[Contender]) -> list[Contender]:
@@ -104,7 +107,13 @@ def ready(console: Console, contenders: Sequence[Contender]) -> list[Contender]:
 
 
 def rows_of(
-    console: Console, contenders: Sequence[Contender], workload: Workload, place: Place, folder: Path, runs: int
+    console: Console,
+    contenders: Sequence[Contender],
+    workload: Workload,
+    place: Place,
+    folder: Path,
+    runs: int,
+    threads: int = 1,
 ) -> list[Row]:
     """Each peer's runs on the workload; one that failed is said, and left out."""
     with console.status(f"{workload.name}: writing {workload.count:,} observations"):
@@ -114,15 +123,16 @@ def rows_of(
     for number, each in itertools.product(range(runs), contenders):
         try:
             with console.status(f"{workload.name}: {each.name}, run {number + 1} of {runs}"):
-                found[each].append(measure(each, workload, place, schema, folder))
+                found[each].append(measure(each, workload, place, schema, folder, threads=threads))
         except ServerFailed as error:
             console.print(f"{workload.name}: {each.name} failed: {error}", markup=False)
     return [Row(each, measured) for each, measured in found.items() if measured]
 
 
-def _table(workload: Workload, rows: Sequence[Row], runs: int) -> Table:
+def _table(workload: Workload, rows: Sequence[Row], runs: int, threads: int) -> Table:
+    share = "one thread each" if threads == 1 else f"{threads} threads (refold: processes) each"
     title = (f"{workload.name}: one Kafka, one topic of {workload.count:,} observations in {PARTITIONS} partitions, "
-             f"one thread each, commits every {COMMIT_MS} ms (medians of {runs}, start-up excluded)")  # fmt: skip
+             f"{share}, commits every {COMMIT_MS} ms (medians of {runs}, start-up excluded)")  # fmt: skip
     table = Table(title=title)
     for number, column in enumerate(COLUMNS):
         table.add_column(column, justify="right" if number else "left")

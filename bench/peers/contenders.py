@@ -39,6 +39,7 @@ class Run:
     schema: Path
     is_plain: bool
     partitions: int
+    threads: int
 
     @property
     def changes(self) -> str:
@@ -54,12 +55,13 @@ class Run:
 
 class Contender(ABC):
     """One row of the comparison. earlier_rate: records a second as measured earlier on the plain fold, and whether
-    start-up was in it."""
+    start-up was in it. takes_threads: whether it is also run on more than one."""
 
     key: str
     name: str
     earlier_rate: float | None = None
     earlier_has_start = True
+    takes_threads = False
 
     def prepare(self) -> None:  # noqa: B027 - most need nothing
         """Build it, once for its sources. ServerMissing says what this machine lacks for it."""
@@ -86,6 +88,8 @@ class Bare(Contender):
 class Refold(Contender):
     """`refold worker`, as users start it."""
 
+    takes_threads = True
+
     def __init__(self, *, is_compiled: bool) -> None:
         self.is_compiled = is_compiled
         self.key = "refold-compiled" if is_compiled else "refold"
@@ -103,13 +107,15 @@ class Refold(Contender):
         # The checkout's own modules, which stand first, are never compiled.
         path = "" if self.is_compiled else str(SOURCE)
         return ["env", f"PYTHONPATH={path}", sys.executable, "-m", "refold.explorer.cli.main", "worker", "--log", url,
-                "--data", str(run.folder), "--port", "0", "--commit-interval-ms", str(COMMIT_MS)]  # fmt: skip
+                "--data", str(run.folder), "--port", "0", "--commit-interval-ms", str(COMMIT_MS),
+                "--processes", str(run.threads)]  # fmt: skip
 
 
 class KafkaStreams(Contender):
     """Kafka Streams, exactly_once_v2, Avro, RocksDB stores with their changelogs."""
 
     key, name, earlier_rate = "kafka-streams", "Kafka Streams 4.1.1, exactly_once_v2", 31_800
+    takes_threads = True
 
     def prepare(self) -> None:
         find_java()
@@ -119,7 +125,7 @@ class KafkaStreams(Contender):
         built = built_java(HERE / "kafka-streams")
         path = os.pathsep.join([str(built / "classes"), *map(str, sorted((built / "libs").glob("*.jar")))])
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        return [find_java().command, "-Xmx1g", quiet, "-cp", path, "refold.bench.Main", *run.words()]
+        return [find_java().command, "-Xmx1g", quiet, "-cp", path, "refold.bench.Main", *run.words(), str(run.threads)]
 
 
 class PythonPeer(Contender):

@@ -51,10 +51,17 @@ class Measured:
 
 
 def measure(
-    contender: Contender, workload: Workload, place: Place, schema: str, folder: Path, *, longest_s: float = LONGEST_S
+    contender: Contender,
+    workload: Workload,
+    place: Place,
+    schema: str,
+    folder: Path,
+    *,
+    longest_s: float = LONGEST_S,
+    threads: int = 1,
 ) -> Measured:
     """One run, cut short after longest_s. ServerFailed shows the end of the log of a peer that ended or stood still."""
-    with started(contender, workload, place, schema, folder) as (process, run):
+    with started(contender, workload, place, schema, folder, threads) as (process, run):
         progress = place.progress(workload, contender.group(run))
         try:
             warm = 0.0 if workload.is_plain and contender.earlier_has_start else WARM
@@ -79,14 +86,14 @@ def await_folded(process: Supervised, place: Place, workload: Workload, group: s
 
 @contextmanager
 def started(
-    contender: Contender, workload: Workload, place: Place, schema: str, folder: Path
+    contender: Contender, workload: Workload, place: Place, schema: str, folder: Path, threads: int = 1
 ) -> Iterator[tuple[Supervised, Run]]:
     """The peer's process and its run; both are gone at the end of the block."""
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
     name = f"bench-{contender.key}-{os.getpid()}-{next(_numbers)}"
     (path / "schema.avsc").write_text(schema, encoding="utf-8")
     run = Run(name, path / "data", place.bootstrap, workload.prefix, workload.topic, path / "schema.avsc",
-              workload.is_plain, workload.partitions)  # fmt: skip
+              workload.is_plain, workload.partitions, threads)  # fmt: skip
     if isinstance(contender, Refold):
         place.reset(workload)
     else:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from refold.avro.errors import CorruptionError
 from refold.streams.digest import Digests
 from refold.streams.partition import BUCKETS, slots_of
 from refold.streams.snapshots.cold import BUCKET_SLOTS, Instead, closed_in, take_buckets
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Manifest
+from refold.streams.snapshots.read import check_slots
 from refold.streams.snapshots.spans import ChunkCache, SortedSpan, record_at
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import EpochReader
@@ -36,10 +36,7 @@ def read_slots(
         for offset in sorted({at for slot in slots for at in chunks.covering(slot * BUCKETS, (slot + 1) * BUCKETS)}):
             where, data = record_at(reader, partition, offset)
             layers.add(data, where)
-    digests = layers.rehash()
-    for slot in slots:
-        if digests.slot(slot) != manifest.slots[every.index(slot)]:
-            raise CorruptionError(f"the snapshot {manifest.epoch} does not hash to its manifest in slot {slot}")
+    check_slots(layers.rehash(), manifest, partitions, slots)
     return layers
 
 

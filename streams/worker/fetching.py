@@ -12,13 +12,12 @@ still is at the same offset a while later, is fetched by a new consumer, and wit
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from refold.avro.errors import StorageError
-from refold.reducers.cells import new_tuple
 from refold.streams.log.kafka.access import READ, TOPIC, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import raise_lasting, storage_error
@@ -86,15 +85,13 @@ class Fetcher:
             raise storage_error("the log cannot be read", failed) from failed
         if len(messages) < records_max and time.monotonic() - self._looked_s > STUCK_S:
             self._look()
-        now_s = time.monotonic()
+        self._heard(messages)
         for message in messages:
-            place = new_tuple(Place, (message.topic() or "", message.partition() or 0))
             error = message.error()
-            self._heard(place, error, message.offset(), now_s)
-            if place.topic == self._schemas.topic:
+            if message.topic() == self._schemas.topic:
                 self.schemas_moved = self.schemas_moved or error is None
             elif error is None:
-                yield place.partition, raw_of(message)
+                yield message.partition() or 0, raw_of(message)
             else:
                 yield from self._judged(message)
 
@@ -113,13 +110,22 @@ class Fetcher:
         self._heard_s.update(dict.fromkeys(offsets, now_s))
         self._consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in offsets.items()])
 
-    def _heard(self, place: Place, error: KafkaError | None, offset: int | None, now_s: float) -> None:
-        if place in self._next and offset is not None and offset >= 0:
-            if error is None:
-                self._next[place] = offset + 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._next[place] = offset
-            self._heard_s[place] = now_s
+    def _heard(self, messages: Sequence[Message]) -> None:
+        """Of each place what came last says where it stands."""
+        known: set[tuple[str | None, int | None]] = set()
+        now_s = time.monotonic()
+        for message in reversed(messages):
+            topic, partition = named = message.topic(), message.partition()
+            if named in known:
+                continue
+            offset, error = message.offset(), message.error()
+            if offset is None or offset < 0 or not (error is None or error.code() == KafkaError._PARTITION_EOF):
+                continue
+            known.add(named)
+            place = Place(topic or "", partition or 0)
+            if place in self._next:
+                self._next[place] = offset + (error is None)
+                self._heard_s[place] = now_s
 
     def _look(self) -> None:
         """Ask for the ends of what is silent; begin with a new consumer where one is stuck."""

@@ -18,7 +18,7 @@ import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.StoreBuilder;
 import org.apache.kafka.streams.state.Stores;
 
-/** Main same|plain BOOTSTRAP TOPIC CHANGES APPLICATION FOLDER SCHEMA COMMIT_MS: folds until SIGTERM. */
+/** Main same|plain BOOTSTRAP TOPIC CHANGES APPLICATION FOLDER SCHEMA COMMIT_MS THREADS: folds until SIGTERM. */
 public final class Main {
     static final String STATES = "states";
     static final String TIMELINE = "timeline";
@@ -29,7 +29,7 @@ public final class Main {
         boolean isPlain = args[0].equals("plain");
         Schema schema = new Schema.Parser().parse(Files.readString(Path.of(args[6])));
         var topology = isPlain ? plain(args[2], schema) : same(args[2], args[3], schema);
-        var streams = new KafkaStreams(topology, settings(args[1], args[4], args[5], args[7]));
+        var streams = new KafkaStreams(topology, settings(args[1], args[4], args[5], args[7], Integer.parseInt(args[8])));
         streams.setStateListener((now, before) -> {
             // What the bench waits for where it measures a restore: all tables are whole again.
             System.out.println("state " + now);
@@ -68,14 +68,15 @@ public final class Main {
                 Stores.persistentKeyValueStore(TIMELINE), Serdes.ByteArray(), Serdes.ByteArray());
     }
 
-    private static Properties settings(String bootstrap, String application, String folder, String commitMs) {
+    private static Properties settings(
+            String bootstrap, String application, String folder, String commitMs, int threads) {
         var settings = new Properties();
         settings.put(StreamsConfig.APPLICATION_ID_CONFIG, application);
         settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap);
         settings.put(StreamsConfig.STATE_DIR_CONFIG, folder);
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, commitMs);
-        settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 1);
+        settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, threads);
         settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 64L << 20);
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 10_000);

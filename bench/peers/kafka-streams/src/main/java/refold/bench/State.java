@@ -27,10 +27,10 @@ final class State {
     record Held(byte[] order, Object value) {}
 
     static Serde<State> serde() {
-        // One serde is used by one stream thread, and so is what it reads and writes with.
-        var wire = new Wire(SCHEMA);
-        return Serdes.serdeFrom((topic, state) -> state == null ? null : wire.write(record(state)),
-                (topic, data) -> data == null ? null : state(wire.read(data, 0)));
+        // All stream threads share the serde; each has its own to read and write with.
+        var wires = ThreadLocal.withInitial(() -> new Wire(SCHEMA));
+        return Serdes.serdeFrom((topic, state) -> state == null ? null : wires.get().write(record(state)),
+                (topic, data) -> data == null ? null : state(wires.get().read(data, 0)));
     }
 
     private static GenericRecord record(State state) {
