@@ -10,14 +10,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from refold.streams.quota import quota_cores
+
 _ENDING_S = 10.0
 
 
 def cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """How many cores this process may use: those it may run on, or fewer where a container has a quota."""
+    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(known, quota_cores() or known)
 
 
 def is_there() -> bool:
