@@ -14,6 +14,7 @@ from typing import NamedTuple
 NAMES_MAX = 100_000
 STATES_BYTES = 64 << 20
 """For all partitions of a log that one process folds."""
+PRESSING = 0.75
 
 State = tuple[str, bytes]
 """An entity, and its stored form; empty where that is not known any more."""
@@ -40,7 +41,13 @@ class Touched:
         self._forgotten = 0  # of how many at the front the states are let go
         self._count = 0
         self._bytes = 0
+        self._bytes_not_asked = 0
         self._lock = Lock()
+
+    @property
+    def is_pressing(self) -> bool:
+        """Whether states that nobody asked for yet would soon be let go."""
+        return self._bytes_not_asked > self._bytes_max * PRESSING
 
     def tell(self, start: int, end: int, states: Sequence[State]) -> None:
         """The records with start <= offset < end changed these entities, and nothing else; so they stand at `end`."""
@@ -48,10 +55,12 @@ class Touched:
             if self._told and self._told[-1].end != start:
                 while self._told:
                     self._drop()
+                self._bytes_not_asked = 0
             size = sum([len(state) for _, state in states])
             self._told.append(_Told(start, end, states, size))
             self._count += len(states)
             self._bytes += size
+            self._bytes_not_asked += size
             while self._count - len(self._told[0].states) >= NAMES_MAX:
                 self._drop()
             while self._bytes > self._bytes_max:
@@ -66,6 +75,7 @@ class Touched:
         with self._lock:
             while self._told and self._told[0].end <= start:
                 self._drop()
+            self._bytes_not_asked = sum(told.size for told in self._told if told.end > end)
             if not self._told or self._told[0].start > start or self._told[-1].end < end:
                 return None
             found: dict[str, bytes] = {}

@@ -2,7 +2,8 @@
 
 1. When the fold of a partition begins, it is taken: whoever wrote its snapshots before is fenced, and an epoch that was
    left open is aborted. Records folded since the partition's last epoch count, whoever folded them.
-2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS (streams/snapshots/snapshotter.py). Its view is taken
+2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless more is folded meanwhile than is kept for it
+   (streams/snapshots/snapshotter.py). Its view is taken
    without holding up the fold: read where the table stands, pin the states, and read again. Another point means that a
    step was written in between: again. A table that is in the middle of a definition is left for the next time.
 3. When a partition is given up, every further write of its epoch is refused here, which ends the epoch, as closing the
@@ -74,8 +75,9 @@ class Sealing:
         self._sizes: dict[int, dict[Epoch, int]] = {}
         self._is_stopping = False
         self._snapshotter = Snapshotter(
-            self._store, sealer, self._views, self._owned, clock_ms, every_ms=EVERY_MS, prepare=self._prepare
-        )
+            self._store, sealer, self._views, self._owned, clock_ms, every_ms=EVERY_MS, prepare=self._prepare,
+            is_pressing=self._is_pressing,
+        )  # fmt: skip
 
     # Of the fold
 
@@ -169,6 +171,10 @@ class Sealing:
 
     def _owned(self) -> list[int]:
         return [each for each in sorted(self._held) if self._owns(each)]
+
+    def _is_pressing(self, partition: int) -> bool:
+        held = self._held.get(partition)
+        return held is not None and held.touched.is_pressing
 
     def _prepare(self) -> None:
         """Let go of what was given up or fenced, and take what is held."""

@@ -27,6 +27,7 @@ class Sealing:
         self.bases: set[int] = set()
         self.ended: list[int | str] = []
         self.failing: set[int] = set()
+        self.pressing: set[int] = set()
         self.begun = threading.Semaphore(0)
         self.go_on = threading.Semaphore(0)
         self.is_stopped = False
@@ -90,7 +91,10 @@ def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
 @contextmanager
 def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0) -> Iterator[Snapshotter]:
     given: Any = sealing
-    found = Snapshotter(given, given, given.views, lambda: range(4), clock, every_ms=every_ms)
+    found = Snapshotter(
+        given, given, given.views, lambda: range(4), clock, every_ms=every_ms,
+        is_pressing=lambda partition: partition in sealing.pressing,
+    )  # fmt: skip
     try:
         yield found
     finally:
@@ -154,6 +158,18 @@ def test_a_partition_rests_between_its_epochs_and_the_others_go_on(sealing: Seal
         clock.now_ms += 300
         sealing.go_on.release()
         assert sealing.next_begun() == [0, 1, 0]
+
+
+def test_one_that_presses_does_not_rest(sealing: Sealing) -> None:
+    sealing.pressing = {0}
+    with sealed_by(sealing, Clock(), every_ms=300) as snapshotter:
+        for number in range(1, 4):
+            snapshotter.folded(8, 0)
+            assert sealing.next_begun() == [0] * number
+            sealing.go_on.release()
+        snapshotter.folded(1, 0)
+        snapshotter.folded(8, 1)
+        assert sealing.next_begun() == [0, 0, 0, 1], "nothing is sealed for a single record, pressing or not"
 
 
 def test_while_a_base_is_written_others_are_sealed(sealing: Sealing) -> None:

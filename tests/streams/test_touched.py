@@ -48,6 +48,29 @@ def test_what_is_told_later_is_not_of_the_moment() -> None:
     assert told.between(2, 3) == {"t/x": b"later", "t/y": b"new"}
 
 
+def test_it_presses_when_states_would_be_let_go_before_they_are_asked_for() -> None:
+    told = Touched(100)
+    for number in range(8):
+        assert not told.is_pressing
+        told.tell(number, number + 1, [(f"t/{number}", bytes(10))])
+    assert told.is_pressing
+    assert all((told.between(0, 7) or {"": b""}).values()), "none is gone yet"
+    assert not told.is_pressing
+    for number in range(8, 14):
+        told.tell(number, number + 1, [(f"t/{number}", bytes(10))])
+        assert not told.is_pressing
+    told.tell(14, 15, [("t/14", bytes(10))])
+    assert told.is_pressing
+    assert all((told.between(7, 15) or {"": b""}).values()), "those asked for before were let go first"
+
+
+def test_what_is_let_go_because_records_are_missing_does_not_press() -> None:
+    told = Touched(100)
+    told.tell(0, 1, [("t/x", bytes(80))])
+    told.tell(5, 6, [("t/y", bytes(10))])
+    assert not told.is_pressing
+
+
 def test_only_so_much_is_kept() -> None:
     told = Touched(10)
     for number in range(5):
