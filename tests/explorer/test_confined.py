@@ -13,7 +13,8 @@ import refold
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import COMMAND, environment
 from refold_tests.confined import Server, confined
-from refold_tests.worker_process import await_true, page
+from refold_tests.waiting import await_true
+from refold_tests.worker_process import page
 
 # Commands one after another in one process, each as `refold` runs it; the first that fails ends it.
 COMMANDS = """

@@ -37,7 +37,7 @@ from refold.streams.worker.config import FoldConfig
 from refold_tests.brokers import SharedKafka, started
 from refold_tests.secured import PREFIX, USERS, Secured, Watched, started_command
 from refold_tests.tree import ROOT
-from refold_tests.worker_process import await_true
+from refold_tests.waiting import await_true
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("secured")]
 

@@ -11,7 +11,8 @@ import pytest
 import refold
 from refold.streams.worker.host.web import WebServer
 from refold_tests.brokers import SharedKafka
-from refold_tests.worker_process import Worker, await_true, starting
+from refold_tests.waiting import await_true
+from refold_tests.worker_process import Worker, starting
 
 ENTITIES = [f"document/d{number}" for number in range(24)]
 Start = Callable[..., Worker]

@@ -10,7 +10,8 @@ import pytest
 import refold
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import Done, refold_command
-from refold_tests.worker_process import Worker, await_true, starting
+from refold_tests.waiting import await_true
+from refold_tests.worker_process import Worker, starting
 
 ENTITIES = [f"document/d{number}" for number in range(24)]
 Start = Callable[..., Worker]

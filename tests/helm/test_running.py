@@ -15,7 +15,7 @@ from refold.testing.processes import HOST, free_ports
 from refold_tests.brokers import SharedKafka
 from refold_tests.charts import Helm, Object, arguments, objects, of_kind, variables
 from refold_tests.command import COMMAND, environment
-from refold_tests.worker_process import await_true
+from refold_tests.waiting import await_true
 
 
 def _words(pod: Object, folder: Path) -> list[str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import refold
 from refold_tests.brokers import SharedKafka
 from refold_tests.prometheus import alert_rules, dashboard_queries, program, serving
-from refold_tests.worker_process import await_true, starting
+from refold_tests.waiting import await_true
+from refold_tests.worker_process import starting
 
 ENTITIES = 12
 

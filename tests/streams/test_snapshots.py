@@ -27,11 +27,11 @@ from refold_tests.damaged import Damaged
 from refold_tests.epochs import manifests
 from refold_tests.full_replay import assert_full_replay, epochs_used
 from refold_tests.histories import random_history
-from refold_tests.kafka_topics import await_true
 from refold_tests.opening import PARTITIONS, open_log, take
 from refold_tests.past import Past, hashes_of, mixed_history, random_cut, records_of, reference_at
 from refold_tests.reference import reference_root, reference_true_at
 from refold_tests.things import A, said
+from refold_tests.waiting import await_true
 
 
 def assert_same(log: Log, cut: Cut) -> Rebuilt:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from refold.avro.errors import InputError
 from refold.testing.kafka import Kafka, ServerFailed, start_kafka
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
+from refold_tests.waiting import await_true
 
 TOPIC = "events"
 DEADLINE_S = 60.0
@@ -53,13 +53,6 @@ def read(config: dict[str, Any], count: int, topic: str = TOPIC) -> list[str]:
         return [(message.value() or b"").decode() for message in messages]
     finally:
         consumer.close()
-
-
-def await_true(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def refusal(config: dict[str, Any]) -> int:

@@ -15,6 +15,7 @@ from refold_tests.child import Child
 from refold_tests.otlp_receiver import Receiver
 from refold_tests.otlp_traces import expected, held, send, told_twice
 from refold_tests.recorded_runs import random_run, write
+from refold_tests.waiting import await_true
 
 SENDER = """
 import sys
@@ -81,16 +82,9 @@ def test_of_two_that_send_one_waits_for_the_other(
 
 
 def await_spans(receiver: Receiver, spans: dict[str, dict[str, object]]) -> None:
-    await_that(lambda: held(receiver) == spans, "they did not come")
+    await_true(lambda: held(receiver) == spans, "they did not come")
 
 
 def await_position(path: Path, runs: refold.AgentLog) -> None:
     end = str(runs.point().cut)
-    await_that(lambda: path.exists() and json.loads(path.read_text())["cut"] == end, "the position was not put")
-
-
-def await_that(condition: Callable[[], bool], why: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, why
-        time.sleep(0.02)
+    await_true(lambda: path.exists() and json.loads(path.read_text())["cut"] == end, "the position was not put")

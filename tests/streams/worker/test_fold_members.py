@@ -34,7 +34,7 @@ from refold_tests.folding import (
     running,
     worker,
 )
-from refold_tests.kafka_topics import await_true
+from refold_tests.waiting import await_true
 
 pytestmark = pytest.mark.timeout(900)
 PARTITIONS = 4

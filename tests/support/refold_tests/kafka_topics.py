@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,17 +19,10 @@ from refold.streams.log.kafka.through import through_header
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.verdicts import Verdict, verdict_value
 from refold.testing.kafka.jars import class_path, fetch_jars, find_java
+from refold_tests.waiting import await_true
 
 TIMEOUT_S = 20.0
 _numbers = itertools.count()
-
-
-def await_true(condition: Callable[[], bool]) -> None:
-    """Wait for what comes a little later."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.01)
 
 
 class Broker:

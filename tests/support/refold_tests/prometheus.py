@@ -24,7 +24,7 @@ from refold.streams.worker.host import metrics as of_workers
 from refold.testing.processes import free_ports
 from refold_tests.absent import without
 from refold_tests.tree import ROOT
-from refold_tests.worker_process import await_true
+from refold_tests.waiting import await_true
 
 NEEDS = "needs Prometheus: "
 ALERTS = ROOT / "monitoring" / "alerts.yml"

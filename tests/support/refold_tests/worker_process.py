@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,16 +13,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-WAIT_S = 90.0
 COMMAND = (sys.executable, "-m", "refold.explorer.cli.main")
-
-
-def await_true(condition: Callable[[], bool]) -> None:
-    """Wait for what comes a little later; two processes that join a group on a loaded machine take their time."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.1)
 
 
 class Worker:
