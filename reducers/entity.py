@@ -16,7 +16,7 @@ from refold.avro.errors import CorruptionError
 from refold.reducers.links import Links
 from refold.reducers.residue import Residue
 
-FORMAT = 2
+FORMAT = 3
 
 # MessagePack's bytes of 32 bytes of binary.
 _HASH_HEAD = b"\xc4\x20"
@@ -53,7 +53,8 @@ def pack(entity: Entity) -> bytes:
             [[*key, *cell] for key, cell in sorted(links.items())] if links else [],
             _in_order(clears) if clears else clears,
             residue.greatest,
-            [(source, q[:8] + q[-40:]) for source, q in residue.sources.items()],
+            [*residue.sources],
+            [*residue.sources.values()],
             residue.floor,
             residue.last_ids,
             pending,
@@ -72,7 +73,9 @@ def unpack(name: str, data: bytes) -> Entity:
         parts = _decode(data)
         if parts[0] != FORMAT:
             raise CorruptionError(f"the stored state of {name} has format {parts[0]}, not {FORMAT}; run refold verify")
-        _, version, state_hash, high, cells, links, clears, greatest, sources, floor, last_ids, pending, low = parts
+        _, version, state_hash, high, cells, links, clears, greatest, sources, around, floor, last_ids, pending, low = (
+            parts
+        )
         return Entity(
             name,
             version,
@@ -81,7 +84,7 @@ def unpack(name: str, data: bytes) -> Entity:
             clears,
             Residue(
                 greatest,
-                {source: q[:8] + source + q[8:] for source, q in sources},
+                dict(zip(sources, around, strict=True)),
                 floor,
                 last_ids,
                 None if pending is None else set(pending),

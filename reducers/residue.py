@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 
 from refold.reducers.order import FIRST
 
-# Sources and ids are most of an entity's bytes; what these cannot tell is looked up. Chosen by size, not yet measured.
-SOURCES_HELD = 8
-IDS_HELD = 8
+# Sources and ids are much of an entity's bytes; what these cannot tell is looked up.
+SOURCES_HELD = 4
+IDS_HELD = 4
 PENDING_HELD = 64
 
 
 @dataclass(slots=True)
 class Residue:
-    """sources: greatest Q by (agent, run), in log order; floor: the greatest Q of any source let go.
+    """sources: by (agent, run), as Q has them, what stands around them in its greatest Q; in log order.
+
+    floor: the greatest Q of any source let go.
 
     pending: ids retracted but not yet seen, or None when there are more than PENDING_HELD.
     """
@@ -37,26 +39,23 @@ class Residue:
             return True
         if q <= self.floor:
             return False
-        held = self.sources.get(_source(q))
-        return held is None or q > held
+        held = self.sources.get(q[8:-40])
+        return held is None or q[:8] + q[-40:] > held
 
     def note(self, q: bytes, offset: int) -> None:
         """One more distinct observation, in log order."""
         self.greatest = max(self.greatest, q)
-        source, sources, last_ids = _source(q), self.sources, self.last_ids
+        sources, last_ids = self.sources, self.last_ids
+        source, around = q[8:-40], q[:8] + q[-40:]
         held = sources.pop(source, FIRST)
-        sources[source] = q if q > held else held
+        sources[source] = around if around > held else held
         if len(sources) > SOURCES_HELD:
             oldest = next(iter(sources))
-            self.floor = max(self.floor, sources.pop(oldest))
+            around = sources.pop(oldest)
+            self.floor = max(self.floor, around[:8] + oldest + around[8:])
         last_ids.append(q[-32:])
         if len(last_ids) > IDS_HELD:
             del last_ids[:-IDS_HELD]
         if self.lowest_offset < 0:
             self.lowest_offset = offset
         self.highest_offset = offset
-
-
-def _source(q: bytes) -> bytes:
-    """(agent, run) as they stand in an order key."""
-    return q[8:-40]

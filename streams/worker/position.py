@@ -17,7 +17,7 @@ from refold.streams.rocks.batch import Batch
 from refold.streams.rocks.database import Database
 
 POSITION = b"position"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def test_a_stored_form_that_cannot_be_read_is_named(seed: int) -> None:
     every = stored(random_history(seed, 40))
     name, data = every[-1]
     other = msgspec.msgpack.decode(data)
-    for broken in (data[:-1], data[:60], b"", msgspec.msgpack.encode([3, *other[1:]]), b"\xff" * 40):
+    for broken in (data[:-1], data[:60], b"", msgspec.msgpack.encode([9, *other[1:]]), b"\xff" * 40):
         with pytest.raises(CorruptionError, match=f"the stored state of {name} "):
             READER.read([*every[:-1], (name, broken)])
 

@@ -115,7 +115,7 @@ def test_what_lacks_a_part_or_has_another_form_is_an_error() -> None:
         less = {key: value for key, value in tree.items() if key != name}
         with pytest.raises(CorruptionError, match="the manifest of epoch 1=200 cannot be read"):
             read_manifest(sealed(cbor2.dumps(less)), PLAIN.epoch)
-    for other in ({**tree, "format": 2}, {**tree, "epoch": [1, 200]}, {**tree, "ranges": [[1]]}, {**tree, "cold": 5}):
+    for other in ({**tree, "format": 9}, {**tree, "epoch": [1, 200]}, {**tree, "ranges": [[1]]}, {**tree, "cold": 5}):
         with pytest.raises(CorruptionError, match="the manifest of epoch 1=200"):
             read_manifest(sealed(cbor2.dumps(other)), PLAIN.epoch)
     bare: tuple[object, ...] = (None, [], 5, "x", {})

@@ -9,7 +9,7 @@ import java.util.Set;
 
 /** "The fold" of one entity, and the "Encoded entity" of docs/FORMAT.md. */
 final class Entity {
-  private static final int FORMAT = 2;
+  private static final int FORMAT = 3;
   private static final int ID_SIZE = 32;
   private static final int SEQ_SIZE = 8;
   private static final int TIME_SIZE = 8;
@@ -45,14 +45,15 @@ final class Entity {
     found.links = Links.unpack(parts.get(5));
     Tree.map(parts.get(6)).forEach((field, q) -> found.clears.put(field, Tree.bytes(q)));
     found.greatest = Tree.bytes(parts.get(7));
-    for (Object each : Tree.list(parts.get(8))) {
-      Bytes source = Tree.bytes(Tree.list(each).get(0));
-      Bytes rest = Tree.bytes(Tree.list(each).get(1));
+    List<Object> sources = Tree.list(parts.get(8));
+    for (int i = 0; i < sources.size(); i++) {
+      Bytes source = Tree.bytes(sources.get(i));
+      Bytes rest = Tree.bytes(Tree.list(parts.get(9)).get(i));
       found.sources.put(source, q(rest.slice(0, TIME_SIZE), source, rest.last(SEQ_SIZE + ID_SIZE)));
     }
-    found.floor = Tree.bytes(parts.get(9));
-    found.known.addAll(Tree.list(parts.get(10)));
-    found.awaited = parts.get(11) == null ? null : new HashSet<>(Tree.list(parts.get(11)));
+    found.floor = Tree.bytes(parts.get(10));
+    found.known.addAll(Tree.list(parts.get(11)));
+    found.awaited = parts.get(12) == null ? null : new HashSet<>(Tree.list(parts.get(12)));
     return found;
   }
 
