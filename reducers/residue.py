@@ -39,14 +39,15 @@ class Residue:
             return True
         if q <= self.floor:
             return False
-        held = self.sources.get(q[8:-40])
-        return held is None or q[:8] + q[-40:] > held
+        source, around = _split(q)
+        held = self.sources.get(source)
+        return held is None or around > held
 
     def note(self, q: bytes, offset: int) -> None:
         """One more distinct observation, in log order."""
         self.greatest = max(self.greatest, q)
         sources, last_ids = self.sources, self.last_ids
-        source, around = q[8:-40], q[:8] + q[-40:]
+        source, around = _split(q)
         held = sources.pop(source, FIRST)
         sources[source] = around if around > held else held
         if len(sources) > SOURCES_HELD:
@@ -59,3 +60,8 @@ class Residue:
         if self.lowest_offset < 0:
             self.lowest_offset = offset
         self.highest_offset = offset
+
+
+def _split(q: bytes) -> tuple[bytes, bytes]:
+    """(agent, run) as they stand in an order key, and what stands around them."""
+    return q[8:-40], q[:8] + q[-40:]

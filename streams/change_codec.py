@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from refold.avro.binary import Write, write_items, write_long, write_text, writer
+from refold.avro.binary import write_items, write_long, write_text, writer
 from refold.avro.codec import FRAME_BYTES
 from refold.avro.definition import FieldDefinition
 from refold.avro.derive import DOUBLE, OP, change_node
@@ -162,32 +162,18 @@ def _member(record: Mapping[str, Any], name: str) -> Any:
 def _mutation_writer(field: FieldDefinition, node: Mapping[str, Any]) -> Callable[[Mutation, bytes], bytes]:
     """One mutation's bytes, by the step's own observation, for which null stands."""
     reducer, adapt = field.reducer, to_wire(_element(field))
-    write_value = writer(_member(node, "old"))
+    write_value = writer(_member(node, "old"))  # also None: it is nullable
     write_key = writer(_member(node, "key")) if reducer in ("map", "append") else None
-    if adapt is None and write_key is None:
-        return _as_it_is(write_value)
 
     def write(mutation: Mutation, own: bytes) -> bytes:
         _, op, key, old, new, observation = mutation
+        head = _OPS[op]
         if adapt is not None:
             old, new = None if old is None else adapt(old), None if new is None else adapt(new)
-        head = _OPS[op]
         if write_key is not None:
             head += write_key((*place_of(key[0]), key[1]) if reducer == "append" else key)
         holder = _NULL if observation == own else _PRESENT + observation
-        before, after = _NULL if old is None else write_value(old), _NULL if new is None else write_value(new)
-        return head + before + after + holder
-
-    return write
-
-
-def _as_it_is(write_value: Write) -> Callable[[Mutation, bytes], bytes]:
-    """A mutation without a key, of values that need no adapting: most are one."""
-
-    def write(mutation: Mutation, own: bytes) -> bytes:
-        _, op, _, old, new, observation = mutation
-        holder = _NULL if observation == own else _PRESENT + observation
-        return _OPS[op] + write_value(old) + write_value(new) + holder
+        return head + write_value(old) + write_value(new) + holder
 
     return write
 

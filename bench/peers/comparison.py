@@ -107,14 +107,9 @@ def ready(console: Console, contenders: Sequence[Contender]) -> list[Contender]:
 
 
 def rows_of(
-    console: Console,
-    contenders: Sequence[Contender],
-    workload: Workload,
-    place: Place,
-    folder: Path,
-    runs: int,
+    console: Console, contenders: Sequence[Contender], workload: Workload, place: Place, folder: Path, runs: int,
     threads: int = 1,
-) -> list[Row]:
+) -> list[Row]:  # fmt: skip
     """Each peer's runs on the workload; one that failed is said, and left out."""
     with console.status(f"{workload.name}: writing {workload.count:,} observations"):
         schema = place.make(workload)
@@ -130,9 +125,9 @@ def rows_of(
 
 
 def _table(workload: Workload, rows: Sequence[Row], runs: int, threads: int) -> Table:
-    share = "one thread each" if threads == 1 else f"{threads} threads (refold: processes) each"
+    threading = "one thread each" if threads == 1 else f"{threads} threads (refold: processes) each"
     title = (f"{workload.name}: one Kafka, one topic of {workload.count:,} observations in {PARTITIONS} partitions, "
-             f"{share}, commits every {COMMIT_MS} ms (medians of {runs}, start-up excluded)")  # fmt: skip
+             f"{threading}, commits every {COMMIT_MS} ms (medians of {runs}, start-up excluded)")  # fmt: skip
     table = Table(title=title)
     for number, column in enumerate(COLUMNS):
         table.add_column(column, justify="right" if number else "left")

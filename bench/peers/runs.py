@@ -51,15 +51,9 @@ class Measured:
 
 
 def measure(
-    contender: Contender,
-    workload: Workload,
-    place: Place,
-    schema: str,
-    folder: Path,
-    *,
-    longest_s: float = LONGEST_S,
-    threads: int = 1,
-) -> Measured:
+    contender: Contender, workload: Workload, place: Place, schema: str, folder: Path, *,
+    longest_s: float = LONGEST_S, threads: int = 1,
+) -> Measured:  # fmt: skip
     """One run, cut short after longest_s. ServerFailed shows the end of the log of a peer that ended or stood still."""
     with started(contender, workload, place, schema, folder, threads) as (process, run):
         progress = place.progress(workload, contender.group(run))

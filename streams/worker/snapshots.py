@@ -3,9 +3,9 @@
 1. When the fold of a partition begins, it is taken: whoever wrote its snapshots before is fenced, and an epoch that was
    left open is aborted. Records folded since the partition's last epoch count, whoever folded them.
 2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless more is folded meanwhile than is kept for it
-   (streams/snapshots/snapshotter.py). Its view is taken
-   without holding up the fold: read where the table stands, pin the states, and read again. Another point means that a
-   step was written in between: again. A table that is in the middle of a definition is left for the next time.
+   (streams/snapshots/snapshotter.py). Its view is taken without holding up the fold: read where the table stands, pin
+   the states, and read again. Another point means that a step was written in between: again. A table that is in the
+   middle of a definition is left for the next time.
 3. When a partition is given up, every further write of its epoch is refused here, which ends the epoch, as closing the
    table ends reading it. What is open is aborted, at the latest when its next owner fences this process.
 4. Whoever finds himself fenced may have lost the partition without knowing. A fold of it that was committed shows that

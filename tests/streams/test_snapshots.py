@@ -27,6 +27,7 @@ from refold_tests.damaged import Damaged
 from refold_tests.epochs import manifests
 from refold_tests.full_replay import assert_full_replay, epochs_used
 from refold_tests.histories import random_history
+from refold_tests.kafka_topics import TIMEOUT_S
 from refold_tests.opening import PARTITIONS, open_log, take
 from refold_tests.past import Past, hashes_of, mixed_history, random_cut, records_of, reference_at
 from refold_tests.reference import reference_root, reference_true_at
@@ -138,7 +139,7 @@ def test_the_thread_rests_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", 1e-9)
     with open_log(tmp_path) as log:
         take(log, [said(A, number) for number in range(50)])
-        await_true(lambda: bool(manifests(log)))
+        await_true(lambda: bool(manifests(log)), within_s=TIMEOUT_S)
         take(log, [said(A, number) for number in range(50, 200)])
         assert len(manifests(log)) == 1
         log.snapshot()

@@ -59,7 +59,7 @@ def refusal(config: dict[str, Any]) -> int:
     """The error that a client meets instead of connecting."""
     met: list[int] = []
     client = Producer({**config, "error_cb": lambda error: met.append(error.code())})
-    await_true(lambda: bool(client.poll(0.1) or met))
+    await_true(lambda: bool(client.poll(0.1) or met), within_s=DEADLINE_S)
     return met[0]
 
 
@@ -154,7 +154,7 @@ def test_no_broker_outlives_a_killed_starter(child: Callable[..., Child]) -> Non
         os.kill(int(broker), signal.SIGSTOP)
         assert is_alive(int(broker))
         starter.process.kill()
-        await_true(lambda: not is_alive(int(broker)) and not Path(folder).exists())
+        await_true(lambda: not is_alive(int(broker)) and not Path(folder).exists(), within_s=DEADLINE_S)
     finally:
         os.kill(int(fork), signal.SIGKILL)
 

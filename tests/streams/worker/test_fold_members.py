@@ -34,6 +34,7 @@ from refold_tests.folding import (
     running,
     worker,
 )
+from refold_tests.kafka_topics import TIMEOUT_S
 from refold_tests.waiting import await_true
 
 pytestmark = pytest.mark.timeout(900)
@@ -152,7 +153,7 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
     at = Reached(1, 1)
     producer.send_offsets_to_transaction([TopicPartition(log.topics.observations, 0, 1, at.metadata)], nobody)
     producer.commit_transaction()
-    await_true(lambda: committed(log)[0] == 1)  # what was committed shows a little later
+    await_true(lambda: committed(log)[0] == 1, within_s=TIMEOUT_S)  # what was committed shows a little later
 
     emitter = Emitter(log.clients, log.topics, f"{log.topics.group}.fold.w", 5_000)
     emitter.fence(lambda: False)
@@ -167,7 +168,7 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
         assert committed(log)[1] == 0
         assert list(log.read_changes(1, 0)) == []
         emitter.emit([Step(1, table, overlay, ())], member.metadata)
-    await_true(lambda: committed(log)[1] == 3 and log.changes_end(1) > 0)
+    await_true(lambda: committed(log)[1] == 3 and log.changes_end(1) > 0, within_s=TIMEOUT_S)
     assert [each.data for each in log.read_changes(1, 0)] == [b"change"]
     member.leave()
     outside.close()

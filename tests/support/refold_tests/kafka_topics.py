@@ -57,11 +57,11 @@ class Broker:
         asked = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]
         for done in self.admin.incremental_alter_configs(asked).values():
             done.result()
-        await_true(lambda: self._setting(topic, key) == value)
+        await_true(lambda: self._setting(topic, key) == value, within_s=TIMEOUT_S)
 
     def await_partitions(self, topic: str, count: int) -> None:
         """Wait until the broker says that a topic has so many; 0 where it is gone."""
-        await_true(lambda: self._partitions(topic) == count)
+        await_true(lambda: self._partitions(topic) == count, within_s=TIMEOUT_S)
 
     def _setting(self, topic: str, key: str) -> object:
         (done,) = self.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
@@ -105,7 +105,7 @@ class Broker:
 
     def settle(self, place: Place) -> None:
         """Wait until no transaction is open in a partition: its marker comes after the producer's answer."""
-        await_true(lambda: self.end(place) >= self.offsets.ends([place], committed=False)[place])
+        await_true(lambda: self.end(place) >= self.offsets.ends([place], committed=False)[place], within_s=TIMEOUT_S)
 
     @staticmethod
     def _put(producer: Producer, place: Place, value: bytes | None, given: dict[str, Any]) -> None:
