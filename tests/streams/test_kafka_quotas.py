@@ -25,6 +25,10 @@ def limited(kafka_cluster: Callable[..., Kafka]) -> tuple[Broker, Place]:
     """A broker of the test's own with a topic, and a quota by which all records take a quarter of a minute."""
     broker = Broker(kafka_cluster().bootstrap, "limited")
     topic = broker.topic("records")
+    # A broker that just came up gives out no producer's id for some seconds, and that is not what is waited for here.
+    first = Outgoing(broker.clients)
+    first.write(Sent(Place(broker.topic("first"), 0), b"k", b"", [], "the first record"))
+    first.close()
     limit_producers(broker.bootstrap, BYTES_S)
     return broker, Place(topic, 0)
 
