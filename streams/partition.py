@@ -14,6 +14,7 @@ from refold.avro.errors import InputError
 
 SLOTS = 1024
 BUCKETS = 256
+PLACE_BYTES = 3
 PARTITIONS_DEFAULT = 8
 _MASK = 0xFFFFFFFF
 _M = 0x5BD1E995
@@ -38,6 +39,16 @@ def place_of(entity: str) -> int:
     """The place of `type/id`: its slot and, in the last byte, its bucket."""
     key = entity.encode()
     return ((murmur2(key) & 0x7FFFFFFF) % SLOTS) << 8 | hashlib.sha256(key).digest()[0]
+
+
+def placed(entity: str) -> bytes:
+    """The key of `type/id` behind its place (PLACE_BYTES, big-endian): sorts by place, then by key."""
+    return place_of(entity).to_bytes(PLACE_BYTES, "big") + entity.encode()
+
+
+def place_in(placed_key: bytes) -> int:
+    """The place in what `placed` gives."""
+    return int.from_bytes(placed_key[:PLACE_BYTES], "big")
 
 
 def slot_of(entity: str) -> int:

@@ -111,6 +111,7 @@ def _several(
 
 def _run(place: Place, url: str, data: Path, instance: str | None, standby: bool, agents: str | None, host: str,
          port: int, commit_ms: int) -> None:  # fmt: skip
+    from refold.streams import allocator
     from refold.streams.log.kafka.owners import client_id
     from refold.streams.registry.settings import registry_settings
     from refold.streams.worker.agents import load_agents
@@ -119,6 +120,7 @@ def _run(place: Place, url: str, data: Path, instance: str | None, standby: bool
     from refold.streams.worker.host.web import WebServer
     from refold.streams.worker.service import FoldService
 
+    allocator.keep_little()
     found = load_agents(agents) if agents else []
     with ExitStack() as ending:
         server = WebServer(host, port)

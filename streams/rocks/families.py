@@ -33,10 +33,16 @@ WRITE_BUDGET_BYTES = 96 << 20
 # What a reader, and an owner after a crash, has to read and hold when it opens the log.
 WAL_BYTES = 96 << 20
 OWNER_OPEN_FILES = 256
-# Of several databases in one process, each: they are opened again after a crash one beside another.
+# Of several databases in one process, together.
+SHARED_CACHE_BYTES = 32 << 20
+SHARED_WRITE_BYTES = 48 << 20
+SHARED_BUFFER_BYTES_MIN = 2 << 20
+# Of them, each: they are opened again after a crash one beside another.
 SHARED_WAL_BYTES = 24 << 20
 SHARED_OPEN_FILES_MIN = 16
 
+# A worker writes states, the timeline, arrivals and ids.
+_WRITTEN_FAMILIES = 4
 # Most lookups in these are for keys that are not there (new entities, new observations).
 _BLOOM_FAMILIES = frozenset({"state", "timeline", "arrivals"})
 _BLOOM_BITS_PER_KEY = 10
@@ -54,9 +60,11 @@ class Memory:
     """
 
     def __init__(self, databases: int) -> None:
-        self.cache = Cache(BLOCK_CACHE_BYTES)
-        # Without stalls: past the budget the database that writes flushes, and the others are not held up.
-        self.buffers = WriteBufferManager(WRITE_BUDGET_BYTES, False)
+        self.cache = Cache(SHARED_CACHE_BYTES)
+        # Without stalls: past the budget the database that writes flushes, and the others are not held up. It flushes
+        # one family then; so that all of them stay near the budget each has a bound of its own.
+        self.buffers = WriteBufferManager(SHARED_WRITE_BYTES, False)
+        self.buffer_bytes = max(SHARED_BUFFER_BYTES_MIN, SHARED_WRITE_BYTES // max(1, databases) // _WRITTEN_FAMILIES)
         self.open_files = max(SHARED_OPEN_FILES_MIN, 4 * OWNER_OPEN_FILES // max(1, databases))
 
 
@@ -65,6 +73,8 @@ def owner_options(*, create: bool, memory: Memory | None = None) -> tuple[Option
     if memory is None:
         return _options(Cache(BLOCK_CACHE_BYTES), create=create, open_files=OWNER_OPEN_FILES)
     options, families = _options(memory.cache, create=create, open_files=memory.open_files)
+    for each in families.values():
+        each.set_write_buffer_size(memory.buffer_bytes)
     options.set_write_buffer_manager(memory.buffers)
     options.set_max_total_wal_size(SHARED_WAL_BYTES)
     return options, families

@@ -17,9 +17,10 @@ AHEAD = 2
 
 
 class RunningHashes:
-    """A digest of each span, updated with its records in order. A context manager; holds some 80 MB at most."""
+    """A digest of each span, updated with its records in order. A context manager; holds some 5 pieces at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, piece_bytes: int = PIECE_BYTES) -> None:
+        self._piece_bytes = piece_bytes
         self._thread = ThreadPoolExecutor(1, "refold-hash")
         self._under_way: deque[Future[None]] = deque()
         self.begin()
@@ -35,7 +36,7 @@ class RunningHashes:
         """Go on with the span's next record."""
         self._some.append(data)
         self._some_bytes += len(data)
-        if self._some_bytes >= PIECE_BYTES:
+        if self._some_bytes >= self._piece_bytes:
             self._beside()
 
     def end(self) -> Callable[[], bytes]:

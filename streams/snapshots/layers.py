@@ -18,7 +18,7 @@ from itertools import groupby
 from refold.avro.errors import CorruptionError
 from refold.streams.digest import Digests, preimage
 from refold.streams.partition import place_of
-from refold.streams.snapshots.chunk import Chunk, Group, Member, Piece, chunks_of, newest, over
+from refold.streams.snapshots.chunk import Chunk, Member, Piece, chunks_of_pieces, newest, over, piece_of
 from refold.streams.snapshots.cold import ColdEntities
 from refold.streams.snapshots.spans import Read
 from refold.streams.snapshots.spill import ChunkStore, Filed
@@ -115,14 +115,22 @@ class Layers:
         placed: dict[int, list[Member]] = {}
         for entity, packed in self._put.items():
             placed.setdefault(place_of(entity), []).append((entity.encode(), packed))
-        numbers = self._layer((place, sorted(placed[place])) for place in sorted(placed))
+        pieces = [piece_of(place, sorted(placed[place])) for place in sorted(placed)]
         self._put.clear()
         self._put_bytes = 0
-        self._spilled.append((0, numbers))
+        self._lay(pieces)
+
+    def put_pieces(self, pieces: Iterable[Piece]) -> None:
+        """Set entities that stand by place."""
+        self.settle()
+        self._lay(pieces)
+
+    def _lay(self, pieces: Iterable[Piece]) -> None:
+        self._spilled.append((0, self._layer(pieces)))
         self._merge()
 
-    def _layer(self, groups: Iterable[Group]) -> list[int]:
-        return [self._take(Chunk(data, "a view", checked=True)) for data in chunks_of(groups)]
+    def _layer(self, pieces: Iterable[Piece]) -> list[int]:
+        return [self._take(Chunk(data, "a view", checked=True)) for data in chunks_of_pieces(pieces)]
 
     def _merge(self) -> None:
         """The last MERGED layers of one level become one of the next."""
@@ -136,7 +144,7 @@ class Layers:
                 if above:
                     merged[place] = above
                     self._cut(place, above)
-            numbers = self._layer((place, self._merged(merged[place])) for place in sorted(merged))
+            numbers = self._layer(piece_of(place, self._merged(merged[place])) for place in sorted(merged))
             for number in old:
                 self._store.drop(number)
             self._spilled.append((level + 1, numbers))

@@ -26,6 +26,8 @@ from refold.streams.snapshots.spans import place_text
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import EpochReader
 
+_PIECE_BYTES = 2 << 20
+
 
 class _Spans:
     """Reads spans of one partition. What it gives is unchecked until `check`."""
@@ -90,8 +92,8 @@ def begin_epoch(
 
 
 def read_ranges(reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore) -> Layers:
-    """The entities of an epoch, each record and span checked."""
-    with RunningHashes() as hashes:
+    """The entities of an epoch, each record and span checked, for who takes little memory and not the least time."""
+    with RunningHashes(_PIECE_BYTES) as hashes:
         layers, check = _begin_ranges(reader, manifest, partitions, store, hashes)
         check()
     return layers

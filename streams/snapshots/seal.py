@@ -24,7 +24,7 @@ from refold.reducers.entity import stored_hash, stored_highest
 from refold.streams.checksum import sealed
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.digest import Digests, root_over
-from refold.streams.partition import place_of, slots_of
+from refold.streams.partition import PLACE_BYTES, place_in, slots_of
 from refold.streams.snapshots.buckets import PREIMAGES_BYTES, Buckets
 from refold.streams.snapshots.chunk import Chunk, Group, Member, Piece, piece_of, split
 from refold.streams.snapshots.cold import bucket_records, closed_month
@@ -38,6 +38,8 @@ from refold.streams.snapshots.write import SpanWriter
 
 # With closed entities each base writes all bucket digests: so many changes have to pay for them.
 CHANGED_MIN = 4096
+# What a base is made of stands in memory up to this, and beyond it in a file.
+BASE_BYTES = 8 << 20
 # By partition, at how many 32nds of a base's entities the next one is due: partitions that grow alike would all have
 # theirs written at once else, and a base takes as long as many deltas.
 DUE = (32, 26, 36, 30, 24, 34, 28, 38)
@@ -125,11 +127,9 @@ class Sealer:
     ) -> _Parts | None:
         """A base of the last epoch's ranges and what changed since; None where what it rests on is damaged."""
         try:
-            layers = read_ranges(self._store, last, self._partitions, ChunkStore())
+            layers = read_ranges(self._store, last, self._partitions, ChunkStore(BASE_BYTES))
             check_slots(layers.rehash(), last, self._partitions)
-            for _, preimages, bodies in changes.pieces():
-                for (key, _), packed in zip(split(preimages), bodies, strict=True):
-                    layers.put(key.decode(), packed)
+            layers.put_pieces(changes.pieces())
             return self._base(table.standing, layers.pieces(), layers.members, digests, written, last)
         except StorageError:
             return None
@@ -273,12 +273,12 @@ class _Changes:
     def _told(self) -> Iterator[Piece]:
         """As the fold told."""
         start, is_first = self._start, self._count is None
-        placed: dict[int, list[Member]] = {}
-        for name, packed in self._touched.items():
+        groups: dict[int, list[Member]] = {}
+        for key, packed in self._touched.items():
             if stored_highest(packed) >= start:
-                placed.setdefault(place_of(name), []).append((name.encode(), packed))
-        for place in sorted(placed):
-            piece = piece_of(place, sorted(placed[place]))
+                groups.setdefault(place_in(key), []).append((key[PLACE_BYTES:], packed))
+        for place in sorted(groups):
+            piece = piece_of(place, sorted(groups[place]))
             if is_first:
                 self._buckets.change(piece)
             yield piece
@@ -286,7 +286,7 @@ class _Changes:
     def _read(self) -> Iterator[Piece]:
         """From the table."""
         start, is_first = self._start, self._count is None
-        for place, members in self._table.at(sorted({place_of(name) for name in self._touched})):
+        for place, members in self._table.at(sorted(set(map(place_in, self._touched)))):
             piece = piece_of(place, members)
             if is_first:
                 self._buckets.set(*piece)

@@ -1,8 +1,8 @@
 """Sealing in the background while the fold goes on, or at once when asked for.
 
 1. Whoever folds tells how many records it folded. A partition is due when its share of EPOCH_RECORDS came since its
-   last epoch, and that is at least `every_ms` ago, or it is pressing: what the fold keeps for the epoch would soon be
-   let go, and had to be read again. The thread is woken.
+   last epoch, and that is at least `every_ms` ago, or it is pressing: what the fold keeps for epochs would soon be let
+   go, and had to be read again. The thread is woken.
 2. It chooses the partition with the most records since its last epoch.
 3. It takes a view of that table between two batches, which costs the fold nothing but the moment.
 4. It seals the epoch (seal.py; with large tables in another process, apart/sealer.py). Where that fails it is tried
@@ -47,13 +47,13 @@ class Snapshotter:
     """Seals epochs of one log until `stop`.
 
     partitions: those that are sealed here now. clock_ms: milliseconds since 1970. prepare: done before each epoch, and
-    before whatever is asked for. is_pressing: of a partition, whether its epoch should come before every_ms is over.
+    before whatever is asked for. is_pressing: whether epochs should come before every_ms is over.
     """
 
     def __init__(
         self, store: SnapshotStore, sealer: ApartSealer, views: Views, partitions: Callable[[], Iterable[int]],
         clock_ms: Callable[[], int], *, every_ms: int = 0, prepare: Callable[[], None] = lambda: None,
-        is_pressing: Callable[[int], bool] = lambda _: False,
+        is_pressing: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self._store = store
         self._sealer = sealer
@@ -176,8 +176,9 @@ class Snapshotter:
         """The partition that is due most, and without one, in how many seconds one may be, if that is known."""
         now_ms, share = self._clock_ms(), self._share
         behind = {each: folded - self._at(each)[0] for each, folded in list(self._folded.items()) if each != but}
+        is_pressing = self._is_pressing()
         early_ms = {
-            each: 0 if self._is_pressing(each) else self._every_ms - (now_ms - self._at(each)[1])
+            each: 0 if is_pressing else self._every_ms - (now_ms - self._at(each)[1])
             for each in behind if behind[each] >= share
         }  # fmt: skip
         due = [each for each, left_ms in early_ms.items() if not 0 < left_ms <= self._every_ms]

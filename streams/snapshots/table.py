@@ -42,8 +42,9 @@ class TableView(ABC):
         return ((place, self.members(place)) for place in places)
 
     @abstractmethod
-    def touched(self, start: int) -> Mapping[str, bytes]:
-        """The entities of the log's records from an offset to the epoch's, and maybe more, each as it is stored.
+    def touched(self, start: int) -> Mapping[bytes, bytes]:
+        """The entities of the log's records from an offset to the epoch's, and maybe more, each `placed` and as it is
+        stored.
 
         Empty in place of what is stored where that has to be read.
         """

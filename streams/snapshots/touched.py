@@ -1,23 +1,22 @@
-"""The entities that a partition's latest records changed and what became of each, kept by whoever folds them.
+"""The entities that the latest records changed and what became of each, kept by whoever folds them.
 
 With them a delta is sealed without reading the log or the table. It is a help and no promise: what it does not reach
-back to, or was not told yet, is read.
+back to, or was not told yet, is read. So what was asked for once is let go.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple
 
-NAMES_MAX = 100_000
-STATES_BYTES = 64 << 20
-"""For all partitions of a log that one process folds."""
+NAMES_MAX = 200_000
+STATES_BYTES = 48 << 20
 PRESSING = 0.75
 
-State = tuple[str, bytes]
-"""An entity, and its stored form; empty where that is not known any more."""
+State = tuple[bytes, bytes]
+"""An entity as it is `placed`, and its stored form; empty where that is not known any more."""
 
 
 class _Told(NamedTuple):
@@ -29,69 +28,81 @@ class _Told(NamedTuple):
     size: int
 
 
-class Touched:
-    """Of one partition; told by one thread, asked by another.
+class _Latest:
+    """What was told of a partition, oldest first; of so many at the front the states are forgotten."""
 
-    Keeps the last NAMES_MAX names or few more, and of the latest of them the states, up to bytes_max.
+    def __init__(self) -> None:
+        self.told: deque[_Told] = deque()
+        self.forgotten = 0
+
+
+class Touched:
+    """Of all partitions that one process folds; told by one thread, asked by another.
+
+    Keeps no more than about NAMES_MAX names, and of the latest of them the states, up to bytes_max.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int = STATES_BYTES) -> None:
         self._bytes_max = bytes_max
-        self._told: deque[_Told] = deque()
-        self._forgotten = 0  # of how many at the front the states are let go
+        self._partitions: defaultdict[int, _Latest] = defaultdict(_Latest)
         self._count = 0
         self._bytes = 0
-        self._bytes_not_asked = 0
         self._lock = Lock()
 
     @property
     def is_pressing(self) -> bool:
-        """Whether states that nobody asked for yet would soon be let go."""
-        return self._bytes_not_asked > self._bytes_max * PRESSING
+        """Whether states would soon be forgotten."""
+        return self._bytes > self._bytes_max * PRESSING
 
-    def tell(self, start: int, end: int, states: Sequence[State]) -> None:
+    def tell(self, partition: int, start: int, end: int, states: Sequence[State]) -> None:
         """The records with start <= offset < end changed these entities, and nothing else; so they stand at `end`."""
         with self._lock:
-            if self._told and self._told[-1].end != start:
-                while self._told:
-                    self._drop()
-                self._bytes_not_asked = 0
+            latest = self._partitions[partition]
+            if latest.told and latest.told[-1].end != start:
+                self._drop_all(latest)
             size = sum([len(state) for _, state in states])
-            self._told.append(_Told(start, end, states, size))
+            latest.told.append(_Told(start, end, states, size))
             self._count += len(states)
             self._bytes += size
-            self._bytes_not_asked += size
-            while self._count - len(self._told[0].states) >= NAMES_MAX:
-                self._drop()
-            while self._bytes > self._bytes_max:
-                self._forget()
+            while self._count > NAMES_MAX and len(latest.told) > 1:
+                self._drop(latest)
+            while self._bytes > self._bytes_max and latest.forgotten < len(latest.told):
+                self._forget(latest)
 
-    def between(self, start: int, end: int) -> dict[str, bytes] | None:
+    def between(self, partition: int, start: int, end: int) -> dict[bytes, bytes] | None:
         """What the records with start <= offset < end changed, and maybe more, as it stands at `end`.
 
-        None where that is not known. What stands before `start` is not kept: an epoch starts where the one before it
-        ended.
+        None where that is not known; whatever is answered, it is not known a second time.
         """
         with self._lock:
-            while self._told and self._told[0].end <= start:
-                self._drop()
-            self._bytes_not_asked = sum(told.size for told in self._told if told.end > end)
-            if not self._told or self._told[0].start > start or self._told[-1].end < end:
-                return None
-            found: dict[str, bytes] = {}
-            for told in self._told:
-                if told.end <= end:
-                    found.update(told.states)
-            return found
+            latest = self._partitions[partition]
+            told = latest.told
+            is_known = bool(told) and told[0].start <= start and told[-1].end >= end
+            found: dict[bytes, bytes] = {}
+            while told and told[0].end <= end:
+                each = self._drop(latest)
+                if is_known and each.end > start:
+                    found.update(each.states)
+            return found if is_known else None
 
-    def _drop(self) -> None:
-        told = self._told.popleft()
+    def end(self, partition: int) -> None:
+        """The partition is folded by somebody else from now on."""
+        with self._lock:
+            self._drop_all(self._partitions.pop(partition, _Latest()))
+
+    def _drop_all(self, latest: _Latest) -> None:
+        while latest.told:
+            self._drop(latest)
+
+    def _drop(self, latest: _Latest) -> _Told:
+        told = latest.told.popleft()
         self._count -= len(told.states)
         self._bytes -= told.size
-        self._forgotten = max(0, self._forgotten - 1)
+        latest.forgotten = max(0, latest.forgotten - 1)
+        return told
 
-    def _forget(self) -> None:
-        told = self._told[self._forgotten]
-        self._told[self._forgotten] = told._replace(states=[(name, b"") for name, _ in told.states], size=0)
-        self._forgotten += 1
+    def _forget(self, latest: _Latest) -> None:
+        told = latest.told[latest.forgotten]
+        latest.told[latest.forgotten] = told._replace(states=[(name, b"") for name, _ in told.states], size=0)
+        latest.forgotten += 1
         self._bytes -= told.size

@@ -37,8 +37,8 @@ from refold.streams.table.gaps import Gaps, Read, index, records_in
 class Outcome(Protocol):
     """What a fold brings about beside the tables."""
 
-    def changed(self, partition: int, entity: str, state: bytes, change: bytes) -> None:
-        """An entity changed: its stored form, and its framed change, in the order of `.changes`."""
+    def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
+        """An entity changed, as it is `placed`: its stored form, and its framed change, in the order of `.changes`."""
 
     def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
         """So many entities and distinct observations were folded for the first time.
@@ -208,7 +208,7 @@ class TableWriter:
         write.put("state", touched.key, state)
         parts = (entity.name, type_fold.version.definition.fingerprint, before, entity.version, touched.hash_before,
                  entity.state_hash, through, False, touched.steps)  # fmt: skip
-        outcome.changed(partition, entity.name, state, type_fold.changes.encode(new_tuple(Change, parts)))
+        outcome.changed(partition, touched.key, state, type_fold.changes.encode(new_tuple(Change, parts)))
 
 
 def _entity(name: str, packed: bytes | None) -> Entity:

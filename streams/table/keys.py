@@ -16,7 +16,7 @@ import struct
 
 from refold.avro.errors import CorruptionError
 from refold.streams.log.port import Arrival, Record
-from refold.streams.partition import place_of
+from refold.streams.partition import PLACE_BYTES, placed
 
 POSITION = struct.Struct(">HQ")
 _RECORD = struct.Struct(">Q32sH")
@@ -25,7 +25,6 @@ _TIMELINE = struct.Struct(">QQ")
 _ARRIVED = struct.Struct(">QB")
 _CHECKPOINT = struct.Struct(">QQ")
 ID_PREFIX_BYTES = 8
-PLACE_BYTES = 3
 
 
 def position_key(partition: int, offset: int) -> bytes:
@@ -60,7 +59,7 @@ def record_entity(value: bytes) -> str:
 
 def state_key(entity: str) -> bytes:
     """Where a state stands: by place, so that a bucket's entities stand together, in the order of their keys."""
-    return place_key(place_of(entity)) + entity.encode()
+    return placed(entity)
 
 
 def place_key(place: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from refold.streams.partition import slots_of
+from refold.streams.partition import PLACE_BYTES, slots_of
 from refold.streams.rocks.scan import Pinned
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.table import Standing, TableView
@@ -15,7 +15,7 @@ class PinnedTable(TableView):
     """One partition of a table; several may share one `states`. touched: TableView.touched."""
 
     def __init__(
-        self, states: Pinned, standing: Standing, partitions: int, touched: Callable[[int], Mapping[str, bytes]]
+        self, states: Pinned, standing: Standing, partitions: int, touched: Callable[[int], Mapping[bytes, bytes]]
     ) -> None:
         self.standing = standing
         self._states = states
@@ -24,11 +24,11 @@ class PinnedTable(TableView):
 
     def members(self, place: int) -> list[Member]:
         rows = self._states.scan(keys.place_key(place), keys.place_key(place + 1))
-        return [(key[keys.PLACE_BYTES :], packed) for key, packed in rows]
+        return [(key[PLACE_BYTES:], packed) for key, packed in rows]
 
     def at(self, places: Sequence[int]) -> Iterator[Group]:
         for place, rows in zip(places, self._states.prefixed(map(keys.place_key, places)), strict=True):
-            yield place, [(key[keys.PLACE_BYTES :], packed) for key, packed in rows]
+            yield place, [(key[PLACE_BYTES:], packed) for key, packed in rows]
 
     def groups(self) -> Iterator[Group]:
         for slot in slots_of(self.standing.epoch.partition, self._partitions):
@@ -39,10 +39,10 @@ class PinnedTable(TableView):
                 if not key.startswith(place) or not members:
                     if members:
                         yield int.from_bytes(place, "big"), members
-                    place, members = key[: keys.PLACE_BYTES], []
-                members.append((key[keys.PLACE_BYTES :], packed))
+                    place, members = key[:PLACE_BYTES], []
+                members.append((key[PLACE_BYTES:], packed))
             if members:
                 yield int.from_bytes(place, "big"), members
 
-    def touched(self, start: int) -> Mapping[str, bytes]:
+    def touched(self, start: int) -> Mapping[bytes, bytes]:
         return self._touched(start)

@@ -50,7 +50,7 @@ def fold_again(
     after = type_fold.fold.from_nothing(name, tables.history(name))
     after.state_hash = hash_state(type_fold.fold, after)
     state = pack(after)
-    write.put("state", keys.state_key(name), state)
+    write.put("state", row[0], state)
     if after.version >= FIRST:
         tables.checkpoint(type_fold, after, write)
     if after.state_hash == before.state_hash:
@@ -59,4 +59,4 @@ def fold_again(
         name, type_fold.version.definition.fingerprint, after.version, after.version, before.state_hash,
         after.state_hash, through, True, (),
     )  # fmt: skip
-    outcome.changed(partition, name, state, type_fold.changes.encode(change))
+    outcome.changed(partition, row[0], state, type_fold.changes.encode(change))

@@ -37,6 +37,7 @@ from refold.streams.log.kafka.faults import error_of, is_denied, may_pass, stora
 from refold.streams.log.kafka.hanging import within
 from refold.streams.log.kafka.reading import Headers
 from refold.streams.log.kafka.topics import Topics
+from refold.streams.partition import PLACE_BYTES
 from refold.streams.verdicts import Verdict, verdict_value
 from refold.streams.worker.table import Overlay, PartitionTable
 
@@ -153,7 +154,7 @@ class Emitter:
     def _produce(self, step: Step) -> None:
         headers = step.overlay.stored.at.headers
         for change in step.overlay.changes:
-            self._send(self._topics.changes, step.partition, change.entity.encode(), change.data, headers)
+            self._send(self._topics.changes, step.partition, change.placed[PLACE_BYTES:], change.data, headers)
         for verdict in step.verdicts:
             self._send(
                 self._topics.deadletters, step.partition, verdict_key(verdict), verdict_value(verdict), headers,

@@ -25,7 +25,14 @@ from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.reading import Raw, raw_of
 from refold.streams.log.kafka.topics import Topics
 
-_SETTINGS = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": 64 << 10, "fetch.message.max.bytes": 1 << 20}
+# A worker folds some megabytes a second. What is fetched is unpacked to about three times its size, whatever the bound
+# of what may wait.
+_SETTINGS = {
+    "fetch.wait.max.ms": 100,
+    "fetch.message.max.bytes": 1 << 20,
+    "fetch.max.bytes": 2 << 20,
+    "queued.max.messages.kbytes": 4 << 10,
+}
 STUCK_S = 10.0
 _ASKED_S = 2.0
 

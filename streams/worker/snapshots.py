@@ -25,7 +25,7 @@ from refold.streams.log.kafka.log import TIMEOUT_S, KafkaLog
 from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.reading import Reading
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
-from refold.streams.partition import partition_of
+from refold.streams.partition import partition_of, placed
 from refold.streams.rocks.scan import Pinned
 from refold.streams.snapshots.apart.sealer import ApartSealer
 from refold.streams.snapshots.cold import closings
@@ -33,7 +33,7 @@ from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import Standing
-from refold.streams.snapshots.touched import STATES_BYTES, Touched
+from refold.streams.snapshots.touched import Touched
 from refold.streams.table.pinned import PinnedTable
 from refold.streams.worker.position import Stored, read_stored
 from refold.streams.worker.table import Overlay, PartitionTable
@@ -46,15 +46,13 @@ _log = logging.getLogger(__name__)
 class _Held:
     """A partition that is folded here.
 
-    begun_at: the offset where that began. touched: what its latest records changed. commits: how many of its steps
-    were committed. fenced_at: how many there were when another process was found to write its snapshots; None where
-    that is not so.
+    begun_at: the offset where that began. commits: how many of its steps were committed. fenced_at: how many there
+    were when another process was found to write its snapshots; None where that is not so.
     """
 
     def __init__(self, table: PartitionTable) -> None:
         self.database = table.database
         self.begun_at = table.here.at.offset
-        self.touched = Touched(STATES_BYTES // table.here.partitions)
         self.commits = 0
         self.fenced_at: int | None = None
 
@@ -66,6 +64,7 @@ class Sealing:
         """clock_ms: milliseconds since 1970."""
         self._log = log
         self._held: dict[int, _Held] = {}
+        self._touched = Touched()
         self._taken: dict[int, _Held] = {}
         self._undecided = Reading(log.clients, TIMEOUT_S, committed=False)
         self._store = KafkaSnapshotStore(
@@ -76,7 +75,7 @@ class Sealing:
         self._is_stopping = False
         self._snapshotter = Snapshotter(
             self._store, sealer, self._views, self._owned, clock_ms, every_ms=EVERY_MS, prepare=self._prepare,
-            is_pressing=self._is_pressing,
+            is_pressing=lambda: self._touched.is_pressing,
         )  # fmt: skip
 
     # Of the fold
@@ -89,13 +88,14 @@ class Sealing:
     def committed(self, partition: int, begin: int, step: Overlay) -> None:
         """A step that began at this offset was committed, and is in the table."""
         held, end = self._held[partition], step.stored.at.offset
-        held.touched.tell(begin, end, [(change.entity, change.state) for change in step.changes])
+        self._touched.tell(partition, begin, end, [(change.placed, change.state) for change in step.changes])
         held.commits += 1
         self._snapshotter.folded(end - begin, partition)
 
     def end(self, partition: int) -> None:
         """The partition is given up; its table may be closed now."""
         if self._held.pop(partition, None) is not None:
+            self._touched.end(partition)
             self._snapshotter.wake()
 
     def stop_soon(self) -> None:
@@ -172,10 +172,6 @@ class Sealing:
     def _owned(self) -> list[int]:
         return [each for each in sorted(self._held) if self._owns(each)]
 
-    def _is_pressing(self, partition: int) -> bool:
-        held = self._held.get(partition)
-        return held is not None and held.touched.is_pressing
-
     def _prepare(self) -> None:
         """Let go of what was given up or fenced, and take what is held."""
         for partition in self._store.taken:
@@ -227,7 +223,7 @@ class Sealing:
             stored, states = found
             try:
                 yield PinnedTable(
-                    states, self._standing(stored), stored.partitions, partial(self._touched, held, stored)
+                    states, self._standing(stored), stored.partitions, partial(self._touched_since, stored)
                 )
             finally:
                 states.release()
@@ -257,9 +253,9 @@ class Sealing:
             closing=closings(registry, at.schemas),
         )
 
-    def _touched(self, held: _Held, stored: Stored, start: int) -> Mapping[str, bytes]:
-        known = held.touched.between(start, stored.at.offset)
-        return dict.fromkeys(self._named(stored, start), b"") if known is None else known
+    def _touched_since(self, stored: Stored, start: int) -> Mapping[bytes, bytes]:
+        known = self._touched.between(stored.partition, start, stored.at.offset)
+        return dict.fromkeys(map(placed, self._named(stored, start)), b"") if known is None else known
 
     def _named(self, stored: Stored, start: int) -> Iterator[str]:
         """The entities that keys name. One that a record with a verdict names is looked at in vain, no more."""

@@ -26,8 +26,10 @@ from typing import NamedTuple
 
 from refold.avro.errors import CorruptionError, InputError, LockedError
 from refold.avro.registry import Registry
+from refold.reducers.cells import new_tuple
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.log.kafka.reached import Reached
+from refold.streams.partition import place_in
 from refold.streams.rocks.batch import Batch
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Memory
@@ -51,9 +53,9 @@ _log = logging.getLogger(__name__)
 
 
 class Changed(NamedTuple):
-    """One record of `.changes` to be: the entity, its stored form then, and the framed change."""
+    """One record of `.changes` to be: the entity as it is `placed`, its stored form then, and the framed change."""
 
-    entity: str
+    placed: bytes
     state: bytes
     data: bytes
 
@@ -67,9 +69,9 @@ class Overlay:
         self.changes: list[Changed] = []
         self.entities = self.distinct = self.late = self.reopened = 0
 
-    def changed(self, partition: int, entity: str, state: bytes, change: bytes) -> None:
+    def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
         """See streams/table/batch.py."""
-        self.changes.append(Changed(entity, state, change))
+        self.changes.append(new_tuple(Changed, (placed, state, change)))
 
     def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
         """See streams/table/batch.py."""
@@ -268,7 +270,7 @@ def rows_by_place(
     prefix = f"{type_name}/"
     last = start
     for row in database.scan("state", keys.place_key(start), None if below is None else keys.place_key(below)):
-        place = int.from_bytes(row[0][: keys.PLACE_BYTES], "big")
+        place = place_in(row[0])
         if place != last and len(rows) >= entities_max:
             return rows, place
         last = place

@@ -82,6 +82,9 @@ def test_layers_are_what_was_put(seed: int, number: int, monkeypatch: pytest.Mon
             name = model.changed()
             layers.put(name, model.packed[name])
             model.assert_one(layers, rng.choice((name, rng.choice(model.names))))
+        elif action < 0.92:
+            names = {model.changed() for _ in range(rng.choice((1, 20)))}
+            layers.put_pieces(piece_of(*group) for group in grouped((name, model.packed[name]) for name in names))
         elif action < 0.94:
             layers.settle()
         elif action < 0.97:

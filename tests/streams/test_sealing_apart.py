@@ -370,7 +370,7 @@ class Stuck(TableView):
     def members(self, place: int) -> list[tuple[bytes, bytes]]:
         return self._view.members(place)
 
-    def touched(self, start: int) -> dict[str, bytes]:
+    def touched(self, start: int) -> dict[bytes, bytes]:
         return dict(self._view.touched(start))
 
     def groups(self) -> Iterator[Group]:

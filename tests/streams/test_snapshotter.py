@@ -27,7 +27,7 @@ class Sealing:
         self.bases: set[int] = set()
         self.ended: list[int | str] = []
         self.failing: set[int] = set()
-        self.pressing: set[int] = set()
+        self.is_pressing = False
         self.begun = threading.Semaphore(0)
         self.go_on = threading.Semaphore(0)
         self.is_stopped = False
@@ -93,7 +93,7 @@ def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0) -> Iterator[Sna
     given: Any = sealing
     found = Snapshotter(
         given, given, given.views, lambda: range(4), clock, every_ms=every_ms,
-        is_pressing=lambda partition: partition in sealing.pressing,
+        is_pressing=lambda: sealing.is_pressing,
     )  # fmt: skip
     try:
         yield found
@@ -161,7 +161,7 @@ def test_a_partition_rests_between_its_epochs_and_the_others_go_on(sealing: Seal
 
 
 def test_one_that_presses_does_not_rest(sealing: Sealing) -> None:
-    sealing.pressing = {0}
+    sealing.is_pressing = True
     with sealed_by(sealing, Clock(), every_ms=300) as snapshotter:
         for number in range(1, 4):
             snapshotter.folded(8, 0)

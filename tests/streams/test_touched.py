@@ -10,73 +10,91 @@ from refold.streams.snapshots import touched
 from refold.streams.snapshots.touched import Touched
 
 STATE_BYTES = 8
+PARTITIONS = 3
 
 
 def test_all_of_a_range_is_given_or_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each entity as the last of its records left it, or without its state."""
-    monkeypatch.setattr(touched, "NAMES_MAX", 60)
+    """Each entity as the last of its records left it, or without its state, once."""
+    monkeypatch.setattr(touched, "NAMES_MAX", 150)
     rng = random.Random(seed)
-    told, begun, sealed, at = Touched(40 * STATE_BYTES), 0, 0, 0
-    every = [(f"t/{rng.randrange(30)}", rng.randbytes(STATE_BYTES)) for _ in range(2_000)]
-    met = {"whole": 0, "in part": 0}
-    while at < len(every):
-        end = min(at + rng.randint(1, 20), len(every))
+    told = Touched(60 * STATE_BYTES)
+    every = {
+        partition: [(b"t/%d" % rng.randrange(30), rng.randbytes(STATE_BYTES)) for _ in range(1_000)]
+        for partition in range(PARTITIONS)
+    }
+    begun, sealed, at = [0] * PARTITIONS, [0] * PARTITIONS, [0] * PARTITIONS
+    met = {"whole": 0, "in part": 0, "not known": 0}
+    while min(at) < 1_000:
+        partition = rng.choice([each for each in range(PARTITIONS) if at[each] < 1_000])
+        records, start = every[partition], at[partition]
+        end = at[partition] = min(start + rng.randint(1, 20), 1_000)
         if rng.random() < 0.02:  # another process folded these
-            begun = end
+            begun[partition] = end
         else:
-            told.tell(at, end, every[at:end])
-        at = end
+            told.tell(partition, start, end, records[start:end])
+        if rng.random() < 0.2:
+            assert told.between(partition, sealed[partition], end + 1) is None
+            assert told.between(partition, sealed[partition], end) is None, "what was asked for is let go"
+            sealed[partition] = end
         if rng.random() < 0.3:
-            found = told.between(sealed, at)
-            if found is not None:
-                assert sealed >= begun
-                expected = dict(every[sealed:at])
-                assert expected.keys() <= found.keys() <= dict(every[max(0, sealed - 20) : at]).keys()
+            since = sealed[partition]
+            found = told.between(partition, since, end)
+            if found is None:
+                met["not known"] += since < end
+            else:
+                assert since >= begun[partition]
+                expected = dict(records[since:end])
+                assert expected.keys() <= found.keys() <= dict(records[max(0, since - 20) : end]).keys()
                 assert all(found[name] in {state, b""} for name, state in expected.items())
                 met["whole" if all(found.values()) else "in part"] += 1
-            assert told.between(sealed, at + 1) is None
-            sealed = at
-    assert all(met.values())
+            sealed[partition] = end
+    assert all(met.values()), met
 
 
 def test_what_is_told_later_is_not_of_the_moment() -> None:
     told = Touched(1_000)
-    told.tell(0, 2, [("t/x", b"first")])
-    told.tell(2, 3, [("t/x", b"later"), ("t/y", b"new")])
-    assert told.between(0, 2) == {"t/x": b"first"}
-    assert told.between(0, 3) == {"t/x": b"later", "t/y": b"new"}
-    assert told.between(2, 3) == {"t/x": b"later", "t/y": b"new"}
+    told.tell(0, 0, 2, [(b"t/x", b"first")])
+    told.tell(0, 2, 3, [(b"t/x", b"later"), (b"t/y", b"new")])
+    assert told.between(0, 0, 2) == {b"t/x": b"first"}
+    assert told.between(0, 2, 3) == {b"t/x": b"later", b"t/y": b"new"}
 
 
-def test_it_presses_when_states_would_be_let_go_before_they_are_asked_for() -> None:
+def test_partitions_are_told_apart() -> None:
+    told = Touched(1_000)
+    told.tell(0, 0, 2, [(b"t/x", b"0")])
+    told.tell(1, 0, 2, [(b"t/y", b"1")])
+    told.end(1)
+    assert told.between(1, 0, 2) is None
+    assert told.between(0, 0, 2) == {b"t/x": b"0"}
+
+
+def test_it_presses_when_states_would_be_forgotten_before_they_are_asked_for() -> None:
     told = Touched(100)
     for number in range(8):
         assert not told.is_pressing
-        told.tell(number, number + 1, [(f"t/{number}", bytes(10))])
-    assert told.is_pressing
-    assert all((told.between(0, 7) or {"": b""}).values()), "none is gone yet"
+        told.tell(number % 2, number, number + 2, [(b"t/%d" % number, bytes(10))])
+    assert told.is_pressing, "what is kept of all partitions counts"
+    assert all((told.between(0, 0, 8) or {b"": b""}).values()), "none is gone yet"
     assert not told.is_pressing
-    for number in range(8, 14):
-        told.tell(number, number + 1, [(f"t/{number}", bytes(10))])
+    told.end(1)
+    for number in range(8):
         assert not told.is_pressing
-    told.tell(14, 15, [("t/14", bytes(10))])
+        told.tell(1, number, number + 1, [(b"t/%d" % number, bytes(10))])
     assert told.is_pressing
-    assert all((told.between(7, 15) or {"": b""}).values()), "those asked for before were let go first"
 
 
 def test_what_is_let_go_because_records_are_missing_does_not_press() -> None:
     told = Touched(100)
-    told.tell(0, 1, [("t/x", bytes(80))])
-    told.tell(5, 6, [("t/y", bytes(10))])
+    told.tell(0, 0, 1, [(b"t/x", bytes(80))])
+    told.tell(0, 5, 6, [(b"t/y", bytes(10))])
     assert not told.is_pressing
 
 
 def test_only_so_much_is_kept() -> None:
     told = Touched(10)
     for number in range(5):
-        told.tell(number, number + 1, [("t/x", b"s")] * touched.NAMES_MAX)
-    assert told.between(0, 5) is None
-    assert told.between(4, 5) == {"t/x": b""}
-    assert told.between(5, 5) is None
-    told.tell(5, 6, [("t/x", b"s")])
-    assert told.between(5, 6) == {"t/x": b"s"}
+        told.tell(0, number, number + 1, [(b"t/x", b"s")] * touched.NAMES_MAX)
+    assert told.between(0, 0, 4) is None
+    assert told.between(0, 4, 5) == {b"t/x": b""}
+    told.tell(0, 5, 6, [(b"t/x", b"s")])
+    assert told.between(0, 5, 6) == {b"t/x": b"s"}

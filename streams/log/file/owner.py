@@ -45,7 +45,7 @@ from refold.streams.snapshots.apart.sealer import ApartSealer
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.snapshotter import Snapshotter
-from refold.streams.snapshots.touched import STATES_BYTES, Touched
+from refold.streams.snapshots.touched import Touched
 from refold.streams.table import keys
 from refold.streams.table.batch import Arrived, TableWriter
 from refold.streams.table.filler import Filler
@@ -81,7 +81,7 @@ class Owner:
         self._settled = False
         self._filler = Filler(database, read, registry, self._tables, self._lock)
         self._snapshotter: Snapshotter | None = None
-        self._touched = {each: Touched(STATES_BYTES // partitions) for each in range(partitions)}
+        self._touched = Touched()
 
     def begin(self, log: LogPort) -> None:
         """Own the log, which is read through `log`: make a table that is lost, take up definitions, seal epochs."""
@@ -174,7 +174,7 @@ class Owner:
             self._commit(write, progress, sync=False)
             for partition, start in begun.items():
                 end = progress.observations[partition]
-                self._touched[partition].tell(start, end, outcome.states[partition])
+                self._touched.tell(partition, start, end, outcome.states[partition])
                 if self._snapshotter is not None:
                     self._snapshotter.folded(end - start, partition)
 

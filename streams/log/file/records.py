@@ -90,9 +90,9 @@ class Outcome:
         self._write = write
         self.folded = progress.folded
 
-    def changed(self, partition: int, entity: str, state: bytes, change: bytes) -> None:
+    def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
         """Put a change at the next offset of `.changes`."""
-        self.states[partition].append((entity, state))
+        self.states[partition].append((placed, state))
         self._write.put("changes", keys.position_key(partition, self._progress.next_change(partition)), change)
 
 

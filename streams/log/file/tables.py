@@ -7,6 +7,7 @@ from functools import partial
 
 from refold.avro.registry import Registry
 from refold.streams.log.file.records import Progress
+from refold.streams.partition import placed
 from refold.streams.rocks.database import Database
 from refold.streams.snapshots.cold import closings
 from refold.streams.snapshots.manifest import Epoch
@@ -19,13 +20,12 @@ from refold.streams.table.pinned import PinnedTable
 class TableViews:
     """The tables of all partitions at the moment this is made, between two batches. `release` it.
 
-    touched: what is known of the latest records of each partition.
+    touched: what is known of the latest records.
     """
 
     def __init__(
-        self, database: Database, registry: Registry, partitions: int, progress: Progress,
-        touched: Mapping[int, Touched],
-    ) -> None:  # fmt: skip
+        self, database: Database, registry: Registry, partitions: int, progress: Progress, touched: Touched
+    ) -> None:
         self._database = database
         self._partitions = partitions
         self._progress = progress
@@ -52,9 +52,9 @@ class TableViews:
         """Let go of them."""
         self._states.release()
 
-    def _touched(self, partition: int, start: int, end: int) -> Mapping[str, bytes]:
-        known = self._known[partition].between(start, end)
-        return dict.fromkeys(self._named(partition, start, end), b"") if known is None else known
+    def _touched(self, partition: int, start: int, end: int) -> Mapping[bytes, bytes]:
+        known = self._known.between(partition, start, end)
+        return dict.fromkeys(map(placed, self._named(partition, start, end)), b"") if known is None else known
 
     def _named(self, partition: int, start: int, end: int) -> Iterator[str]:
         first, stop = keys.position_key(partition, start), keys.position_key(partition, end)

@@ -19,6 +19,7 @@ from itertools import count
 from typing import Any
 
 from refold.avro.errors import CorruptionError, StorageError
+from refold.streams import allocator
 from refold.streams.snapshots.apart.channel import Channel
 from refold.streams.snapshots.apart.talk import DONE, FAILED, PART_BYTES, Answer, Begin, ErrorThere, Told
 from refold.streams.snapshots.chunk import Group, Member
@@ -163,8 +164,8 @@ class _View(TableView):
     def at(self, places: Sequence[int]) -> Iterator[Group]:
         return self._asking.rows("at", places)
 
-    def touched(self, start: int) -> Mapping[str, bytes]:
-        found: Mapping[str, bytes] = self._asking.ask("touched", start)
+    def touched(self, start: int) -> Mapping[bytes, bytes]:
+        found: Mapping[bytes, bytes] = self._asking.ask("touched", start)
         return found
 
 
@@ -193,7 +194,7 @@ class _Sealing:
         store = _Store(asking)
         sealer = Sealer(store, self._log_id, self._partitions, self._kept, from_ranges=True)
         try:
-            sealer.seal(_View(asking, begin.standing))
+            manifest = sealer.seal(_View(asking, begin.standing))
         except (EOFError, ConnectionError):
             raise
         except _Raised as raised:
@@ -202,6 +203,8 @@ class _Sealing:
             self._say(FAILED, _own(error))
         else:
             self._say(DONE, *store.sealed())
+            if manifest.is_base:
+                allocator.give_back()
 
     def _say(self, name: str, *arguments: Any) -> None:
         self._other.tell((name, arguments, []))
@@ -216,6 +219,7 @@ def _own(error: Exception) -> ErrorThere:
 
 def main() -> None:
     """Serve until the socket ends."""
+    allocator.keep_little()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     other = Channel(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from refold.avro.errors import StorageError
-from refold.streams import interpreter
+from refold.streams import allocator, interpreter
 from refold.streams.snapshots.apart.desk import Desk
 from refold.streams.snapshots.apart.talk import Failed
 from refold.streams.snapshots.manifest import Manifest
@@ -70,12 +70,15 @@ class ApartSealer:
     def _sealed_by(self, child: SealingProcess, table: TableView, meanwhile: Callable[[], object]) -> Manifest:
         desk = Desk(self._store, table)
         try:
-            return child.seal(desk, meanwhile)
+            manifest = child.seal(desk, meanwhile)
         finally:
             desk.close()
             if not child.is_sound:  # it is lost, or an interrupt left it in the middle of an epoch
                 self._end()
                 self._store.abandon(table.standing.epoch.partition)
+        if manifest.is_base:
+            allocator.give_back()
+        return manifest
 
     def stop(self) -> None:
         """End the process: who is sealing by it gets an error."""

@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition
 from refold.avro.observation import Observation
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.reached import Reached
+from refold.streams.partition import placed
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Emitter, NotEmitted, Step, is_member
@@ -162,7 +163,7 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
         table = PartitionTable(database, log.registry, log.read, None)
         table.stored = Stored(log.log_id, 1, PARTITIONS)
         overlay = table.nothing().to(Reached(3, 1), 0)
-        overlay.changes.append(Changed("t/1", b"", b"change"))
+        overlay.changes.append(Changed(placed("t/1"), b"", b"change"))
         with pytest.raises(NotEmitted):
             emitter.emit([Step(1, table, overlay, ())], lambda: nobody)
         assert committed(log)[1] == 0

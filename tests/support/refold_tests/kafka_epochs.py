@@ -11,6 +11,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.reading import Reading
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
+from refold.streams.partition import placed
 from refold.streams.rebuild.run import rebuild
 from refold.streams.snapshots.cold import closings
 from refold.streams.snapshots.manifest import Epoch
@@ -40,9 +41,9 @@ class ReplayedTable(View):
         )
         super().__init__(standing, dict(part.layers.rows()), [])
 
-    def touched(self, start: int) -> Mapping[str, bytes]:
+    def touched(self, start: int) -> Mapping[bytes, bytes]:
         partition, end, _ = self.standing.epoch
-        return dict.fromkeys((record.entity for record in self._log.read(partition, start, end)), b"")
+        return dict.fromkeys((placed(record.entity) for record in self._log.read(partition, start, end)), b"")
 
 
 class Sealing:

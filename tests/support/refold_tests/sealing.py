@@ -149,7 +149,10 @@ class View(TableView):
     def groups(self) -> Iterator[Group]:
         return iter(self._groups.items())
 
-    def touched(self, start: int) -> Mapping[str, bytes]:
+    def touched(self, start: int) -> Mapping[bytes, bytes]:
         """As the fold told, or to be read: now this, now that."""
         names = self._touched[start : self.standing.epoch.offset]
-        return {name: self.packed[name] if len(names) % 3 else b"" for name in names}
+        return {
+            place(name).to_bytes(3, "big") + name.encode(): self.packed[name] if len(names) % 3 else b""
+            for name in names
+        }

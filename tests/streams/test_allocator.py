@@ -1,0 +1,73 @@
+"""What a process keeps of memory that was freed: as it really is with glibc, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other rules")
+
+HEAPS = """
+import ctypes, os, re, tempfile, threading
+from refold.streams import allocator
+
+allocator.keep_little()
+together = threading.Barrier(8)
+
+def take():
+    kept = [bytes(10_000) for _ in range(10)]
+    together.wait()
+    return kept
+
+threads = [threading.Thread(target=take) for _ in range(8)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+library = ctypes.CDLL(None)
+library.fopen.restype = ctypes.c_void_p
+with tempfile.NamedTemporaryFile() as told:
+    file = ctypes.c_void_p(library.fopen(told.name.encode(), b"w"))
+    library.malloc_info(0, file)
+    library.fclose(file)
+    print(len(re.findall("<heap nr", told.read().decode())))
+"""
+
+HOLES = """
+from refold.streams import allocator
+
+def resident_kb():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+
+every = [bytes(1_000) for _ in range(200_000)]
+left = every[::50]
+del every
+before = resident_kb()
+allocator.give_back()
+print(before - resident_kb())
+"""
+
+
+def said_by(code: str, **settings: str) -> int:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**environment, **settings}
+    )
+    return int(ran.stdout)
+
+
+def test_threads_share_two_heaps() -> None:
+    assert said_by(HEAPS) <= 2
+
+
+def test_who_sets_the_number_of_heaps_is_heard() -> None:
+    assert said_by(HEAPS, MALLOC_ARENA_MAX="5") > 2
+
+
+def test_pages_in_the_middle_of_a_heap_are_given_back() -> None:
+    assert said_by(HOLES) > 100_000
