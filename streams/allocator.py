@@ -3,7 +3,8 @@
 glibc gives threads up to eight heaps a core and hands back only what is free at the end of one. RocksDB, Kafka's client
 and Python free in other orders and other threads than they took: half of a worker's memory was such holes. So there are
 few heaps, large pieces are taken from the system and go back to it by themselves, and now and then all pages that
-nobody uses are handed back. Elsewhere than with glibc none of this does anything.
+nobody uses are handed back. Elsewhere than with glibc none of this does anything. It is for processes that are refold's
+own: the memory of a program that opens a log is that program's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _HEAPS = 2
 _LARGE_BYTES = 256 << 10
 _TOP_BYTES = 4 << 20
+_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def keep_little() -> None:
@@ -37,6 +39,3 @@ def _call(name: str, *arguments: int) -> None:
     function: Any = getattr(_LIBRARY, name, None)
     if function is not None:
         function(*arguments)
-
-
-_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from refold.streams.partition import PLACE_BYTES, slots_of
+from refold.streams.partition import PLACE_BYTES, place_in, slots_of
 from refold.streams.rocks.scan import Pinned
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.table import Standing, TableView
@@ -38,11 +38,11 @@ class PinnedTable(TableView):
             for key, packed in rows:
                 if not key.startswith(place) or not members:
                     if members:
-                        yield int.from_bytes(place, "big"), members
+                        yield place_in(place), members
                     place, members = key[:PLACE_BYTES], []
                 members.append((key[PLACE_BYTES:], packed))
             if members:
-                yield int.from_bytes(place, "big"), members
+                yield place_in(place), members
 
     def touched(self, start: int) -> Mapping[bytes, bytes]:
         return self._touched(start)

@@ -21,6 +21,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 
 from refold.avro.errors import CorruptionError, RefoldError, StorageError
+from refold.streams import allocator
 from refold.streams.log.kafka.log import TIMEOUT_S, KafkaLog
 from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.reading import Reading
@@ -70,7 +71,7 @@ class Sealing:
         self._store = KafkaSnapshotStore(
             log.clients, log.topics, log.manifests, log.offsets, log.reading, self._undecided, owns=self._owns
         )
-        sealer = ApartSealer(self._store, log.log_id, log.partitions)
+        sealer = ApartSealer(self._store, log.log_id, log.partitions, allocator.give_back)
         self._sizes: dict[int, dict[Epoch, int]] = {}
         self._is_stopping = False
         self._snapshotter = Snapshotter(

@@ -96,5 +96,6 @@ def test_only_so_much_is_kept() -> None:
         told.tell(0, number, number + 1, [(b"t/x", b"s")] * touched.NAMES_MAX)
     assert told.between(0, 0, 4) is None
     assert told.between(0, 4, 5) == {b"t/x": b""}
+    assert told.between(0, 5, 5) is None
     told.tell(0, 5, 6, [(b"t/x", b"s")])
     assert told.between(0, 5, 6) == {b"t/x": b"s"}

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from refold.avro.errors import StorageError
-from refold.streams import allocator, interpreter
+from refold.streams import interpreter
 from refold.streams.snapshots.apart.desk import Desk
 from refold.streams.snapshots.apart.talk import Failed
 from refold.streams.snapshots.manifest import Manifest
@@ -37,8 +37,12 @@ _log = logging.getLogger(__name__)
 class ApartSealer:
     """Seals the epochs of one log in one thread, as `Sealer` does. `stop` may come from any thread."""
 
-    def __init__(self, store: EpochWriter, log_id: bytes, partitions: int) -> None:
+    def __init__(
+        self, store: EpochWriter, log_id: bytes, partitions: int, after_base: Callable[[], None] = lambda: None
+    ) -> None:
+        """after_base: called when the process has sealed a base, for which much was handed over."""
         self._store = store
+        self._after_base = after_base
         self._log_id = log_id
         self._partitions = partitions
         self._here: Sealer | None = Sealer(store, log_id, partitions)
@@ -77,7 +81,7 @@ class ApartSealer:
                 self._end()
                 self._store.abandon(table.standing.epoch.partition)
         if manifest.is_base:
-            allocator.give_back()
+            self._after_base()
         return manifest
 
     def stop(self) -> None:
