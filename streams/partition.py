@@ -34,7 +34,7 @@ def murmur2(key: bytes) -> int:
     return state ^ (state >> 15)
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=32_768)
 def place_of(entity: str) -> int:
     """The place of `type/id`: its slot and, in the last byte, its bucket."""
     key = entity.encode()

@@ -22,7 +22,7 @@ from urllib.request import urlopen
 
 from peers.comparison import RUNS, on_broker, ready, workloads
 from peers.contenders import ALL, Contender, Refold
-from peers.runs import POLL_S, await_folded, measure, peak_mb, started
+from peers.runs import POLL_S, Memory, await_folded, measure, started
 from peers.topics import Place
 from peers.workloads import Workload
 from rich.console import Console
@@ -100,29 +100,30 @@ def _restored(
         for _ in range(runs):
             process.stop()
             shutil.rmtree(run.folder)
-            lost_s, complete_s = _start(contender, process, contender.command(run), place, group_of(run))
-            peak = peak_mb(process.pid)
+            memory = Memory(process)
+            lost_s, complete_s = _start(contender, process, contender.command(run), place, group_of(run), memory)
             process.stop()
-            whole_s, _ = _start(contender, process, contender.command(run), place, group_of(run))
-            found.append(Restored(lost_s, complete_s, whole_s, peak))
+            whole_s, _ = _start(contender, process, contender.command(run), place, group_of(run), Memory(process))
+            found.append(Restored(lost_s, complete_s, whole_s, memory.peak_mb))
         return found
 
 
 def _start(
-    contender: Contender, process: Supervised, command: list[str], place: Place, group: str
+    contender: Contender, process: Supervised, command: list[str], place: Place, group: str, memory: Memory
 ) -> tuple[float, float | None]:
     place.await_empty(group)
     begin = time.monotonic()
     process.launch(command)
     if not isinstance(contender, Refold):
-        return _until(process, lambda: "state RUNNING" in process.output(), begin), None
-    caught_up_s = _until(process, lambda: _all(process, "caught_up"), begin)
-    return caught_up_s, _until(process, lambda: _all(process, "timeline_complete"), begin)
+        return _until(process, lambda: "state RUNNING" in process.output(), begin, memory), None
+    caught_up_s = _until(process, lambda: _all(process, "caught_up"), begin, memory)
+    return caught_up_s, _until(process, lambda: _all(process, "timeline_complete"), begin, memory)
 
 
-def _until(process: Supervised, holds: Callable[[], bool], begin: float) -> float:
+def _until(process: Supervised, holds: Callable[[], bool], begin: float, memory: Memory) -> float:
     """The seconds since `begin` when it holds."""
     while not holds():
+        memory.look()
         if not process.is_running or time.monotonic() - begin > RESTORE_S:
             raise ServerFailed(f"it was not restored\n{process.tail()}")
         time.sleep(POLL_S)

@@ -5,7 +5,7 @@
    commit: start-up, joining the group and the JVM's first compiling are left out for everybody.
 3. It ends with the commit of the last record, or at the first one past LONGEST_S: the rate is that of what was folded.
    A slow one is so measured over less of the topic, its tables smaller, which is to its advantage.
-4. Its peak memory is read, it is ended by SIGTERM, and what it wrote is deleted.
+4. It is ended by SIGTERM, and what it wrote is deleted. Meanwhile its memory is looked at five times a second.
 
 On plain records it is done as it was earlier (calibration.py): the peers' start-up included, from the start of the
 process.
@@ -34,6 +34,7 @@ WARM = 0.1
 WARM_S = 30.0
 LONGEST_S = 120.0
 SILENT_S = 120.0
+LOOK_S = 0.2
 POLL_S = 0.02
 _numbers = itertools.count(1)
 
@@ -41,7 +42,7 @@ _numbers = itertools.count(1)
 @dataclass(frozen=True)
 class Measured:
     """records: how many were folded while the clock ran. cpu_us: of the peer's process, a record; it says more than the
-    rate where other work is done beside. load: the machine's load average at the end."""
+    rate where other work is done beside. peak_mb: see Memory. load: the machine's load average at the end."""
 
     per_second: float
     records: int
@@ -106,7 +107,9 @@ def _measured(process: Supervised, committed: Callable[[], int], total: int, war
     begin, done = time.monotonic(), 0
     first = None if warm else (begin, 0, 0.0)
     moved, warm_at = begin, math.inf
+    memory = Memory(process)
     while True:
+        memory.look()
         now, count = time.monotonic(), committed()
         has_moved = count != done
         if has_moved:
@@ -120,7 +123,7 @@ def _measured(process: Supervised, committed: Callable[[], int], total: int, war
             records = done - first[1]
             used = _cpu_s(process.pid) - first[2]
             return Measured(records / (moved - first[0]), records, used / records * 1e6 if used > 0 else None,
-                            peak_mb(process.pid), os.getloadavg()[0])  # fmt: skip
+                            memory.peak_mb, os.getloadavg()[0])  # fmt: skip
         if not process.is_running:
             raise ServerFailed(f"it ended by itself\n{process.tail()}")
         if now - moved > SILENT_S:
@@ -130,13 +133,28 @@ def _measured(process: Supervised, committed: Callable[[], int], total: int, war
         time.sleep(POLL_S)
 
 
-def peak_mb(pid: int | None) -> float | None:
-    """The most memory that was ever resident, of a process and of those that it started, each by itself; None where
-    the system does not tell.
+class Memory:
+    """The most that a process and those it started had resident at one time, of what was seen every LOOK_S.
+
+    A page that several of them have counts once, as the system shares it out among them (Pss).
     """
-    statuses = [Path(f"/proc/{each}/status") for each in _tree(pid)]
-    lines = [line for status in statuses for line in _read(status).splitlines() if line.startswith("VmHWM:")]
-    return sum(int(line.split()[1]) for line in lines) / 1024 if lines else None
+
+    def __init__(self, process: Supervised) -> None:
+        self._process = process
+        self._looked = -math.inf
+        self.peak_mb: float | None = None
+        """None where the system does not tell."""
+
+    def look(self) -> None:
+        """See how much it is now, unless that was done just before."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return
+        self._looked = now
+        rollups = [_read(Path(f"/proc/{each}/smaps_rollup")) for each in _tree(self._process.pid)]
+        lines = [line for rollup in rollups for line in rollup.splitlines() if line.startswith("Pss:")]
+        if lines:
+            self.peak_mb = max(self.peak_mb or 0.0, sum(int(line.split()[1]) for line in lines) / 1024)
 
 
 def _cpu_s(pid: int | None) -> float:

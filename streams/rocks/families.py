@@ -34,15 +34,18 @@ WRITE_BUDGET_BYTES = 96 << 20
 WAL_BYTES = 96 << 20
 OWNER_OPEN_FILES = 256
 # Of several databases in one process, together.
-SHARED_CACHE_BYTES = 32 << 20
-SHARED_WRITE_BYTES = 48 << 20
-SHARED_BUFFER_BYTES_MIN = 2 << 20
+SHARED_CACHE_BYTES = 24 << 20
+SHARED_WRITE_BYTES = 32 << 20
 # Of them, each: they are opened again after a crash one beside another.
 SHARED_WAL_BYTES = 24 << 20
 SHARED_OPEN_FILES_MIN = 16
+SHARED_FILE_BUFFER_BYTES = 128 << 10
 
-# A worker writes states, the timeline, arrivals and ids.
-_WRITTEN_FAMILIES = 4
+# A buffer is half full in the middle, so together they may be as large as the budget and a third more. States take half
+# of a database's; the timeline, arrivals and ids, which fill slowly, a sixth each.
+_BOUND_TO_BUDGET = 4 / 3
+_STATES_PART, _OTHERS_PART = 1 / 2, 1 / 6
+_BUFFER_BYTES_MIN = 256 << 10
 # Most lookups in these are for keys that are not there (new entities, new observations).
 _BLOOM_FAMILIES = frozenset({"state", "timeline", "arrivals"})
 _BLOOM_BITS_PER_KEY = 10
@@ -64,8 +67,13 @@ class Memory:
         # Without stalls: past the budget the database that writes flushes, and the others are not held up. It flushes
         # one family then; so that all of them stay near the budget each has a bound of its own.
         self.buffers = WriteBufferManager(SHARED_WRITE_BYTES, False)
-        self.buffer_bytes = max(SHARED_BUFFER_BYTES_MIN, SHARED_WRITE_BYTES // max(1, databases) // _WRITTEN_FAMILIES)
+        self._bound = SHARED_WRITE_BYTES * _BOUND_TO_BUDGET / max(1, databases)
         self.open_files = max(SHARED_OPEN_FILES_MIN, 4 * OWNER_OPEN_FILES // max(1, databases))
+
+    def buffer_bytes(self, family: str) -> int:
+        """The bound of one family's write buffer."""
+        part = _STATES_PART if family == "state" else _OTHERS_PART
+        return max(_BUFFER_BYTES_MIN, int(self._bound * part))
 
 
 def owner_options(*, create: bool, memory: Memory | None = None) -> tuple[Options, dict[str, Options]]:
@@ -73,8 +81,10 @@ def owner_options(*, create: bool, memory: Memory | None = None) -> tuple[Option
     if memory is None:
         return _options(Cache(BLOCK_CACHE_BYTES), create=create, open_files=OWNER_OPEN_FILES)
     options, families = _options(memory.cache, create=create, open_files=memory.open_files)
-    for each in families.values():
-        each.set_write_buffer_size(memory.buffer_bytes)
+    for family, each in families.items():
+        each.set_write_buffer_size(memory.buffer_bytes(family))
+    # Each database has one for its write-ahead log, of a megabyte unless told otherwise.
+    options.set_writable_file_max_buffer_size(SHARED_FILE_BUFFER_BYTES)
     options.set_write_buffer_manager(memory.buffers)
     options.set_max_total_wal_size(SHARED_WAL_BYTES)
     return options, families

@@ -26,7 +26,7 @@ from refold.streams.snapshots.spans import place_text
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import EpochReader
 
-_PIECE_BYTES = 2 << 20
+_PIECE_BYTES = 1 << 20
 
 
 class _Spans:

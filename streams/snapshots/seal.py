@@ -39,7 +39,7 @@ from refold.streams.snapshots.write import SpanWriter
 # With closed entities each base writes all bucket digests: so many changes have to pay for them.
 CHANGED_MIN = 4096
 # What a base is made of stands in memory up to this, and beyond it in a file.
-BASE_BYTES = 8 << 20
+BASE_BYTES = 4 << 20
 # By partition, at how many 32nds of a base's entities the next one is due: partitions that grow alike would all have
 # theirs written at once else, and a base takes as long as many deltas.
 DUE = (32, 26, 36, 30, 24, 34, 28, 38)

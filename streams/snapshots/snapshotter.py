@@ -47,13 +47,13 @@ class Snapshotter:
     """Seals epochs of one log until `stop`.
 
     partitions: those that are sealed here now. clock_ms: milliseconds since 1970. prepare: done before each epoch, and
-    before whatever is asked for. is_pressing: whether epochs should come before every_ms is over.
+    before whatever is asked for. is_pressing: whether a partition's epoch should come before every_ms is over.
     """
 
     def __init__(
         self, store: SnapshotStore, sealer: ApartSealer, views: Views, partitions: Callable[[], Iterable[int]],
         clock_ms: Callable[[], int], *, every_ms: int = 0, prepare: Callable[[], None] = lambda: None,
-        is_pressing: Callable[[], bool] = lambda: False,
+        is_pressing: Callable[[int], bool] = lambda partition: False,
     ) -> None:  # fmt: skip
         self._store = store
         self._sealer = sealer
@@ -176,9 +176,8 @@ class Snapshotter:
         """The partition that is due most, and without one, in how many seconds one may be, if that is known."""
         now_ms, share = self._clock_ms(), self._share
         behind = {each: folded - self._at(each)[0] for each, folded in list(self._folded.items()) if each != but}
-        is_pressing = self._is_pressing()
         early_ms = {
-            each: 0 if is_pressing else self._every_ms - (now_ms - self._at(each)[1])
+            each: 0 if self._is_pressing(each) else self._every_ms - (now_ms - self._at(each)[1])
             for each in behind if behind[each] >= share
         }  # fmt: skip
         due = [each for each, left_ms in early_ms.items() if not 0 < left_ms <= self._every_ms]

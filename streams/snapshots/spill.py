@@ -8,7 +8,7 @@ import weakref
 from collections import OrderedDict
 from typing import IO, NamedTuple
 
-from refold.streams.snapshots.chunk import Chunk
+from refold.streams.snapshots.chunk import CHUNK_BYTES, Chunk
 
 # What may stand in memory beside a fold, and of a view that somebody waits for.
 MEMORY_BYTES = 64 << 20
@@ -25,10 +25,14 @@ class Filed(NamedTuple):
 
 
 class ChunkStore:
-    """Chunks by number: in memory up to memory_bytes, the others in the file, of which at most OPEN_CHUNKS are open."""
+    """Chunks by number: in memory up to memory_bytes, the others in the file.
+
+    Of those OPEN_CHUNKS are open at most, and no more of them than would take memory_bytes again.
+    """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
         self._memory_bytes = memory_bytes
+        self._open_max = max(1, min(OPEN_CHUNKS, memory_bytes // CHUNK_BYTES))
         self._held: dict[int, Chunk | Filed] = {}
         self._open: OrderedDict[int, Chunk] = OrderedDict()
         self._held_bytes = 0
@@ -72,7 +76,7 @@ class ChunkStore:
 
     def _remember(self, number: int, chunk: Chunk) -> None:
         self._open[number] = chunk
-        if len(self._open) > OPEN_CHUNKS:
+        if len(self._open) > self._open_max:
             self._open.popitem(last=False)
 
     def _file_away(self, data: bytes) -> Filed:

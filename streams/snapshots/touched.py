@@ -14,6 +14,8 @@ from typing import NamedTuple
 NAMES_MAX = 200_000
 STATES_BYTES = 48 << 20
 PRESSING = 0.75
+# What an epoch is sealed from stands in both processes for a while; so much goes over at once (apart/channel.py).
+PRESSING_BYTES = 6 << 20
 
 State = tuple[bytes, bytes]
 """An entity as it is `placed`, and its stored form; empty where that is not known any more."""
@@ -29,11 +31,15 @@ class _Told(NamedTuple):
 
 
 class _Latest:
-    """What was told of a partition, oldest first; of so many at the front the states are forgotten."""
+    """What was told of a partition, oldest first; of so many at the front the states are forgotten.
+
+    size: the bytes of the others.
+    """
 
     def __init__(self) -> None:
         self.told: deque[_Told] = deque()
         self.forgotten = 0
+        self.size = 0
 
 
 class Touched:
@@ -49,10 +55,10 @@ class Touched:
         self._bytes = 0
         self._lock = Lock()
 
-    @property
-    def is_pressing(self) -> bool:
-        """Whether states would soon be forgotten."""
-        return self._bytes > self._bytes_max * PRESSING
+    def is_pressing(self, partition: int) -> bool:
+        """Whether states would soon be forgotten, or there are many of a partition."""
+        latest = self._partitions.get(partition)
+        return self._bytes > self._bytes_max * PRESSING or (latest is not None and latest.size > PRESSING_BYTES)
 
     def tell(self, partition: int, start: int, end: int, states: Sequence[State]) -> None:
         """The records with start <= offset < end changed these entities, and nothing else; so they stand at `end`."""
@@ -63,7 +69,7 @@ class Touched:
             size = sum([len(state) for _, state in states])
             latest.told.append(_Told(start, end, states, size))
             self._count += len(states)
-            self._bytes += size
+            self._grow(latest, size)
             while self._count > NAMES_MAX and len(latest.told) > 1:
                 self._drop(latest)
             while self._bytes > self._bytes_max and latest.forgotten < len(latest.told):
@@ -97,7 +103,7 @@ class Touched:
     def _drop(self, latest: _Latest) -> _Told:
         told = latest.told.popleft()
         self._count -= len(told.states)
-        self._bytes -= told.size
+        self._grow(latest, -told.size)
         latest.forgotten = max(0, latest.forgotten - 1)
         return told
 
@@ -105,4 +111,8 @@ class Touched:
         told = latest.told[latest.forgotten]
         latest.told[latest.forgotten] = told._replace(states=[(name, b"") for name, _ in told.states], size=0)
         latest.forgotten += 1
-        self._bytes -= told.size
+        self._grow(latest, -told.size)
+
+    def _grow(self, latest: _Latest, size: int) -> None:
+        latest.size += size
+        self._bytes += size

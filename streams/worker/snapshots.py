@@ -40,6 +40,8 @@ from refold.streams.worker.position import Stored, read_stored
 from refold.streams.worker.table import Overlay, PartitionTable
 
 EVERY_MS = 10_000
+# What is read for a base is handed on in parts, and held until then as fetched, unpacked and taken: a little is enough.
+AHEAD_KB = 2 << 10
 
 _log = logging.getLogger(__name__)
 
@@ -67,16 +69,17 @@ class Sealing:
         self._held: dict[int, _Held] = {}
         self._touched = Touched()
         self._taken: dict[int, _Held] = {}
-        self._undecided = Reading(log.clients, TIMEOUT_S, committed=False)
+        self._reading = Reading(log.clients, TIMEOUT_S, ahead_kb=AHEAD_KB)
+        self._undecided = Reading(log.clients, TIMEOUT_S, committed=False, ahead_kb=AHEAD_KB)
         self._store = KafkaSnapshotStore(
-            log.clients, log.topics, log.manifests, log.offsets, log.reading, self._undecided, owns=self._owns
+            log.clients, log.topics, log.manifests, log.offsets, self._reading, self._undecided, owns=self._owns
         )
         sealer = ApartSealer(self._store, log.log_id, log.partitions, allocator.give_back)
         self._sizes: dict[int, dict[Epoch, int]] = {}
         self._is_stopping = False
         self._snapshotter = Snapshotter(
             self._store, sealer, self._views, self._owned, clock_ms, every_ms=EVERY_MS, prepare=self._prepare,
-            is_pressing=lambda: self._touched.is_pressing,
+            is_pressing=self._touched.is_pressing,
         )  # fmt: skip
 
     # Of the fold
@@ -110,6 +113,7 @@ class Sealing:
         self._snapshotter.stop()
         self._store.close()
         self._undecided.close()
+        self._reading.close()
 
     # Of any thread
 
@@ -261,7 +265,7 @@ class Sealing:
     def _named(self, stored: Stored, start: int) -> Iterator[str]:
         """The entities that keys name. One that a record with a verdict names is looked at in vain, no more."""
         place = Place(self._log.topics.observations, stored.partition)
-        for raw in self._log.reading.records(place, start, stored.at.offset):
+        for raw in self._reading.records(place, start, stored.at.offset):
             if not self._owns(stored.partition):
                 raise StorageError(f"partition {stored.partition} was given up while its epoch was sealed")
             try:

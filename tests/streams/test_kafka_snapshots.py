@@ -188,6 +188,14 @@ def test_an_epoch_larger_than_the_clients_queue_goes_through(connection: Connect
     assert found == [(number, data + b"%d" % number) for number in range(4 * QUEUED_KB // 256)]
 
 
+def test_the_largest_record_goes_through(connection: Connection) -> None:
+    store, largest = connection.store(), bytes(MESSAGE_BYTES_MAX - 1_024)
+    store.append(1, b"x")
+    store.append(1, largest)
+    store.seal(EPOCHS[0], b"m")
+    assert records(connection.reader()) == {0: b"x", 1: largest}
+
+
 def test_a_record_that_is_too_large_fails_its_epoch_alone(connection: Connection) -> None:
     store = connection.store()
     with pytest.raises(StorageError, match=r"could not be written: .*too large"):

@@ -27,7 +27,7 @@ class Sealing:
         self.bases: set[int] = set()
         self.ended: list[int | str] = []
         self.failing: set[int] = set()
-        self.is_pressing = False
+        self.pressing: set[int] = set()
         self.begun = threading.Semaphore(0)
         self.go_on = threading.Semaphore(0)
         self.is_stopped = False
@@ -93,7 +93,7 @@ def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0) -> Iterator[Sna
     given: Any = sealing
     found = Snapshotter(
         given, given, given.views, lambda: range(4), clock, every_ms=every_ms,
-        is_pressing=lambda: sealing.is_pressing,
+        is_pressing=sealing.pressing.__contains__,
     )  # fmt: skip
     try:
         yield found
@@ -161,7 +161,7 @@ def test_a_partition_rests_between_its_epochs_and_the_others_go_on(sealing: Seal
 
 
 def test_one_that_presses_does_not_rest(sealing: Sealing) -> None:
-    sealing.is_pressing = True
+    sealing.pressing.update((0, 1))
     with sealed_by(sealing, Clock(), every_ms=300) as snapshotter:
         for number in range(1, 4):
             snapshotter.folded(8, 0)
@@ -170,6 +170,19 @@ def test_one_that_presses_does_not_rest(sealing: Sealing) -> None:
         snapshotter.folded(1, 0)
         snapshotter.folded(8, 1)
         assert sealing.next_begun() == [0, 0, 0, 1], "nothing is sealed for a single record, pressing or not"
+
+
+def test_one_that_presses_goes_before_one_that_rests(sealing: Sealing) -> None:
+    clock = Clock()
+    with sealed_by(sealing, clock, every_ms=300) as snapshotter:
+        for partition in (0, 1):
+            snapshotter.folded(20, partition)
+            assert sealing.next_begun() == [*range(partition + 1)]
+            sealing.go_on.release()
+        sealing.pressing.add(1)
+        snapshotter.folded(20, 0)
+        snapshotter.folded(8, 1)
+        assert sealing.next_begun() == [0, 1, 1]
 
 
 def test_while_a_base_is_written_others_are_sealed(sealing: Sealing) -> None:

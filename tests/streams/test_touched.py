@@ -7,7 +7,7 @@ import random
 import pytest
 
 from refold.streams.snapshots import touched
-from refold.streams.snapshots.touched import Touched
+from refold.streams.snapshots.touched import PRESSING_BYTES, Touched
 
 STATE_BYTES = 8
 PARTITIONS = 3
@@ -71,23 +71,33 @@ def test_partitions_are_told_apart() -> None:
 def test_it_presses_when_states_would_be_forgotten_before_they_are_asked_for() -> None:
     told = Touched(100)
     for number in range(8):
-        assert not told.is_pressing
+        assert not told.is_pressing(0)
         told.tell(number % 2, number, number + 2, [(b"t/%d" % number, bytes(10))])
-    assert told.is_pressing, "what is kept of all partitions counts"
+    assert told.is_pressing(0), "what is kept of all partitions counts"
     assert all((told.between(0, 0, 8) or {b"": b""}).values()), "none is gone yet"
-    assert not told.is_pressing
+    assert not told.is_pressing(0)
     told.end(1)
     for number in range(8):
-        assert not told.is_pressing
+        assert not told.is_pressing(0)
         told.tell(1, number, number + 1, [(b"t/%d" % number, bytes(10))])
-    assert told.is_pressing
+    assert told.is_pressing(0)
+
+
+def test_a_partition_of_which_much_was_told_presses_by_itself() -> None:
+    told = Touched()
+    told.tell(1, 0, 1, [(b"t/x", bytes(PRESSING_BYTES))])
+    assert not told.is_pressing(1)
+    told.tell(1, 1, 2, [(b"t/y", b"1")])
+    assert [told.is_pressing(partition) for partition in range(3)] == [False, True, False]
+    told.between(1, 0, 2)
+    assert not told.is_pressing(1)
 
 
 def test_what_is_let_go_because_records_are_missing_does_not_press() -> None:
     told = Touched(100)
     told.tell(0, 0, 1, [(b"t/x", bytes(80))])
     told.tell(0, 5, 6, [(b"t/y", bytes(10))])
-    assert not told.is_pressing
+    assert not told.is_pressing(0)
 
 
 def test_only_so_much_is_kept() -> None:

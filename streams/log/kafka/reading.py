@@ -17,14 +17,14 @@ import contextlib
 from collections.abc import Generator, Iterator
 from itertools import chain
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from refold.avro.errors import StorageError
 from refold.reducers.cells import new_tuple
 from refold.streams.log.kafka.access import READ, TOPIC, Grant
-from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.clients import READ_AHEAD_KB, Clients
 from refold.streams.log.kafka.faults import raise_lasting, storage_error
 from refold.streams.log.kafka.offsets import Place
 
@@ -71,11 +71,18 @@ class _Reader:
 
 
 class Reading:
-    """The readers of one log; several threads may read. committed: whether nothing undecided is given out."""
+    """The readers of one log; several threads may read.
 
-    def __init__(self, clients: Clients, timeout_s: float, *, committed: bool = True) -> None:
+    committed: whether nothing undecided is given out. ahead_kb: how much each reader fetches before it is asked for.
+    """
+
+    def __init__(
+        self, clients: Clients, timeout_s: float, *, committed: bool = True, ahead_kb: int = READ_AHEAD_KB
+    ) -> None:
         self._clients = clients
-        self._level = {} if committed else {"isolation.level": "read_uncommitted"}
+        self._settings: dict[str, Any] = {"queued.max.messages.kbytes": ahead_kb}
+        if not committed:
+            self._settings["isolation.level"] = "read_uncommitted"
         self._timeout_s = timeout_s
         self._lock = Lock()
         self._idle: dict[bool, list[_Reader]] = {False: [], True: []}
@@ -176,7 +183,7 @@ class Reading:
                 raise StorageError("the log is closed")
             if self._idle[few]:
                 return self._idle[few].pop()
-        return _Reader(self._clients.reader(**self._level, **(_FEW if few else {})), self._timeout_s)
+        return _Reader(self._clients.reader(**self._settings, **(_FEW if few else {})), self._timeout_s)
 
     def _give_back(self, reader: _Reader, *, few: bool, is_sound: bool) -> None:
         if is_sound:

@@ -20,14 +20,15 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from refold.avro.errors import StorageError
 from refold.streams.log.kafka.access import TOPIC, TRANSACTIONAL_ID, WRITE, Grant
-from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, is_denied, storage_error
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.topics import Topics
 
 # As long as Kafka allows unless its brokers are told otherwise: an epoch of a large partition takes minutes.
 TRANSACTION_TIMEOUT_MS = 900_000
-QUEUED_KB = 16 << 10
+# The largest record and some more: one that is larger than the queue would never be taken.
+QUEUED_KB = (MESSAGE_BYTES_MAX >> 10) + (2 << 10)
 ANSWER_S = 60.0
 _WAIT_S = 0.1
 _SETTLING_S = 0.002
@@ -65,6 +66,8 @@ class PartitionWriter:
             "transaction.timeout.ms": timeout_ms,
             "message.timeout.ms": timeout_ms,
             "queue.buffering.max.kbytes": QUEUED_KB,
+            # Each of many producers would keep a quarter of a megabyte of histograms a broker, for who asks for them.
+            "enable.metrics.push": False,
         })  # fmt: skip
         # Connected before it is asked to fence, it does so at once; else it tries again after half a second.
         self._call(lambda: self._producer.list_topics(topics.manifests, ANSWER_S))

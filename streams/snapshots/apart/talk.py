@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from refold.streams.snapshots.table import Standing
 
 DONE, FAILED = "done", "failed"
-PART_BYTES = 4 << 20
+PART_BYTES = 2 << 20
 """About so much goes at once, of rows asked for and of records appended; less than a channel's memory."""
 
 Asked: TypeAlias = tuple[str, tuple[Any, ...], list[int]]
