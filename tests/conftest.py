@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -58,6 +59,9 @@ settings.load_profile(PROFILE)
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Choose one seed for hypothesis and the fault tests, before xdist's workers inherit the environment."""
+    # A shell has what it starts in the background ignore Ctrl-C, and all that is started from there; tests send it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     given = config.getoption("--hypothesis-seed")
     if given is not None:
         os.environ["REFOLD_SEED"] = given
