@@ -210,12 +210,15 @@ class FoldService:
         return max(0.0, self._batch_from + self._config.commit_ms / 1000 - self._now_s())
 
     def _decide(self, partition: Partition) -> None:
-        had = self._has_decided()
-        if partition.refused is None or self._now_s() >= partition.retry_at_s:
+        had, said = self._has_decided(), partition.refused
+        if said is None or self._now_s() >= partition.retry_at_s:
             partition.decide()
             if partition.refused is not None:
-                _log.warning("partition %d waits: %s", partition.number, partition.refused)
                 partition.retry_at_s = self._now_s() + RETRY_S
+            if partition.refused is not None and str(partition.refused) != str(said):
+                _log.warning("partition %d waits: %s", partition.number, partition.refused)
+            elif partition.refused is None and said is not None:
+                _log.warning("partition %d goes on", partition.number)
         self._fetcher.hold(partition.number, is_held=partition.is_waiting)
         if not had and self._has_decided():
             self._batch_from = self._now_s()

@@ -2,12 +2,14 @@
 
 1. Each is started with the same words, but a data folder, an instance and a port of its own.
 2. SIGTERM and SIGINT are passed on to all: each drains.
-3. When one ends by itself the others are drained too, and the exit status is that one's: none is started again here.
+3. When one ends by itself it is said which, the others are drained too, and the exit status is that one's: none is
+   started again here.
    Whoever supervises this process starts all of them anew.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -15,14 +17,16 @@ from collections.abc import Sequence
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
+_log = logging.getLogger(__name__)
+
 
 def run_several(commands: Sequence[Sequence[str]]) -> int:
     """Run the commands until all have ended; the exit status of the first that failed, else 0."""
     workers = _Workers()
     before = {number: signal.signal(number, workers.end) for number in _PASSED_ON}
     try:
-        for command in commands:
-            workers.start(command)
+        for count, command in enumerate(commands, 1):
+            workers.start(count, command)
         return workers.wait()
     finally:
         workers.end()
@@ -32,13 +36,13 @@ def run_several(commands: Sequence[Sequence[str]]) -> int:
 
 class _Workers:
     def __init__(self) -> None:
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         self._is_ending = False
 
-    def start(self, command: Sequence[str]) -> None:
+    def start(self, number: int, command: Sequence[str]) -> None:
         # In a session of its own: Ctrl-C reaches it once, through here.
         process = subprocess.Popen(command, start_new_session=True)
-        self._running[process.pid] = process
+        self._running[process.pid] = number, process
         if self._is_ending:
             process.terminate()
 
@@ -47,7 +51,7 @@ class _Workers:
         if self._is_ending:
             return
         self._is_ending = True
-        for process in list(self._running.values()):
+        for _number, process in list(self._running.values()):
             process.terminate()
 
     def wait(self) -> int:
@@ -55,9 +59,13 @@ class _Workers:
         status = 0
         while self._running:
             pid, waited = os.wait()
-            process = self._running.pop(pid, None)
-            if process is not None:
+            ended = self._running.pop(pid, None)
+            if ended is not None:
+                number, process = ended
                 process.returncode = code = os.waitstatus_to_exitcode(waited)
+                if not self._is_ending:
+                    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+                    _log.warning("worker %d %s, so the others are ended too; start them all again", number, how)
                 failed = 128 - code if code < 0 else code
                 status = status or failed or (0 if self._is_ending else 1)
                 self.end()

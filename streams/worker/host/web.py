@@ -23,6 +23,7 @@ this machine, may post to loopback too; browsers say so (Origin), and that is re
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -223,6 +224,11 @@ class _Server(ThreadingHTTPServer):
     # Of two workers on one port the second is to hear of it.
     allow_reuse_port = False
     pages: Pages | None = None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """One that leaves before it has heard the answer is no news."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -17,6 +17,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.registry.settings import RegistrySettings
+from refold.streams.worker import service
 from refold.testing.registry import SchemaRegistry
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
@@ -133,8 +134,12 @@ def test_a_good_record_that_a_reducer_fails_on_ends_the_worker_and_gets_no_verdi
 
 
 def test_ids_that_a_bound_log_does_not_hold_are_asked_of_the_registry_and_an_outage_decides_nothing(
-    kafka: SharedKafka, prefix: str, own_registry: SchemaRegistry, tmp_path: Path, seed: int
-) -> None:
+    kafka: SharedKafka, prefix: str, own_registry: SchemaRegistry, tmp_path: Path, seed: int,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """It asks again and again, and says once that it waits, and that it goes on."""
+    for name in ("ASKED_S", "RETRY_S"):
+        monkeypatch.setattr(service, name, 0.1)
     url, settings = url_of(kafka.bootstrap, prefix), RegistrySettings((own_registry.url,))
     observations = history(random.Random(seed), 20)
     with closing(KafkaLog(parse_url(url), schema_ids=SchemaIds(settings))) as log, SchemaIds(settings) as others:
@@ -148,8 +153,14 @@ def test_ids_that_a_bound_log_does_not_hold_are_asked_of_the_registry_and_an_out
         acknowledged = append(log, observations)
         with running(url, tmp_path, registry=settings) as found:
             await_status(found, lambda each: bool(each.get("waits_for")), partition=0)
+            asked: set[float] = set()
+            while len(asked) < 5:
+                asked.add(found.service._partitions[0].retry_at_s)
+                time.sleep(0.02)
             assert verdicts(log) == []
             own_registry.resume()
             await_folded(log, found)
+        said = [text for text in caplog.messages if text.startswith("partition 0 ")]
+        assert ["waits" in text for text in said] == [True, False], said
         assert [each.reason for each in verdicts(log)] == [*framed_by]
         check_whole(log, tmp_path, acknowledged)

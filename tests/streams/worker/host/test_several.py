@@ -10,10 +10,12 @@ from pathlib import Path
 from refold_tests.child import Child
 
 SUPERVISOR = """
-import sys
+import logging, sys
 from refold.streams.worker.host.several import run_several
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
 sys.exit(run_several([[sys.executable, "-c", code] for code in sys.argv[1:]]))
 """
+SO_ALL = ", so the others are ended too; start them all again"
 WAITS = r"""
 import os, signal, sys, time
 def drain(*_):
@@ -45,14 +47,14 @@ def test_when_one_fails_all_end_with_its_status(child: Callable[..., Child]) -> 
     process = child(SUPERVISOR, WAITS, ENDS.format(7))
     assert process.line() == "began"
     process.say("go")
-    assert (rest(process), process.process.wait(30)) == (["drained"], 7)
+    assert (rest(process), process.process.wait(30)) == ([f"worker 2 ended with status 7{SO_ALL}", "drained"], 7)
 
 
 def test_one_that_ends_unasked_has_failed(child: Callable[..., Child]) -> None:
     process = child(SUPERVISOR, WAITS, ENDS.format(0))
     assert process.line() == "began"
     process.say("go")
-    assert (rest(process), process.process.wait(30)) == (["drained"], 1)
+    assert (rest(process), process.process.wait(30)) == ([f"worker 2 ended with status 0{SO_ALL}", "drained"], 1)
 
 
 def test_one_that_is_killed_ends_all(child: Callable[..., Child], tmp_path: Path) -> None:
@@ -60,4 +62,5 @@ def test_one_that_is_killed_ends_all(child: Callable[..., Child], tmp_path: Path
     process = child(SUPERVISOR, WAITS, says_its_id)
     assert [process.line(), process.line()] == ["began", "began"]
     os.kill(int((tmp_path / "id").read_text()), signal.SIGKILL)
-    assert (rest(process), process.process.wait(30)) == (["drained"], 128 + signal.SIGKILL)
+    assert rest(process) == [f"worker 2 was killed by SIGKILL{SO_ALL}", "drained"]
+    assert process.process.wait(30) == 128 + signal.SIGKILL

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -192,6 +195,18 @@ def test_without_an_owner_or_with_one_that_is_gone_it_says_so(serve: Serve) -> N
 def test_what_is_no_page_names_the_pages(serve: Serve) -> None:
     status, said = get(f"{serve('a')}/nothing")
     assert (status, "/state" in said["error"]) == (404, True)
+
+
+def test_one_that_leaves_before_the_answer_is_no_news(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    url = serve("a")
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as left:
+        left.sendall(b"GET /health HTTP/1.1\r\n")
+        left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, and no end
+    assert get(f"{url}/health")[0] == 200
+    for each in threading.enumerate():
+        if "process_request_thread" in each.name:
+            each.join(20)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_port_that_is_taken_is_said() -> None:
