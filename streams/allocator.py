@@ -23,8 +23,9 @@ _LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def keep_little() -> None:
-    """Keep little from now on; called before there are threads. Who has set MALLOC_ variables knows better."""
-    if any(name.startswith("MALLOC_") for name in os.environ):
+    """Keep little from now on; called before there are threads. What the environment tells the library goes first."""
+    told = any(name.startswith("MALLOC_") for name in os.environ)
+    if told or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return
     for setting, value in ((_ARENA_MAX, _HEAPS), (_MMAP_THRESHOLD, _LARGE_BYTES), (_TRIM_THRESHOLD, _TOP_BYTES)):
         _call("mallopt", setting, value)

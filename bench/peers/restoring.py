@@ -31,6 +31,7 @@ from rich.table import Table
 from refold.testing.processes import ServerFailed, Supervised
 
 RESTORED = ("refold", "refold-compiled", "kafka-streams")
+LOOK_S = 0.2  # it is over in seconds
 RESTORE_S = 900.0
 RESIDENT = Workload("resident", "1 M entities, 16 partitions", 1_500_000, 1_000_000, partitions=16, each_once=True)
 RESIDENT_MB = 500
@@ -100,7 +101,7 @@ def _restored(
         for _ in range(runs):
             process.stop()
             shutil.rmtree(run.folder)
-            memory = Memory(process)
+            memory = Memory(process, LOOK_S)
             lost_s, complete_s = _start(contender, process, contender.command(run), place, group_of(run), memory)
             process.stop()
             whole_s, _ = _start(contender, process, contender.command(run), place, group_of(run), Memory(process))

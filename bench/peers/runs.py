@@ -5,7 +5,8 @@
    commit: start-up, joining the group and the JVM's first compiling are left out for everybody.
 3. It ends with the commit of the last record, or at the first one past LONGEST_S: the rate is that of what was folded.
    A slow one is so measured over less of the topic, its tables smaller, which is to its advantage.
-4. It is ended by SIGTERM, and what it wrote is deleted. Meanwhile its memory is looked at five times a second.
+4. It is ended by SIGTERM, and what it wrote is deleted. Meanwhile its memory is looked at once a second: a look
+   takes some 10 ms for a gigabyte.
 
 On plain records it is done as it was earlier (calibration.py): the peers' start-up included, from the start of the
 process.
@@ -34,7 +35,7 @@ WARM = 0.1
 WARM_S = 30.0
 LONGEST_S = 120.0
 SILENT_S = 120.0
-LOOK_S = 0.2
+LOOK_S = 1.0
 POLL_S = 0.02
 _numbers = itertools.count(1)
 
@@ -134,13 +135,14 @@ def _measured(process: Supervised, committed: Callable[[], int], total: int, war
 
 
 class Memory:
-    """The most that a process and those it started had resident at one time, of what was seen every LOOK_S.
+    """The most that a process and those it started had resident at one time, of what was seen at every look.
 
     A page that several of them have counts once, as the system shares it out among them (Pss).
     """
 
-    def __init__(self, process: Supervised) -> None:
+    def __init__(self, process: Supervised, every_s: float = LOOK_S) -> None:
         self._process = process
+        self._every_s = every_s
         self._looked = -math.inf
         self.peak_mb: float | None = None
         """None where the system does not tell."""
@@ -148,7 +150,7 @@ class Memory:
     def look(self) -> None:
         """See how much it is now, unless that was done just before."""
         now = time.monotonic()
-        if now - self._looked < LOOK_S:
+        if now - self._looked < self._every_s:
             return
         self._looked = now
         rollups = [_read(Path(f"/proc/{each}/smaps_rollup")) for each in _tree(self._process.pid)]

@@ -127,7 +127,9 @@ class Sealer:
     ) -> _Parts | None:
         """A base of the last epoch's ranges and what changed since; None where what it rests on is damaged."""
         try:
-            layers = read_ranges(self._store, last, self._partitions, ChunkStore(BASE_BYTES))
+            # A layer of each range, and one or two of what changed.
+            store = ChunkStore(BASE_BYTES, open_min=len(last.ranges) + 2)
+            layers = read_ranges(self._store, last, self._partitions, store)
             check_slots(layers.rehash(), last, self._partitions)
             layers.put_pieces(changes.pieces())
             return self._base(table.standing, layers.pieces(), layers.members, digests, written, last)

@@ -1,8 +1,8 @@
 """Sealing in the background while the fold goes on, or at once when asked for.
 
 1. Whoever folds tells how many records it folded. A partition is due when its share of EPOCH_RECORDS came since its
-   last epoch, and that is at least `every_ms` ago, or it is pressing: what the fold keeps for epochs would soon be let
-   go, and had to be read again. The thread is woken.
+   last epoch, and that is at least `every_ms` ago, or it is pressing (touched.py): what the fold keeps for epochs would
+   soon be let go and had to be read again, or is much of this partition. The thread is woken.
 2. It chooses the partition with the most records since its last epoch.
 3. It takes a view of that table between two batches, which costs the fold nothing but the moment.
 4. It seals the epoch (seal.py; with large tables in another process, apart/sealer.py). Where that fails it is tried
@@ -30,6 +30,7 @@ from refold.streams.snapshots.garbage import GRACE_MS, Collected, Collector
 from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
+from refold.streams.snapshots.touched import Touched
 
 EPOCH_RECORDS = 2_500
 """In all partitions that are folded here."""
@@ -47,13 +48,13 @@ class Snapshotter:
     """Seals epochs of one log until `stop`.
 
     partitions: those that are sealed here now. clock_ms: milliseconds since 1970. prepare: done before each epoch, and
-    before whatever is asked for. is_pressing: whether a partition's epoch should come before every_ms is over.
+    before whatever is asked for. touched: what the fold keeps for epochs.
     """
 
     def __init__(
         self, store: SnapshotStore, sealer: ApartSealer, views: Views, partitions: Callable[[], Iterable[int]],
-        clock_ms: Callable[[], int], *, every_ms: int = 0, prepare: Callable[[], None] = lambda: None,
-        is_pressing: Callable[[int], bool] = lambda partition: False,
+        clock_ms: Callable[[], int], *, touched: Touched, every_ms: int = 0,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._store = store
         self._sealer = sealer
@@ -62,7 +63,7 @@ class Snapshotter:
         self._clock_ms = clock_ms
         self._every_ms = every_ms
         self._prepare = prepare
-        self._is_pressing = is_pressing
+        self._touched = touched
         self._collector = Collector(store, GRACE_MS)
         self._collected_at: int | None = None
         self._folded: dict[int, int] = {}
@@ -90,7 +91,7 @@ class Snapshotter:
         with self._one_at_a_time:
             self._prepare()
             with self._views(None) as views:
-                manifests = [self._sealer.seal(view) for view in views]
+                manifests = [self._sealed_of(view) for view in views]
             self._store.sync()
             if pinned_at is not None:
                 for manifest in manifests:
@@ -177,7 +178,7 @@ class Snapshotter:
         now_ms, share = self._clock_ms(), self._share
         behind = {each: folded - self._at(each)[0] for each, folded in list(self._folded.items()) if each != but}
         early_ms = {
-            each: 0 if self._is_pressing(each) else self._every_ms - (now_ms - self._at(each)[1])
+            each: 0 if self._touched.is_pressing(each) else self._every_ms - (now_ms - self._at(each)[1])
             for each in behind if behind[each] >= share
         }  # fmt: skip
         due = [each for each, left_ms in early_ms.items() if not 0 < left_ms <= self._every_ms]
@@ -198,11 +199,17 @@ class Snapshotter:
         self._sealed[partition] = (self._folded[partition], self._clock_ms())
         try:
             with self._views({partition}) as views:
-                return [self._sealer.seal(view, meanwhile) for view in views]
+                return [self._sealed_of(view, meanwhile) for view in views]
         except RefoldError as error:
             if not self._is_stopping:
                 _later(error)
             return []
+
+    def _sealed_of(self, view: TableView, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
+        manifest = self._sealer.seal(view, meanwhile)
+        # A whole base did not ask for it.
+        self._touched.sealed(manifest.epoch.partition, manifest.epoch.offset)
+        return manifest
 
     def _collect_when_due(self, sealed: Iterable[Manifest]) -> None:
         now_ms = self._clock_ms()

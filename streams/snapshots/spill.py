@@ -27,12 +27,13 @@ class Filed(NamedTuple):
 class ChunkStore:
     """Chunks by number: in memory up to memory_bytes, the others in the file.
 
-    Of those OPEN_CHUNKS are open at most, and no more of them than would take memory_bytes again.
+    Of those OPEN_CHUNKS are open at most, and no more of them than would take memory_bytes again, or than open_min: who
+    goes through several layers side by side has one of each open.
     """
 
-    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, *, open_min: int = 1) -> None:
         self._memory_bytes = memory_bytes
-        self._open_max = max(1, min(OPEN_CHUNKS, memory_bytes // CHUNK_BYTES))
+        self._open_max = min(OPEN_CHUNKS, max(open_min, memory_bytes // CHUNK_BYTES))
         self._held: dict[int, Chunk | Filed] = {}
         self._open: OrderedDict[int, Chunk] = OrderedDict()
         self._held_bytes = 0
@@ -65,6 +66,8 @@ class ChunkStore:
         if chunk is None:
             chunk = Chunk(os.pread(held.file.fileno(), held.size, held.at), f"chunk {number} of a view")
             self._remember(number, chunk)
+        else:
+            self._open.move_to_end(number)
         return chunk
 
     def drop(self, number: int) -> None:

@@ -1,7 +1,7 @@
 """The entities that the latest records changed and what became of each, kept by whoever folds them.
 
 With them a delta is sealed without reading the log or the table. It is a help and no promise: what it does not reach
-back to, or was not told yet, is read. So what was asked for once is let go.
+back to, or was not told yet, is read. So what was asked for once is let go, and what an epoch was sealed past.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 NAMES_MAX = 200_000
 STATES_BYTES = 48 << 20
 PRESSING = 0.75
-# What an epoch is sealed from stands in both processes for a while; so much goes over at once (apart/channel.py).
+# What an epoch is sealed from stands in both processes for a while; with its keys about so much goes over at once.
 PRESSING_BYTES = 6 << 20
 
 State = tuple[bytes, bytes]
@@ -72,8 +72,8 @@ class Touched:
             self._grow(latest, size)
             while self._count > NAMES_MAX and len(latest.told) > 1:
                 self._drop(latest)
-            while self._bytes > self._bytes_max and latest.forgotten < len(latest.told):
-                self._forget(latest)
+            while self._bytes > self._bytes_max:
+                self._forget(max(self._partitions.values(), key=lambda each: each.size))
 
     def between(self, partition: int, start: int, end: int) -> dict[bytes, bytes] | None:
         """What the records with start <= offset < end changed, and maybe more, as it stands at `end`.
@@ -85,11 +85,15 @@ class Touched:
             told = latest.told
             is_known = bool(told) and told[0].start <= start and told[-1].end >= end
             found: dict[bytes, bytes] = {}
-            while told and told[0].end <= end:
-                each = self._drop(latest)
+            for each in self._drop_until(latest, end):
                 if is_known and each.end > start:
                     found.update(each.states)
             return found if is_known else None
+
+    def sealed(self, partition: int, end: int) -> None:
+        """Nothing is asked of the records below `end` any more."""
+        with self._lock:
+            self._drop_until(self._partitions[partition], end)
 
     def end(self, partition: int) -> None:
         """The partition is folded by somebody else from now on."""
@@ -99,6 +103,12 @@ class Touched:
     def _drop_all(self, latest: _Latest) -> None:
         while latest.told:
             self._drop(latest)
+
+    def _drop_until(self, latest: _Latest, end: int) -> list[_Told]:
+        dropped = []
+        while latest.told and latest.told[0].end <= end:
+            dropped.append(self._drop(latest))
+        return dropped
 
     def _drop(self, latest: _Latest) -> _Told:
         told = latest.told.popleft()

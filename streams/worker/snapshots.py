@@ -2,7 +2,7 @@
 
 1. When the fold of a partition begins, it is taken: whoever wrote its snapshots before is fenced, and an epoch that was
    left open is aborted. Records folded since the partition's last epoch count, whoever folded them.
-2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless more is folded meanwhile than is kept for it
+2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless what is kept for epochs presses
    (streams/snapshots/snapshotter.py). Its view is taken without holding up the fold: read where the table stands, pin
    the states, and read again. Another point means that a step was written in between: again. A table that is in the
    middle of a definition is left for the next time.
@@ -79,7 +79,7 @@ class Sealing:
         self._is_stopping = False
         self._snapshotter = Snapshotter(
             self._store, sealer, self._views, self._owned, clock_ms, every_ms=EVERY_MS, prepare=self._prepare,
-            is_pressing=self._touched.is_pressing,
+            touched=self._touched,
         )  # fmt: skip
 
     # Of the fold
@@ -92,7 +92,10 @@ class Sealing:
     def committed(self, partition: int, begin: int, step: Overlay) -> None:
         """A step that began at this offset was committed, and is in the table."""
         held, end = self._held[partition], step.stored.at.offset
-        self._touched.tell(partition, begin, end, [(change.placed, change.state) for change in step.changes])
+        if end > begin:
+            self._touched.tell(partition, begin, end, [(change.placed, change.state) for change in step.changes])
+        elif step.changes:  # by another definition: after it a whole base is sealed
+            self._touched.end(partition)
         held.commits += 1
         self._snapshotter.folded(end - begin, partition)
 

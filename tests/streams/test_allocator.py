@@ -54,7 +54,8 @@ print(before - resident_kb())
 
 
 def said_by(code: str, **settings: str) -> int:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    told = ("MALLOC_", "GLIBC_TUNABLES")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(told)}
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**environment, **settings}
     )
@@ -65,8 +66,11 @@ def test_threads_share_two_heaps() -> None:
     assert said_by(HEAPS) <= 2
 
 
-def test_who_sets_the_number_of_heaps_is_heard() -> None:
-    assert said_by(HEAPS, MALLOC_ARENA_MAX="5") > 2
+@pytest.mark.parametrize(
+    "setting", [{"MALLOC_ARENA_MAX": "5"}, {"GLIBC_TUNABLES": "glibc.malloc.arena_max=5"}], ids=min
+)
+def test_who_sets_the_number_of_heaps_is_heard(setting: dict[str, str]) -> None:
+    assert said_by(HEAPS, **setting) > 2
 
 
 def test_pages_in_the_middle_of_a_heap_are_given_back() -> None:

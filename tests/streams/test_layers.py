@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from itertools import chain
 
@@ -195,6 +196,28 @@ def test_a_chunk_whose_file_was_damaged_is_an_error(seed: int) -> None:
     store._file.flush()
     with pytest.raises(CorruptionError, match="of a view is damaged"):
         list(layers.rows())
+
+
+def test_layers_are_gone_through_side_by_side_with_each_chunk_read_once(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(random.Random(seed), 400)
+    reads: list[int] = []
+    pread = os.pread
+
+    def noted(file: int, size: int, at: int) -> bytes:
+        reads.append(at)
+        return pread(file, size, at)
+
+    monkeypatch.setattr(os, "pread", noted)
+    store = ChunkStore(memory_bytes=0, open_min=30)
+    layers = Layers(store)
+    for _ in range(30):
+        for data in model.chunks({model.changed() for _ in range(40)}):
+            layers.add(data, "a record")
+    store._open.clear()
+    assert len(list(layers.pieces())) > 100
+    assert len(reads) == len(set(reads)) > 20
 
 
 # Digests

@@ -31,6 +31,7 @@ from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.table import TableView
+from refold.streams.snapshots.touched import Touched
 from refold_tests.child import children
 from refold_tests.processes import is_gone
 from refold_tests.sealing import MemoryStore, Table, View
@@ -359,6 +360,23 @@ def test_one_core_or_a_small_table_starts_no_process(
     assert alone._child is None
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_after_a_base_it_is_said_wherever_that_was_sealed(
+    cores: int, seed: int, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreter, "cores", lambda: cores)
+    said: list[int] = []
+    sealer = ApartSealer(store, LOG_ID, 1, lambda: said.append(len(store.manifests)))
+    table = Table(random.Random(seed), 50)
+    try:
+        manifests = [sealer.seal(changed(table, times, 0.0)) for times in (100, 1, 1, 200)]
+        assert (sealer._child is not None) == (cores > 1)
+    finally:
+        sealer.close()
+    assert [each.is_base for each in manifests] == [True, False, False, True]
+    assert said == [1, 4]
+
+
 class Stuck(TableView):
     """Waits in the middle of its groups."""
 
@@ -421,7 +439,7 @@ def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> N
         finally:
             is_over.set()
 
-    snapshotter = Snapshotter(store, sealer, views, lambda: [0], lambda: 0)
+    snapshotter = Snapshotter(store, sealer, views, lambda: [0], lambda: 0, touched=Touched())
     raised: list[BaseException] = []
 
     def snapshot() -> None:

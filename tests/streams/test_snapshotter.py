@@ -11,6 +11,7 @@ import pytest
 
 from refold.avro.errors import StorageError
 from refold.streams.snapshots import snapshotter as module
+from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.snapshotter import Snapshotter
 
 WAIT_S = 30
@@ -28,6 +29,7 @@ class Sealing:
         self.ended: list[int | str] = []
         self.failing: set[int] = set()
         self.pressing: set[int] = set()
+        self.let_go: list[tuple[int, int]] = []
         self.begun = threading.Semaphore(0)
         self.go_on = threading.Semaphore(0)
         self.is_stopped = False
@@ -47,7 +49,15 @@ class Sealing:
             meanwhile()
             meanwhile()
         self.ended.append(partition)
-        return Sealed(partition in self.bases)
+        return Sealed(partition, partition in self.bases)
+
+    def is_pressing(self, partition: int) -> bool:
+        """As what the fold keeps."""
+        return partition in self.pressing
+
+    def sealed(self, partition: int, end: int) -> None:
+        """As what the fold keeps."""
+        self.let_go.append((partition, end))
 
     def collect(self, _partitions: object, _now_ms: int) -> list[Any]:
         """As what collects garbage."""
@@ -68,7 +78,8 @@ class Sealing:
 
 
 class Sealed:
-    def __init__(self, is_base: bool) -> None:
+    def __init__(self, partition: int, is_base: bool) -> None:
+        self.epoch = Epoch(partition, 10, 1)
         self.is_base = is_base
 
 
@@ -92,8 +103,7 @@ def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
 def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0) -> Iterator[Snapshotter]:
     given: Any = sealing
     found = Snapshotter(
-        given, given, given.views, lambda: range(4), clock, every_ms=every_ms,
-        is_pressing=sealing.pressing.__contains__,
+        given, given, given.views, lambda: range(4), clock, touched=given, every_ms=every_ms,
     )  # fmt: skip
     try:
         yield found
@@ -183,6 +193,16 @@ def test_one_that_presses_goes_before_one_that_rests(sealing: Sealing) -> None:
         snapshotter.folded(20, 0)
         snapshotter.folded(8, 1)
         assert sealing.next_begun() == [0, 1, 1]
+
+
+def test_what_is_kept_for_an_epoch_is_let_go_when_it_is_sealed(sealing: Sealing) -> None:
+    sealing.failing = {1}
+    with sealed_by(sealing, Clock()) as snapshotter:
+        for partition, begun in ((1, [1]), (2, [1, 2]), (3, [1, 2, 3])):
+            snapshotter.folded(8, partition)
+            assert sealing.next_begun() == begun
+            sealing.go_on.release()
+    assert sealing.let_go == [(2, 10), (3, 10)]
 
 
 def test_while_a_base_is_written_others_are_sealed(sealing: Sealing) -> None:

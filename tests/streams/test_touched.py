@@ -100,6 +100,26 @@ def test_what_is_let_go_because_records_are_missing_does_not_press() -> None:
     assert not told.is_pressing(0)
 
 
+def test_what_an_epoch_was_sealed_past_is_let_go() -> None:
+    told = Touched(100)
+    told.tell(0, 0, 5, [(b"t/x", bytes(80))])
+    told.tell(0, 5, 6, [(b"t/y", b"1")])
+    told.sealed(0, 5)
+    assert not told.is_pressing(0)
+    assert told.between(0, 5, 6) == {b"t/y": b"1"}
+
+
+def test_who_has_most_pays_for_what_is_too_much() -> None:
+    """A partition of which nobody asks does not take the room of those that are folded."""
+    told = Touched(100)
+    told.tell(0, 0, 1, [(b"t/a", bytes(50))])
+    told.tell(0, 1, 2, [(b"t/b", bytes(40))])
+    for number in range(4):
+        told.tell(1, number, number + 1, [(b"t/%d" % number, bytes(12))])
+    assert all((told.between(1, 0, 4) or {b"": b""}).values())
+    assert told.between(0, 0, 2) == {b"t/a": b"", b"t/b": bytes(40)}
+
+
 def test_only_so_much_is_kept() -> None:
     told = Touched(10)
     for number in range(5):

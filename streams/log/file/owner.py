@@ -93,7 +93,9 @@ class Owner:
         self._settle()
         store = FileSnapshotStore(self._database, self._partitions)
         sealer = ApartSealer(store, log.log_id, self._partitions)
-        self._snapshotter = Snapshotter(store, sealer, self._views, lambda: range(self._partitions), self._clock_ms)
+        self._snapshotter = Snapshotter(
+            store, sealer, self._views, lambda: range(self._partitions), self._clock_ms, touched=self._touched
+        )
 
     def recover(self, log: LogPort, *, wait: bool) -> dict[str, object]:
         """Throw the table away and make it again (streams/table/recovery.py); returns how (`Rebuilt.source`).

@@ -31,6 +31,10 @@ _PATIENT = {
     # this it has nobody to ask, ever.
     "metadata.recovery.strategy": "rebootstrap",
 }
+_SPARING = {
+    # Each of many clients would keep a quarter of a megabyte of histograms a broker, for who asks for them.
+    "enable.metrics.push": False,
+}
 _TRANSACTIONAL = {
     # Begun anew, a transaction that sends its offsets waits for a broker that was forgotten until it times out
     # (confluentinc/librdkafka#5511; seen with 2.16). One that has nobody to ask fails likewise, and is made again.
@@ -115,7 +119,7 @@ class Clients:
             return Consumer({**self._common(), **settings, **more}, logger=_log)
 
     def _common(self) -> dict[str, Any]:
-        return {**_PATIENT, **self._config, "client.id": "refold", "error_cb": self._hear}
+        return {**_PATIENT, **_SPARING, **self._config, "client.id": "refold", "error_cb": self._hear}
 
     def _hear(self, error: KafkaError) -> None:
         self.said = error.str() or error.name()

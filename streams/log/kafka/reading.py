@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from refold.avro.errors import StorageError
 from refold.reducers.cells import new_tuple
 from refold.streams.log.kafka.access import READ, TOPIC, Grant
-from refold.streams.log.kafka.clients import READ_AHEAD_KB, Clients
+from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import raise_lasting, storage_error
 from refold.streams.log.kafka.offsets import Place
 
@@ -73,14 +73,17 @@ class _Reader:
 class Reading:
     """The readers of one log; several threads may read.
 
-    committed: whether nothing undecided is given out. ahead_kb: how much each reader fetches before it is asked for.
+    committed: whether nothing undecided is given out. ahead_kb: how much each reader fetches before it is asked for,
+    where that is not as usual.
     """
 
     def __init__(
-        self, clients: Clients, timeout_s: float, *, committed: bool = True, ahead_kb: int = READ_AHEAD_KB
+        self, clients: Clients, timeout_s: float, *, committed: bool = True, ahead_kb: int | None = None
     ) -> None:
         self._clients = clients
-        self._settings: dict[str, Any] = {"queued.max.messages.kbytes": ahead_kb}
+        self._settings: dict[str, Any] = {}
+        if ahead_kb is not None:
+            self._settings["queued.max.messages.kbytes"] = ahead_kb
         if not committed:
             self._settings["isolation.level"] = "read_uncommitted"
         self._timeout_s = timeout_s

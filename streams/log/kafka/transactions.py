@@ -66,8 +66,6 @@ class PartitionWriter:
             "transaction.timeout.ms": timeout_ms,
             "message.timeout.ms": timeout_ms,
             "queue.buffering.max.kbytes": QUEUED_KB,
-            # Each of many producers would keep a quarter of a megabyte of histograms a broker, for who asks for them.
-            "enable.metrics.push": False,
         })  # fmt: skip
         # Connected before it is asked to fence, it does so at once; else it tries again after half a second.
         self._call(lambda: self._producer.list_topics(topics.manifests, ANSWER_S))

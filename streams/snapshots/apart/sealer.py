@@ -40,7 +40,7 @@ class ApartSealer:
     def __init__(
         self, store: EpochWriter, log_id: bytes, partitions: int, after_base: Callable[[], None] = lambda: None
     ) -> None:
-        """after_base: called when the process has sealed a base, for which much was handed over."""
+        """after_base: called when a base was sealed, for which much was read."""
         self._store = store
         self._after_base = after_base
         self._log_id = log_id
@@ -57,6 +57,12 @@ class ApartSealer:
         meanwhile: called now and then while a process of its own seals it, if that takes long; may call this for
         another partition.
         """
+        manifest = self._sealed(table, meanwhile)
+        if manifest.is_base:
+            self._after_base()
+        return manifest
+
+    def _sealed(self, table: TableView, meanwhile: Callable[[], object]) -> Manifest:
         self._entities[table.standing.epoch.partition] = table.standing.entities
         if self._child is None and self._may_start and sum(self._entities.values()) >= ENTITIES_MIN:
             self._start()
@@ -74,15 +80,12 @@ class ApartSealer:
     def _sealed_by(self, child: SealingProcess, table: TableView, meanwhile: Callable[[], object]) -> Manifest:
         desk = Desk(self._store, table)
         try:
-            manifest = child.seal(desk, meanwhile)
+            return child.seal(desk, meanwhile)
         finally:
             desk.close()
             if not child.is_sound:  # it is lost, or an interrupt left it in the middle of an epoch
                 self._end()
                 self._store.abandon(table.standing.epoch.partition)
-        if manifest.is_base:
-            self._after_base()
-        return manifest
 
     def stop(self) -> None:
         """End the process: who is sealing by it gets an error."""

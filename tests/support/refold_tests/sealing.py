@@ -11,6 +11,7 @@ from refold.avro.errors import StorageError
 from refold.reducers.arithmetic import Count
 from refold.reducers.entity import Entity, pack
 from refold.reducers.residue import Residue
+from refold.streams.partition import placed
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.cold import Closing
 from refold.streams.snapshots.manifest import Epoch
@@ -152,7 +153,4 @@ class View(TableView):
     def touched(self, start: int) -> Mapping[bytes, bytes]:
         """As the fold told, or to be read: now this, now that."""
         names = self._touched[start : self.standing.epoch.offset]
-        return {
-            place(name).to_bytes(3, "big") + name.encode(): self.packed[name] if len(names) % 3 else b""
-            for name in names
-        }
+        return {placed(name): self.packed[name] if len(names) % 3 else b"" for name in names}
