@@ -7,6 +7,8 @@ Faust alone would not keep this (each point is held by tests/streams/worker/host
 3. By default an agent that raised is started anew behind the event it failed at: here CrashingSupervisor ends the
    process. Nothing behind the event was acknowledged, for there is one agent, which takes one event at a time.
 4. Where the group was rebalanced meanwhile, an event of before counts as done though nobody did it. Here it does not.
+5. A consumer that does not come into its group, or back into it, says nothing, and its agents stand still for ever.
+   Here it ends the process after OUT_OF_GROUP_S, for whoever supervises it to start it again.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import faust
+import mode
 from faust.transport.drivers import aiokafka as driver
 from faust.types import StreamT
-from faust.types.tuples import Message
+from faust.types.tuples import TP, Message
 from mode.supervisors import CrashingSupervisor
 from mode.utils.futures import notify
 
@@ -34,6 +37,9 @@ from refold.streams.worker.host.credentials import credentials_of
 from refold.streams.worker.host.schema import ChangeSchema, Decode, Unreadable
 
 SESSION_TIMEOUT_S = 10.0
+REBALANCE_TIMEOUT_S = 60.0
+# A group waits so long for its slowest member.
+OUT_OF_GROUP_S = REBALANCE_TIMEOUT_S + 3 * SESSION_TIMEOUT_S
 
 
 class _ConsumerThread(driver.AIOKafkaConsumerThread):
@@ -48,6 +54,29 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
 
 class _Consumer(driver.Consumer):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._out_of_group_from_s: float | None = self.loop.time()
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """It has its part of the topic, which may be nothing."""
+        await super().on_partitions_assigned(assigned, generation_id)
+        self._out_of_group_from_s = None
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """The group is to share out the topic anew; returns when agents have done what they are at."""
+        await super().on_partitions_revoked(revoked)
+        self._out_of_group_from_s = self.loop.time()
+
+    @mode.Service.task
+    async def _watch_the_group(self) -> None:
+        while not self.should_stop:
+            await self.sleep(1.0)
+            since_s = self._out_of_group_from_s
+            if since_s is not None and self.loop.time() - since_s > OUT_OF_GROUP_S:
+                raise StorageError(f"the agents' consumer has not come into its group {self.app.conf.id} for "
+                                   f"{OUT_OF_GROUP_S:.0f} s; start it again")  # fmt: skip
+
     def _new_consumer_thread(self) -> Any:
         return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
@@ -128,6 +157,7 @@ def following_app(config: Mapping[str, str], following: Following, decode: Decod
         broker_credentials=credentials_of(config),
         broker_session_timeout=SESSION_TIMEOUT_S,
         broker_heartbeat_interval=SESSION_TIMEOUT_S / 5,
+        broker_rebalance_timeout=REBALANCE_TIMEOUT_S,
         broker_commit_interval=1.0,
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=following.instance,

@@ -3,10 +3,12 @@
     python -c 'from refold_tests.hosted import main; main()' BOOTSTRAP PREFIX FOLDER MODULE INSTANCE
 
 It follows `<prefix>.changes` with the agents of MODULE, which are given a `file:` log in FOLDER, until SIGTERM.
+REFOLD_TEST_OUT_OF_GROUP_S: how long their consumer may be out of its group.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -18,6 +20,7 @@ from refold.avro.shipped import shipped_types
 from refold.streams.change_codec import ChangeCodec
 from refold.streams.changes import Change
 from refold.streams.worker.agents import load_agents
+from refold.streams.worker.host import following as module
 from refold.streams.worker.host.following import AgentThread, Following, following_app
 from refold.streams.worker.host.process import run_process
 
@@ -53,8 +56,9 @@ class Idle:
 
 def main() -> None:
     """Run until a signal; a failure is one line and exit status 2."""
-    bootstrap, prefix, folder, module, instance = sys.argv[1:]
-    thread = AgentThread(load_agents(module), lambda: open_log(f"file:{folder}/log"))
+    bootstrap, prefix, folder, agents, instance = sys.argv[1:]
+    module.OUT_OF_GROUP_S = float(os.environ.get("REFOLD_TEST_OUT_OF_GROUP_S", module.OUT_OF_GROUP_S))
+    thread = AgentThread(load_agents(agents), lambda: open_log(f"file:{folder}/log"))
     following = Following(f"{prefix}.changes", f"{prefix}.agents", instance, Path(folder) / "faust")
     config = {"bootstrap.servers": bootstrap}
     try:

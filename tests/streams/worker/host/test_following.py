@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
 from refold.streams.log.kafka.offsets import Place
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
 from refold_tests.hosted import change, change_codec
 from refold_tests.kafka_topics import Broker
+from refold_tests.waiting import await_true
 
 SILENT_S = 60.0
 CODE = "from refold_tests.hosted import main; main()"
@@ -36,10 +39,10 @@ class Followed:
         """Write changes of document/a in one transaction."""
         self.broker.transaction(self.place, self._encoded(versions), end=end, key=b"document/a")
 
-    def start(self, monkeypatch: pytest.MonkeyPatch, poison: str = "") -> Child:
+    def start(self, monkeypatch: pytest.MonkeyPatch, poison: str = "", instance: str = "one") -> Child:
         monkeypatch.setenv("REFOLD_TEST_POISON", poison)
-        return self._child(CODE, self.broker.bootstrap, self.broker.prefix, self._folder,
-                           "refold_tests.following_agents", "one")  # fmt: skip
+        return self._child(CODE, self.broker.bootstrap, self.broker.prefix, self._folder / instance,
+                           "refold_tests.following_agents", instance)  # fmt: skip
 
     def _encoded(self, versions: Iterable[int]) -> list[bytes]:
         return [self._codec.encode(change("a", version)) for version in versions]
@@ -111,12 +114,12 @@ def test_the_folder_is_made_with_those_above_it(
 def test_what_fails_while_it_starts_ends_it_as_a_failure(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "faust").mkdir()
-    (tmp_path / "faust" / "v1").write_bytes(b"")  # where Faust wants a folder
+    (tmp_path / "one" / "faust").mkdir(parents=True)
+    (tmp_path / "one" / "faust" / "v1").write_bytes(b"")  # where Faust wants a folder
     lines, status = ended(followed.start(monkeypatch))
     assert status == 2
     assert lines[-1].startswith("failed: ")
-    assert str(tmp_path / "faust" / "v1") in lines[-1]
+    assert str(tmp_path / "one" / "faust" / "v1") in lines[-1]
 
 
 def test_a_change_that_an_agent_fails_on_comes_again_and_none_is_skipped(
@@ -138,6 +141,40 @@ def test_a_change_that_an_agent_fails_on_comes_again_and_none_is_skipped(
     first = seen.index("saw document/a v3")
     assert seen[first:] == [f"saw document/a v{version}" for version in range(3, 7)]
     assert stopped(process) == (["drained"], 0)
+
+
+def test_a_consumer_that_stays_out_of_its_group_ends_the_worker(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that shares out in another way than Faust keeps it out for ever."""
+    monkeypatch.setenv("REFOLD_TEST_OUT_OF_GROUP_S", "5")
+    group = f"{followed.broker.prefix}.agents"
+    stranger = Consumer({
+        "bootstrap.servers": followed.broker.bootstrap, "group.id": group, "partition.assignment.strategy": "range",
+        "auto.offset.reset": "latest",
+    })  # fmt: skip
+    try:
+        stranger.subscribe([followed.place.topic])
+        await_true(lambda: stranger.poll(0.1) is None and bool(stranger.assignment()))
+        lines, status = ended(followed.start(monkeypatch))
+    finally:
+        stranger.close()
+    assert (lines, status) == (
+        ["drained", f"failed: the agents' consumer has not come into its group {group} for 5 s; start it again"], 2,
+    )  # fmt: skip
+
+
+def test_one_with_nothing_to_do_is_in_its_group(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers share one partition, and nothing is written for longer than one may be out of the group."""
+    monkeypatch.setenv("REFOLD_TEST_OUT_OF_GROUP_S", "15")
+    followed.commit(1)
+    processes = [begun(followed, monkeypatch), followed.start(monkeypatch, instance="two")]
+    time.sleep(18)
+    for process in processes:
+        process.look()
+    for process in processes:
+        os.kill(process.process.pid, signal.SIGTERM)
+    assert [ended(process)[1] for process in processes] == [0, 0]
 
 
 def test_a_record_that_is_no_change_ends_the_worker_and_is_not_skipped(
