@@ -6,13 +6,11 @@ import logging
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +30,6 @@ from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.table import TableView
 from refold.streams.snapshots.touched import Touched
-from refold_tests.child import children
 from refold_tests.processes import is_gone
 from refold_tests.sealing import MemoryStore, Table, View
 from refold_tests.world import LOG_ID
@@ -456,41 +453,6 @@ def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> N
     asking.join(30)
     assert [(type(error), str(error)) for error in raised] == [(StorageError, "the log is being closed")]
     assert sealer._child is None
-
-
-OWNER = """
-import random, sys, time
-from refold.streams import interpreter
-from refold.streams.snapshots.apart import sealer as module
-from refold_tests.sealing import MemoryStore, Table
-from refold_tests.world import LOG_ID
-
-module.ENTITIES_MIN, interpreter.cores = 0, lambda: 2
-sealer, table = module.ApartSealer(MemoryStore(), LOG_ID, 1), Table(random.Random(1), 2_000)
-while True:
-    for _ in range(500):
-        table.change(0.5)
-    sealer.seal(table.view())
-    print(sealer._child._process.pid, flush=True)
-"""
-
-
-@pytest.mark.faults
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_it_ends_with_its_owner(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed at a random moment; the process leaves nothing behind."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    rng = random.Random(seed)
-    with children() as start:
-        owner = start(OWNER)
-        pid = int(owner.line())
-        time.sleep(rng.random() * 0.3)
-        owner.kill()
-    deadline = time.monotonic() + 30
-    while not is_gone(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_signals_to_end_are_its_owners(seed: int, store: MemoryStore, apart: ApartSealer) -> None:

@@ -3,8 +3,7 @@
 1. Each is started with the same words, but a data folder, an instance and a port of its own.
 2. SIGTERM and SIGINT are passed on to all: each drains.
 3. When one ends by itself it is said which, the others are drained too, and the exit status is that one's: none is
-   started again here.
-   Whoever supervises this process starts all of them anew.
+   started again here. Whoever supervises this process starts all of them anew.
 """
 
 from __future__ import annotations
