@@ -1,6 +1,6 @@
 """The URL of a store of contents.
 
-    file:///FOLDER          a folder that every process of the log sees
+    file:///FOLDER, /FOLDER a folder that every process of the log sees
     s3://BUCKET[/PREFIX]    an S3 bucket, with the extra `s3`; how it is reached: streams/objects/remote.py
     PROTOCOL://...          whatever else fsspec reaches from here
 
@@ -18,13 +18,16 @@ from refold.streams.blobs.folder import BlobFolder
 from refold.streams.blobs.store import ContentStore
 
 NO_STORE = (
-    "name one that all its processes reach, with ?blobs= or REFOLD_BLOBS: file:///PATH, a folder, or s3://BUCKET/PREFIX"
+    "name one that all its processes reach, with ?blobs= or REFOLD_BLOBS: a folder (/PATH or file:///PATH), or "
+    "s3://BUCKET/PREFIX"
 )
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)\Z", re.DOTALL)
 
 
 def store_url(given: str) -> str:
     """The URL as it is kept; InputError says what to give instead."""
+    if given.startswith("/"):
+        return Path(given).as_uri()
     found = _URL.match(given)
     if found is None or (found[1] == "file" and not found[2].startswith("/")):
         raise InputError(f"blobs={_shown(given)}: {NO_STORE}")

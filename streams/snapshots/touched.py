@@ -6,6 +6,7 @@ back to, or was not told yet, is read. So what was asked for once is let go, and
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from threading import Lock
@@ -65,7 +66,7 @@ class Touched:
         with self._lock:
             latest = self._partitions[partition]
             if latest.told and latest.told[-1].end != start:
-                self._drop_all(latest)
+                self._drop_until(latest, math.inf)
             size = sum([len(state) for _, state in states])
             latest.told.append(_Told(start, end, states, size))
             self._count += len(states)
@@ -98,13 +99,9 @@ class Touched:
     def end(self, partition: int) -> None:
         """The partition is folded by somebody else from now on."""
         with self._lock:
-            self._drop_all(self._partitions.pop(partition, _Latest()))
+            self._drop_until(self._partitions.pop(partition, _Latest()), math.inf)
 
-    def _drop_all(self, latest: _Latest) -> None:
-        while latest.told:
-            self._drop(latest)
-
-    def _drop_until(self, latest: _Latest, end: int) -> list[_Told]:
+    def _drop_until(self, latest: _Latest, end: float) -> list[_Told]:
         dropped = []
         while latest.told and latest.told[0].end <= end:
             dropped.append(self._drop(latest))

@@ -26,6 +26,7 @@ from refold.reducers.order import order_key
 from refold.reducers.state import hash_state
 from refold.streams.changes import Change, Step
 from refold.streams.log.port import Record
+from refold.streams.partition import placed
 from refold.streams.rocks.batch import Batch
 from refold.streams.rocks.database import Database
 from refold.streams.table import keys
@@ -103,7 +104,7 @@ class TableWriter:
             grouped.setdefault(each.record.entity, []).append(each)
         if through is None:
             through = {each.record.partition: each.record.offset + 1 for each in arrived}
-        places = [keys.state_key(name) for name in grouped]
+        places = [placed(name) for name in grouped]
         stored = self._database.multi_get("state", places)
         if self.gaps:
             self._look_into_gaps(grouped, stored)

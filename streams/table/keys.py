@@ -3,7 +3,8 @@ What is not of these forms raises CorruptionError.
 
     observations  partition u16, offset u64          -> recorded_at u64, id 32, key length u16, key, framed bytes
     changes       partition u16, offset u64          -> framed bytes
-    state         slot u16, bucket u8, entity        -> the packed entity (reducers/entity.py)
+    state         slot u16, bucket u8, entity        -> the packed entity (reducers/entity.py); `placed`, so that a
+                                                         bucket's entities stand together, in the order of their keys
     timeline      entity, NUL, order key             -> offset u64, recorded_at u64, framed bytes
     arrivals      entity, NUL, offset u64            -> recorded_at u64, flags u8 (1: it retracts), order key
     checkpoints   entity, NUL, offset u64, schemas offset of the definition u64 -> streams/table/checkpoints.py
@@ -16,7 +17,7 @@ import struct
 
 from refold.avro.errors import CorruptionError
 from refold.streams.log.port import Arrival, Record
-from refold.streams.partition import PLACE_BYTES, placed
+from refold.streams.partition import PLACE_BYTES
 
 POSITION = struct.Struct(">HQ")
 _RECORD = struct.Struct(">Q32sH")
@@ -55,11 +56,6 @@ def record_entity(value: bytes) -> str:
     """The entity of a stored record, without reading the rest."""
     (length,) = struct.unpack_from(">H", value, _RECORD.size - 2)
     return value[_RECORD.size : _RECORD.size + length].decode()
-
-
-def state_key(entity: str) -> bytes:
-    """Where a state stands: by place, so that a bucket's entities stand together, in the order of their keys."""
-    return placed(entity)
 
 
 def place_key(place: int) -> bytes:

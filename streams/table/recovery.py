@@ -15,6 +15,7 @@ from itertools import islice
 
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
+from refold.streams.partition import placed
 from refold.streams.rebuild.part import Progress
 from refold.streams.rebuild.rebuilt import Rebuilt
 from refold.streams.rebuild.run import rebuild
@@ -22,7 +23,6 @@ from refold.streams.rocks.batch import Batch
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
 from refold.streams.snapshots.spill import MEMORY_BYTES
-from refold.streams.table import keys
 from refold.streams.table.gaps import TABLE, Gap, table_record
 
 FAMILIES: tuple[Family, ...] = ("state", "timeline", "arrivals", "ids", "checkpoints")
@@ -46,7 +46,7 @@ def recover(
         progress(0, cut.records)
         write = database.batch()
         for name, packed in some:
-            write.put("state", keys.state_key(name), packed)
+            write.put("state", placed(name), packed)
         database.write(write, sync=False)
     write = database.batch()
     put_totals(rebuilt, write)

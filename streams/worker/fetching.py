@@ -144,7 +144,8 @@ class Fetcher:
         ]  # fmt: skip
         try:
             ends = self._offsets.ends(silent)
-        except StorageError:  # nobody answers: then there is nothing to be fetched by anybody
+        except StorageError:  # nobody answers, or not this client, for good (membership.py)
+            self._offsets = Offsets(self._clients.admin(), _ASKED_S)
             ends = {}
         before = self._behind
         self._behind = {place: self._next[place] for place, end in ends.items() if end > self._next[place]}

@@ -4,13 +4,20 @@ A consumer of its own is in the group, with every partition paused, so that fetc
 and membership do not get into each other's way. Cooperative: what stays is not given up while others come and go.
 Callbacks are made from `serve` alone, in the thread that calls it; a worker is in no next generation before its
 callback returned.
+
+A client may have nobody to ask any more, for good: the one broker that it knew was fenced, answered that there is none,
+and was forgotten before it could begin anew with those that were named (confluentinc/librdkafka#5301; seen with 2.16).
+So a member is asked for its topic at times. One that twice has no answer, where another client has one, is left behind
+with what it was given, and another joins in its place.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from refold.avro.errors import StorageError
 from refold.streams.log.kafka.access import GROUP, READ, Grant
@@ -22,15 +29,19 @@ from refold.streams.worker.config import FoldConfig
 # A client joins when it was told of the topic, and is never told where the broker that it asked was forgotten in that
 # moment (seen with librdkafka 2.16): its next regular look helps, which would be five minutes later.
 _LOOK_MS = 5_000
+_ASKED_EVERY_S = 5.0
+_ANSWERED_S = 1.0
 
 Told = Callable[[Iterable[int]], None]
+
+_log = logging.getLogger(__name__)
 
 
 class Membership:
     """given: partitions that are its own from now on. taken: to be given up on return; others may have them already."""
 
     def __init__(self, clients: Clients, topics: Topics, config: FoldConfig, given: Told, taken: Told) -> None:
-        settings: dict[str, object] = {
+        self._settings: dict[str, object] = {
             "group.id": topics.group,
             "client.id": config.client_id,
             "partition.assignment.strategy": "cooperative-sticky",
@@ -40,17 +51,15 @@ class Membership:
             "topic.metadata.refresh.interval.ms": _LOOK_MS,
         }
         if config.is_static:
-            settings["group.instance.id"] = config.instance
+            self._settings["group.instance.id"] = config.instance
         self._clients, self._group = clients, topics.group
         self._instance = config.instance
         self._topic = topics.observations
         self._given, self._taken = given, taken
         self._problem: Exception | None = None
-        self._consumer = clients.reader(**settings)
-        # With lost ones there is no more to do than with revoked ones: the broker refuses their steps (emission.py).
-        self._consumer.subscribe(
-            [self._topic], on_assign=self._on_assign, on_revoke=self._on_taken, on_lost=self._on_taken
-        )
+        self._asked_s = time.monotonic()
+        self._is_deaf = False
+        self._consumer = self._joining()
 
     def serve(self, timeout_s: float = 0) -> None:
         """Take note of what the group decided; raises what a callback raised, and what a member cannot go on from."""
@@ -65,6 +74,8 @@ class Membership:
         if error is not None and is_lasting(error, _ENDING):
             needs = self._clients.lacks(Grant(GROUP, self._group, READ))
             raise storage_error("the worker cannot be in its group", error, needs=needs)
+        if time.monotonic() - self._asked_s > _ASKED_EVERY_S:
+            self._look()
 
     def metadata(self) -> bytes:
         """The membership as it is at this moment."""
@@ -74,6 +85,37 @@ class Membership:
     def leave(self) -> None:
         """Give everything up, by the callback, and be out of the group."""
         self._consumer.close()
+
+    def _joining(self) -> Consumer:
+        consumer = self._clients.reader(**self._settings)
+        # With lost ones there is no more to do than with revoked ones: the broker refuses their steps (emission.py).
+        consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_taken, on_lost=self._on_taken)
+        return consumer
+
+    def _look(self) -> None:
+        """Join anew where this client alone has no answer."""
+        was_deaf, self._is_deaf = self._is_deaf, not self._has_answer(self._consumer)
+        if was_deaf and self._is_deaf and self._has_another_answer():
+            self._is_deaf = False
+            _log.warning("of all clients only the one in the group has no answer from any broker: it joins anew")
+            self._consumer.close()
+            self._consumer = self._joining()
+            self._raise_problem()
+        self._asked_s = time.monotonic()
+
+    def _has_answer(self, consumer: Consumer) -> bool:
+        try:
+            consumer.list_topics(self._topic, timeout=_ANSWERED_S)
+        except KafkaException:
+            return False
+        return True
+
+    def _has_another_answer(self) -> bool:
+        other = self._clients.reader()
+        try:
+            return self._has_answer(other)
+        finally:
+            other.close()
 
     def _raise_problem(self) -> None:
         if self._problem is not None:

@@ -75,6 +75,11 @@ class Partition:
         self._recorded_at = table.here.recorded_at
 
     @property
+    def waits_for(self) -> str:
+        """Why a record could not be decided when last tried; empty where it could."""
+        return "" if self.refused is None else str(self.refused)
+
+    @property
     def is_waiting(self) -> bool:
         """Whether records wait that cannot be decided yet; more of them are not to be fetched."""
         return bool(self._waiting)
@@ -217,7 +222,7 @@ class Partition:
             "timeline_complete": lacking == 0,
             "lacking": lacking,
             "followed": self.table.followed,
-            "waits_for": "" if self.refused is None else str(self.refused),
+            "waits_for": self.waits_for,
             "table_bytes": self.table.size_bytes,
             "rebuild_s": round(self._rebuild_s, 3),
             "last_commit_s": None if committed_at_s is None else round(now_s - committed_at_s, 3),

@@ -47,6 +47,7 @@ from refold.streams.worker.standby import Standbys
 from refold.streams.worker.start import Cancelled, Starter
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider, Missing
+from refold.streams.worker.waiting import Waits
 
 STARTS_AT_ONCE = 2
 IDLE_S = 0.1
@@ -99,6 +100,7 @@ class FoldService:
         self._fetcher = Fetcher(log.clients, log.topics, len(log.registry))
         self._sealing = Sealing(log, clock_ms)
         self._standbys = Standbys(log, self._starter) if config.is_standby else None
+        self._waits = Waits("partition")
         self._membership: Membership | None = None
         self._batch_from = 0.0
         self._to_recover: SimpleQueue[Future[list[int]]] = SimpleQueue()
@@ -210,15 +212,12 @@ class FoldService:
         return max(0.0, self._batch_from + self._config.commit_ms / 1000 - self._now_s())
 
     def _decide(self, partition: Partition) -> None:
-        had, said = self._has_decided(), partition.refused
-        if said is None or self._now_s() >= partition.retry_at_s:
+        had = self._has_decided()
+        if partition.refused is None or self._now_s() >= partition.retry_at_s:
             partition.decide()
             if partition.refused is not None:
                 partition.retry_at_s = self._now_s() + RETRY_S
-            if partition.refused is not None and str(partition.refused) != str(said):
-                _log.warning("partition %d waits: %s", partition.number, partition.refused)
-            elif partition.refused is None and said is not None:
-                _log.warning("partition %d goes on", partition.number)
+            self._waits.note(partition.number, partition.waits_for)
         self._fetcher.hold(partition.number, is_held=partition.is_waiting)
         if not had and self._has_decided():
             self._batch_from = self._now_s()
@@ -323,6 +322,7 @@ class FoldService:
         if partition is not None:
             self._fetcher.end(number)
             self._sealing.end(number)
+            self._waits.forget(number)
             partition.table.close()
 
     def _recover_asked(self) -> None:
@@ -359,4 +359,5 @@ def _close_started(table: Future[PartitionTable]) -> None:
     if problem is None:
         table.result().close()
     elif not isinstance(problem, Cancelled):
-        _log.warning("a partition that was given up could not be taken up: %s", problem)
+        # Its next owner meets the same, or this worker ends by it: said there.
+        _log.info("a partition that was given up could not be taken up: %s", problem)

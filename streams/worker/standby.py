@@ -23,7 +23,6 @@ another log or one that is past the end of this one, ends the worker.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -35,12 +34,11 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of
 from refold.streams.worker.start import Cancelled, Starter
 from refold.streams.worker.table import PartitionTable
+from refold.streams.worker.waiting import Waits
 
 EVERY_S = 0.5
 WARM_PASSES = 2
 _LOOK_S = 0.1
-
-_log = logging.getLogger(__name__)
 
 
 class Standbys:
@@ -52,7 +50,7 @@ class Standbys:
         self._tables: dict[int, PartitionTable] = {}
         self._aims: dict[int, Reached] = {}
         self._reached: set[int] = set()
-        self._waits_for: dict[int, str] = {}
+        self._waits = Waits("standby of partition")
         # Guarded by the condition: what the fold has, and whose tables are open or being opened here.
         self._moved = Condition()
         self._folded: set[int] = set()
@@ -124,7 +122,7 @@ class Standbys:
                 "end": aim.offset,
                 "lag": max(0, aim.offset - offset),
                 "caught_up": number in self._reached,
-                "waits_for": self._waits_for.get(number, ""),
+                "waits_for": self._waits.of(number),
                 "table_bytes": 0 if table is None else table.size_bytes,
             }
         return found
@@ -159,10 +157,7 @@ class Standbys:
         """Bring every table to where its partition is decided by now."""
         of_all = self._tried(self._starter.refresh)
         for number in range(self._log.partitions):
-            waits_for = of_all or self._tried(partial(self._follow, number))
-            if waits_for and waits_for != self._waits_for.get(number):
-                _log.warning("standby of partition %d waits: %s", number, waits_for)
-            self._waits_for[number] = waits_for
+            self._waits.note(number, of_all or self._tried(partial(self._follow, number)))
 
     def _tried(self, call: Callable[[], None]) -> str:
         """Why it could not be done now; empty where it was."""

@@ -18,7 +18,7 @@ from refold.avro.observation import Source
 from refold.explorer.cli.main import run
 from refold.streams.cut import parse_cut
 from refold.streams.log.port import Marked
-from refold.streams.table import keys
+from refold.streams.partition import placed
 from refold_tests.child import Child, children
 from refold_tests.command import COMMAND, environment, refold_command
 from refold_tests.things import document
@@ -191,7 +191,7 @@ def test_rebuild_and_verify_give_the_root(ids: list[str], ask: Ask) -> None:
 def test_verify_says_no_when_stored_bytes_changed(ids: list[str], ask: Ask, log_path: Path) -> None:
     with refold.open() as log:
         write = log.port.database.batch()  # type: ignore[attr-defined]
-        write.delete("state", keys.state_key(CONFIG))
+        write.delete("state", placed(CONFIG))
         log.port.database.write(write, sync=True)  # type: ignore[attr-defined]
     verdict = ask("verify", "--json", status=1)
     assert verdict["ok"] is False

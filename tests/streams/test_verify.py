@@ -22,6 +22,7 @@ from refold.streams.feed import ChangeReader
 from refold.streams.log.file import records
 from refold.streams.log.marked import marker_key
 from refold.streams.log.port import Mismatch
+from refold.streams.partition import placed
 from refold.streams.rocks.families import Family
 from refold.streams.table import keys
 from refold.streams.verify.verdict import Verdict
@@ -62,7 +63,7 @@ def state(damage: Damaged, name: str, change: Callable[[Entity], object]) -> Non
         change(entity)
         return pack(entity)
 
-    damage.change("state", keys.state_key(name), changed)
+    damage.change("state", placed(name), changed)
 
 
 # States
@@ -101,16 +102,16 @@ def test_a_wrong_part_of_a_state_is_named(damaged: Damaged, part: str, change: C
 
 
 def test_states_missing_too_many_and_unreadable_are_named(damaged: Damaged) -> None:
-    packed = damaged.database.get("state", keys.state_key(A))
-    damaged.put("state", keys.state_key(f"{A}c"), packed)
-    damaged.put("state", keys.state_key(B), None)
-    damaged.put("state", keys.state_key(A), b"\xc1junk")
+    packed = damaged.database.get("state", placed(A))
+    damaged.put("state", placed(f"{A}c"), packed)
+    damaged.put("state", placed(B), None)
+    damaged.put("state", placed(A), b"\xc1junk")
     assert damaged.found() == {("state", name, "") for name in (A, B, f"{A}c")}
     assert all(text in damaged.problems() for text in ("missing", "cannot be read", "no observation of it"))
 
 
 def test_bytes_after_a_state_are_found(damaged: Damaged) -> None:
-    damaged.change("state", keys.state_key(A), lambda value: value + b"\0")
+    damaged.change("state", placed(A), lambda value: value + b"\0")
     assert damaged.found() == {("state", A, "")}
 
 

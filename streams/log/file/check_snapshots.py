@@ -13,7 +13,7 @@ from refold.avro.errors import CorruptionError
 from refold.streams.log.file.snapshots import next_offsets
 from refold.streams.log.marked import MARKER
 from refold.streams.log.port import Mismatch
-from refold.streams.partition import PLACE_BYTES
+from refold.streams.partition import PLACE_BYTES, placed
 from refold.streams.rocks.database import Database
 from refold.streams.snapshots.manifest import PREFIX, epoch_of
 from refold.streams.snapshots.stored import PIN, TOMB, pin_of, tomb_of
@@ -30,7 +30,7 @@ def check_snapshots(database: Database, partitions: int) -> Iterator[Mismatch]:
     yield from _check_offsets(database, partitions)
     for key, _ in database.scan("state"):
         name = key[PLACE_BYTES:].decode(errors="replace")
-        if key != keys.state_key(name):
+        if key != placed(name):
             yield Mismatch("state", "stands at another place than its own", name)
 
 

@@ -22,7 +22,7 @@ from refold.streams.log.kafka.settings import Settings
 MESSAGE_BYTES_MAX = 8 << 20
 READ_AHEAD_KB = 16 << 10
 
-_PATIENT = {
+_COMMON = {
     # A broker that is back is found again within a second, not within ten.
     "reconnect.backoff.max.ms": 1_000,
     # A broker that hangs is given up, and another leader looked for, before whoever reads gives up.
@@ -30,8 +30,6 @@ _PATIENT = {
     # A client that hears of no broker, as of one that is fenced itself, begins anew with those that were named. Without
     # this it has nobody to ask, ever.
     "metadata.recovery.strategy": "rebootstrap",
-}
-_SPARING = {
     # Each of many clients would keep a quarter of a megabyte of histograms a broker, for who asks for them.
     "enable.metrics.push": False,
 }
@@ -119,7 +117,7 @@ class Clients:
             return Consumer({**self._common(), **settings, **more}, logger=_log)
 
     def _common(self) -> dict[str, Any]:
-        return {**_PATIENT, **_SPARING, **self._config, "client.id": "refold", "error_cb": self._hear}
+        return {**_COMMON, **self._config, "client.id": "refold", "error_cb": self._hear}
 
     def _hear(self, error: KafkaError) -> None:
         self.said = error.str() or error.name()

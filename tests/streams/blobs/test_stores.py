@@ -168,6 +168,8 @@ def test_what_a_killed_remover_left_holds_nobody_up_for_long(url: str) -> None:
     [
         ("file:///a b", "file:///a%20b"),
         ("file:///a%20b", "file:///a%20b"),
+        ("/a b", "file:///a%20b"),
+        ("/a%20b", "file:///a%2520b"),
         ("s3://bucket", "s3://bucket"),
         ("s3://bucket/a/b/", "s3://bucket/a/b"),
         ("memory://x", "memory://x"),

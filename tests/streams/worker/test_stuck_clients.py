@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import ClusterMetadata
 
+from refold.streams.log.kafka import clients
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.worker.config import FoldConfig
@@ -93,6 +98,62 @@ def test_members_that_join_as_a_broker_comes_back(kafka_cluster: Callable[..., K
                 each.serve(0.01)
         for each in members:
             each.leave()
+
+
+def test_a_member_that_has_nobody_to_ask(log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its first moment on, as one that forgot its only broker: who joins in its place is told."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dead = "{}:{}".format(*nobody.getsockname())
+        servers = [dead]
+
+        def deaf(settings: dict[str, Any], **named: Any) -> Consumer:
+            return Consumer(settings | ({"bootstrap.servers": servers.pop()} if servers else {}), **named)
+
+        monkeypatch.setattr(clients, "Consumer", deaf)
+        given, taken = _serve(log, tmp_path, lambda given, _: len(given) == log.partitions)
+        assert (sorted(given), taken) == ([*range(log.partitions)], [])
+
+
+@pytest.mark.parametrize("are_all", [False, True])
+def test_a_member_that_has_nobody_to_ask_any_more(
+    log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, are_all: bool
+) -> None:
+    """What it had is given to who joins in its place; where nobody else has an answer either, it keeps it."""
+    asked: list[Consumer] = []
+
+    class Deafened(Consumer):
+        def list_topics(self, *given: Any, **named: Any) -> ClusterMetadata:
+            asked.append(self)
+            if are_all or self is asked[0]:
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+            found: ClusterMetadata = super().list_topics(*given, **named)
+            return found
+
+    monkeypatch.setattr(clients, "Consumer", Deafened)
+    every = [*range(log.partitions)]
+    if are_all:
+        # Twice the member was compared with another one.
+        given, taken = _serve(log, tmp_path, lambda *_: len({*asked}) == 3)
+        assert (sorted(given), taken) == (every, [])
+    else:
+        given, taken = _serve(log, tmp_path, lambda given, _: len(given) > len(every))
+        assert (sorted(given), sorted(taken)) == (sorted(every * 2), every)
+
+
+def _serve(log: KafkaLog, folder: Path, is_over: Callable[[list[int], list[int]], bool]) -> tuple[list[int], list[int]]:
+    """What a member was given, and what was taken from it before it left."""
+    given: list[int] = []
+    taken: list[int] = []
+    config = FoldConfig(log.url, folder, "w", session_ms=40_000)
+    member = Membership(log.clients, log.topics, config, given.extend, taken.extend)
+    deadline = time.monotonic() + 2 * JOINED_S
+    while not is_over(given, taken):
+        assert time.monotonic() < deadline, (given, taken)
+        member.serve(0.1)
+    found = given[:], taken[:]
+    member.leave()
+    return found
 
 
 def test_a_call_that_never_comes_back(log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int) -> None:
