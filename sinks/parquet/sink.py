@@ -16,7 +16,7 @@ To commit a view:
 5. Remove what is of no use any more: the files, then the manifest, of commits that a newer one has replaced for longer
    than the grace, never those of CURRENT's; and folders of numbers that are taken, but named by no manifest.
 A process killed before 3 has committed nothing, one killed after it has. `position` is the newest manifest, never
-CURRENT; whoever opens the sink next does step 4 again.
+CURRENT; whoever opens the sink next does 4 and 5 again, of the newest commit.
 
 What readers may rely on. A commit's folder is whole before CURRENT names it, and is never changed: whoever reads
 CURRENT (or resolves the link) once, and then reads below that folder by a plain glob, sees one commit, whole. Whoever
@@ -74,6 +74,7 @@ class ParquetSink(SnapshotSink):
         self._objects = objects
         self._grace_s = grace_s
         self._followed: int | None = None
+        self._finished: int | None = None
 
     def position(self) -> Cut | None:
         with self._asking():
@@ -84,8 +85,8 @@ class ParquetSink(SnapshotSink):
             self._followed = 0 if newest is None else newest.number
             if newest is None:
                 return None
-            if self._objects.get(CURRENT) != newest.folder.encode():
-                self._point(newest)
+            if newest.number != self._finished:
+                self._finish(newest)
             return newest.at()
 
     def commit(self, view: StateView, progress: Progress = lambda more, total: None) -> None:
@@ -106,8 +107,7 @@ class ParquetSink(SnapshotSink):
             if not self._objects.create(_manifest(number), encoded(manifest)):  # step 3
                 raise self._overtaken()
             self._followed = number
-            self._point(manifest)  # step 4
-            self._collect(manifest)  # step 5
+            self._finish(manifest)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -155,10 +155,18 @@ class ParquetSink(SnapshotSink):
                 self._objects.put_file(f"{folder}/{path}", each.path)
                 yield Kept(path, each.type, partition, each.rows, size, each.definition)
 
+    def _finish(self, manifest: Manifest) -> None:
+        """What is left to do of a commit that is one, by whomever."""
+        self._point(manifest)
+        self._collect(manifest)
+        self._finished = manifest.number
+
     def _point(self, manifest: Manifest) -> None:
         """Step 4."""
         while True:
-            self._objects.put(CURRENT, manifest.folder.encode())
+            # Nothing is written where it stands already: opening needs no room on a disk.
+            if self._objects.get(CURRENT) != manifest.folder.encode():
+                self._objects.put(CURRENT, manifest.folder.encode())
             if isinstance(self._objects, FolderObjects):
                 self._objects.point(LINK, manifest.folder)
             newest = self._newest()
@@ -180,17 +188,11 @@ class ParquetSink(SnapshotSink):
             if old.folder in kept or after.put_ms + self._grace_s * 1000 > now_ms:
                 kept.add(old.folder)
                 continue
-            self._remove(old.folder)
+            self._objects.remove(old.folder)
             self._objects.delete(each.name)
         for name in [*self._objects.folders(COMMITS)]:
             if f"{COMMITS}/{name}" not in kept and int(name.partition("-")[0]) <= newest.number:
-                self._remove(f"{COMMITS}/{name}")
-
-    def _remove(self, folder: str) -> None:
-        for name in [*self._objects.folders(folder)]:
-            self._remove(f"{folder}/{name}")
-        for each in [*self._objects.names(folder)]:
-            self._objects.delete(each.name)
+                self._objects.remove(f"{COMMITS}/{name}")
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

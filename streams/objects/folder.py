@@ -91,13 +91,14 @@ class FolderObjects(Objects):
         with self._asking(name):
             path = self._path(name)
             path.unlink(missing_ok=True)
-            for folder in path.parents:  # an empty folder is none
-                if folder == self.root or self.root not in folder.parents:
-                    break
-                try:
-                    folder.rmdir()
-                except OSError:
-                    break
+            self._drop_empty(path.parent)
+
+    def remove(self, folder: str) -> None:
+        with self._asking(folder):
+            for at, _, names in os.walk(self._path(folder), topdown=False):
+                for name in names:
+                    Path(at, name).unlink(missing_ok=True)
+                self._drop_empty(Path(at))
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -130,10 +131,14 @@ class FolderObjects(Objects):
 
     def point(self, name: str, to: str) -> None:
         """Let a name be a link to another, at once and durably, whatever it was a link to before."""
+        with self._asking(name):
+            target = self.root / name
+            if target.is_symlink() and target.readlink() == Path(to):
+                return
         with self._asking(name), self.scratch() as folder:
             link = folder / "link"
             link.symlink_to(to)
-            link.replace(self.root / name)
+            link.replace(target)
             sync_path(self.root)
 
     @contextmanager
@@ -162,6 +167,17 @@ class FolderObjects(Objects):
             if folder in (self.root.parent, self.root):
                 sync_path(self.root.parent)
                 break
+
+    def _drop_empty(self, folder: Path) -> None:
+        """An empty folder is none, nor is one that has no more than it."""
+        while self.root in folder.parents:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError:
+                break
+            folder = folder.parent
 
     def _listed(self, folder: str) -> Iterator[os.DirEntry[str]]:
         with self._asking(folder):

@@ -76,5 +76,9 @@ class Objects(ABC):
         """Remove an object; one that is not there is removed already."""
 
     @abstractmethod
+    def remove(self, folder: str) -> None:
+        """Delete all that is in a folder and below; repeated, it removes what a killed one left of it."""
+
+    @abstractmethod
     def scratch(self) -> AbstractContextManager[Path]:
         """A local folder for files to be put, gone after the block."""

@@ -134,6 +134,12 @@ class RemoteObjects(Objects):
         except FileNotFoundError:
             self._require_store()
 
+    def remove(self, folder: str) -> None:
+        for name in [*self.folders(folder)]:
+            self.remove(f"{folder}/{name}")
+        for each in [*self.names(folder)]:
+            self.delete(each.name)
+
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="refold-") as folder:

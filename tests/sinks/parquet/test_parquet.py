@@ -202,6 +202,30 @@ def test_what_was_replaced_stays_for_the_grace_and_goes(followed: SinkLog, place
     assert_rebuilt(followed, place)
 
 
+def test_what_a_killed_one_left_to_do_is_done_by_the_next_that_opens(
+    followed: SinkLog, place: Place, seed: int
+) -> None:
+    """Though nothing is committed any more: what was replaced, half of it removed, and the names of the newest."""
+    for number in range(3):
+        followed.write([said(A, number)])
+        bring_up(followed, place, grace_s=3600)
+    objects, committed = place.objects, newest(place.objects)
+    older = min(f"{COMMITS}/{each}" for each in objects.folders(COMMITS))
+    if isinstance(objects, FolderObjects):
+        objects.point("current", older)
+        (objects.root / COMMITS / "000000000001-left" / "type=x" / "partition=0").mkdir(parents=True)
+    objects.put("CURRENT", older.encode())
+    assert bring_up(followed, place).loads == 0
+    assert newest(objects) == committed
+    assert [f"{COMMITS}/{each}" for each in objects.folders(COMMITS)] == [committed.folder]
+    if isinstance(objects, FolderObjects):
+        assert (objects.root / "current").resolve() == objects.root / committed.folder
+        objects.point("current", older)
+        bring_up(followed, place)
+        assert (objects.root / "current").resolve() == objects.root / committed.folder
+    assert_rebuilt(followed, place)
+
+
 def test_of_two_that_commit_one_is_believed(followed: SinkLog, place: Place, seed: int) -> None:
     followed.write(random_history(seed, 50))
     one, other = ParquetSink(place.objects, 0), ParquetSink(place.objects, 0)

@@ -76,6 +76,20 @@ def test_what_is_removed_is_gone_and_a_copy_stays(opened: Opened) -> None:
     assert [*store.folders("")] == ["c"]
 
 
+def test_a_folder_is_removed_with_all_that_is_in_it(opened: Opened) -> None:
+    store = opened()
+    for name in ("a/b/one", "a/b/c/two", "a/bc/three"):
+        store.put(name, b"1")
+    if isinstance(store, FolderObjects):  # as one leaves it that was killed while it removed
+        (store.root / "a" / "b" / "empty" / "too").mkdir(parents=True)
+    store.remove("a/b")
+    store.remove("a/b")
+    assert (store.get("a/b/one"), store.get("a/b/c/two"), store.get("a/bc/three")) == (None, None, b"1")
+    assert [*store.folders("a")] == ["bc"]
+    store.remove("a/bc")
+    assert [*store.folders("")] == []
+
+
 def test_a_file_is_put_whole(opened: Opened) -> None:
     store = opened()
     with store.scratch() as folder:
