@@ -78,17 +78,26 @@ class RecordCodec:
         try:
             datum = fastavro.schemaless_reader(body, self._judging, None)
         except Exception as error:  # fastavro raises whatever its C code meets in foreign bytes
-            raise UndecodableError(f"not Avro of schema {self.schema_id}: {error!r}") from error
+            raise UndecodableError(f"it is not Avro of schema {self.schema_id}: {_why(error)}") from error
         if body.tell() != len(data):
             raise UndecodableError(f"{len(data) - body.tell()} bytes after the end of the Avro body")
         assert isinstance(datum, dict)
         return datum
 
 
+def _why(error: Exception) -> str:
+    """What a reader of Avro met, in words that stay: a verdict keeps them, and fastavro's change with its releases."""
+    if isinstance(error, EOFError):
+        return "it ends before the record does"
+    if isinstance(error, UnicodeDecodeError):
+        return "a text in it is not UTF-8"
+    return "its bytes do not fit the schema"
+
+
 def framed_id(data: bytes) -> int:
     """The schema id in a frame; raises UndecodableError where there is no frame."""
     if len(data) < FRAME_BYTES or data[0] != 0:
-        raise UndecodableError("not in Confluent wire format: a zero byte and a schema id come first")
+        raise UndecodableError("it is not in Confluent wire format: a zero byte and a schema id come first")
     return int.from_bytes(data[1:FRAME_BYTES], "big")
 
 

@@ -215,7 +215,7 @@ def _check_kind(observation: Observation) -> None:
         raise ValidationError("kind", f"one of {', '.join(KINDS)}", kind)
     if kind == "assert":
         if link is not None:
-            raise ValidationError("link", "goes with the kinds link and unlink", link)
+            raise ValidationError("link", "goes with the kinds link and unlink", f"(one to {link.target})")
         if not (observation.patch or observation.cleared or observation.retracts):
             raise ValidationError("patch", "an assert says something: fields, cleared or retracts", "(nothing)")
         return

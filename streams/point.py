@@ -30,10 +30,15 @@ When: TypeAlias = "Cut | dt.datetime | str | None"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A resolved WHEN. open: records may still arrive below it, for the time is not yet CLOCK_SLACK_MS old."""
+    """A resolved WHEN.
+
+    open: records may still arrive below it, for the time is not yet CLOCK_SLACK_MS old. is_future: the time has not
+    come yet, by the clock of the reader.
+    """
 
     cut: Cut
     open: bool = False
+    is_future: bool = False
 
 
 class Points:
@@ -105,7 +110,7 @@ class Points:
         if not any(offsets.values()):
             raise NotAnswerable(f"{time_text(micros)}: {self._before_begin()}")
         cut = self._at(offsets, self._log.registry.registered_by(time_ms))
-        return Point(cut, open=time_ms > self._now_ms - CLOCK_SLACK_MS)
+        return Point(cut, open=time_ms > self._now_ms - CLOCK_SLACK_MS, is_future=time_ms > self._now_ms)
 
     def _before_begin(self) -> str:
         begins = [record.recorded_at for p in self._log.ends() if (record := self._log.record_at(p, 0)) is not None]
@@ -183,7 +188,10 @@ class Points:
 
     def _version(self, version: int, entity: str | None) -> Cut:
         if entity is None:
-            raise InputError(f"v{version}: a version is one entity's; give TYPE/ID with it, or another point: {FORMS}")
+            raise InputError(
+                f"v{version}: a version is one entity's; give TYPE/ID where the command takes it, else another point: "
+                f"{FORMS}"
+            )
         partition, found = self._log.partition_of(entity), 0
         for found, arrival in enumerate(self._log.arrivals(entity, self._log.ends()[partition]), 1):
             if found == version:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,17 @@ ELSEWHERE = ("INCIDENT.md", "SINKS.md")
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     with_conversation(tmp_path)
     run_page(page, tmp_path)
+
+
+SNIPPET = re.compile(r"^```(?:py|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_that_needs_a_server_imports_what_it_uses(page: Path) -> None:
+    code = "\n".join(SNIPPET.findall(page.read_text(encoding="utf-8")))
+    undefined = [sys.executable, "-P", "-m", "ruff", "check", "--isolated", "--select", "F821,E9", "-q", "-"]
+    done = subprocess.run(undefined, input=code, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *PAGES[1:]], ids=lambda page: page.name)

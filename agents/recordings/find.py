@@ -88,11 +88,12 @@ class RunRow:
 @dataclass(slots=True)
 class Found:
     """The runs, newest first. unread: ids of those that may match, but of which a content cannot
-    be read."""
+    be read. older: how many agree in clear and were left out by the limit; their steps were not searched."""
 
     cut: Cut
     rows: list[RunRow] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    older: int = 0
 
 
 def find(log: Log, vault: Keeper, wanted: Wanted, limit: int | None = None, at: When = None) -> Found:
@@ -106,8 +107,9 @@ def find(log: Log, vault: Keeper, wanted: Wanted, limit: int | None = None, at: 
     for begin in range(0, len(agreeing), READ_AT_ONCE):
         some = agreeing[begin : begin + READ_AT_ONCE]
         steps = _steps(log, vault, some, cut) if wanted.is_in_steps or _any_open(some) else {}
-        for run in some:
+        for number, run in enumerate(some, begin):
             if limit is not None and len(found.rows) >= limit:
+                found.older = len(agreeing) - number
                 return found
             own = steps.get(run.entity, [])
             try:

@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
 TYPES_ENVIRONMENT = "REFOLD_TYPES"
 
-WHEN = """\b
+_FORMS = """\b
 WHEN is one of
   2026-11-21T03:12:00Z   a time, RFC 3339 with its zone
   @deploy-1              a marker
   cut:TEXT               a cut, as printed by any answer about the past
   offset:0=41,1=17       next offsets; a partition not named stands at its start
-  v12                    a version, with one entity
+{version}\
   run:ID#STEP            after a step of a run
   now                    everything recorded so far
 """
+WHEN = _FORMS.format(version="")
+WHEN_OF_ENTITY = _FORMS.format(version="  v12                    a version of the entity\n")
+"""The same for a command that asks about one entity: only there a version names a point."""
 
 Command = Callable[..., "int | None"]
 

@@ -8,14 +8,14 @@ import click
 
 from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
-from refold.explorer.cli.options import WHEN, Place, as_json, clock, entity, on_log
+from refold.explorer.cli.options import WHEN_OF_ENTITY, Place, as_json, clock, entity, on_log
 from refold.explorer.cli.screen import Column, Screen, counted, moment
 from refold.explorer.cli.shapes import row_json
 from refold.reducers.links import FIELD as LINKS
 from refold.streams.mutations import Row
 
 
-@click.command(epilog=WHEN)
+@click.command(epilog=WHEN_OF_ENTITY)
 @entity
 @click.option("--since", metavar="WHEN", help="Only what came after this point.")
 @click.option("--until", metavar="WHEN", help="Only what came up to this point [now].")
@@ -50,7 +50,7 @@ def history(place: Place, entity: str, since: str | None, until: str | None, clo
     return 0
 
 
-@click.command(epilog=WHEN)
+@click.command(epilog=WHEN_OF_ENTITY)
 @click.argument("a", metavar="WHEN")
 @click.argument("b", metavar="WHEN")
 @click.argument("entity", metavar="[TYPE/ID]", required=False)

@@ -1,7 +1,8 @@
-"""Progress bars, on a terminal only, on standard error."""
+"""Progress on standard error: a bar on a terminal. Elsewhere a line every few seconds, where a command asks for it."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from rich.progress import (
 )
 
 UPDATE_EVERY_S = 0.1
+LINE_EVERY_S = 5.0
 
 Advance = Callable[[int], None]
 Reached = Callable[[int, int], None]
@@ -31,11 +33,14 @@ def counting(doing: str, total: int, unit: str) -> Iterator[Advance]:
 
 
 @contextmanager
-def reading(doing: str, unit: str) -> Iterator[Reached]:
-    """A bar that is told how many more were done, and how many there are in all as far as is known by then."""
+def reading(doing: str, unit: str, *, lines: bool = False) -> Iterator[Reached]:
+    """A bar that is told how many more were done, and how many there are in all as far as is known by then.
+
+    lines: where standard error is no terminal, say it in a line every LINE_EVERY_S.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda more, total: None
+        yield _lines(doing, unit) if lines else lambda more, total: None
         return
     columns = (
         TextColumn("{task.description}"),
@@ -47,6 +52,21 @@ def reading(doing: str, unit: str) -> Iterator[Reached]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(doing, total=None)
         yield _seldom(lambda more, total: bar.update(task, advance=more, total=total))
+
+
+def _lines(doing: str, unit: str) -> Reached:
+    """The same as lines of text, the first of them not at once: a short command prints none."""
+    done, said_at = 0, time.monotonic()
+
+    def add(more: int, total: int) -> None:
+        nonlocal done, said_at
+        done += more
+        now = time.monotonic()
+        if now - said_at >= LINE_EVERY_S:
+            said_at = now
+            print(f"refold: {doing}: {done:,} of {total:,} {unit}", file=sys.stderr, flush=True)
+
+    return add
 
 
 def _seldom(advance: Reached) -> Reached:

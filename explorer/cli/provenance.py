@@ -12,7 +12,7 @@ from refold.avro.errors import InputError, UnknownEntity
 from refold.avro.observation import type_of
 from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
-from refold.explorer.cli.options import WHEN, Place, as_json, at, clock, on_log
+from refold.explorer.cli.options import WHEN_OF_ENTITY, Place, as_json, at, clock, on_log
 from refold.explorer.cli.screen import Screen, counted, moment
 from refold.explorer.cli.shapes import patch_of, why_json
 from refold.streams.client import Log
@@ -29,7 +29,7 @@ class Asked(NamedTuple):
     key: str | None
 
 
-@click.command(epilog=WHEN)
+@click.command(epilog=WHEN_OF_ENTITY)
 @click.argument("value", metavar="TYPE/ID.FIELD[.KEY]")
 @click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Go at most N causes back [to the first ones].")
 @at

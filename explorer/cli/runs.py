@@ -46,13 +46,13 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option("--parent", default="", metavar="RUN", help="That are forks of this run.")
 @click.option("--flagged", is_flag=True, help="That somebody flagged.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=LISTED, show_default=True, metavar="N", help="The newest so many."
+    "--limit", type=click.IntRange(1), metavar="N", help=f"At most the newest N [as text {LISTED}, as JSON all]."
 )
 @as_json
 @on_log
 def runs(
     place: Place, since: int | None, until: int | None, text: str, tool: str, error: str, outcome: str | None,
-    agent: str, user: str, tag: str, parent: str, flagged: bool, limit: int, as_json: bool,
+    agent: str, user: str, tag: str, parent: str, flagged: bool, limit: int | None, as_json: bool,
 ) -> int:  # fmt: skip
     """List the runs of agents, the newest first.
 
@@ -68,8 +68,9 @@ def runs(
     """
     screen = Screen()
     wanted = Wanted(since, until, agent, outcome or "", user, tag, parent, flagged, tool, error, text)
+    most = LISTED if limit is None and not as_json else limit
     with place.read() as log:
-        found = find(log, log.vault, wanted, limit)
+        found = find(log, log.vault, wanted, most)
     if as_json:
         screen.json([row_json(row) for row in found.rows])
     else:
@@ -77,8 +78,8 @@ def runs(
         if not found.rows:
             asked = wanted != Wanted()
             screen.say("no run is like that" if asked else "no run is recorded in this log yet; see `refold demo`")
-        if len(found.rows) == limit:
-            screen.say(f"these are the newest {limit}; --limit gives more")
+        if found.older:
+            screen.say(_older(wanted, len(found.rows), found.older))
     _say_unread(found)
     return 0
 
@@ -107,6 +108,14 @@ def took(started_at: int | None, ended_at: int | None) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _older(wanted: Wanted, shown: int, older: int) -> str:
+    """What the limit left out, and how to see it."""
+    how = f"--limit {shown + older} shows them, --json all of them"
+    if wanted.is_in_steps:
+        return f"the newest {shown}; {counted(older, 'older run')} not searched: {how}"
+    return f"the newest {shown}; {counted(older, 'older run')} not shown: {how}"
 
 
 def _say_unread(found: Found) -> None:

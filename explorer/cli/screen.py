@@ -123,6 +123,8 @@ class Screen:
         self.say(f"{name} {point.cut} ({point.cut.short})", "dim")
         if point.open and point.cut.observed_until is not None:
             self.say(f"still open: more may be recorded that was observed by {moment(point.cut.observed_until)}")
+        elif point.is_future:
+            self.say("still open: this time lies in the future, so more may be recorded before it")
         elif point.open:
             self.say("still open: this time is not yet 5 s old, so more may be recorded before it")
 

@@ -9,7 +9,7 @@ import click
 from refold.avro.definition import FieldDefinition
 from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
-from refold.explorer.cli.options import WHEN, Place, as_json, at, clock, entity, on_log
+from refold.explorer.cli.options import WHEN_OF_ENTITY, Place, as_json, at, clock, entity, on_log
 from refold.explorer.cli.screen import Column, Screen, moment
 from refold.explorer.cli.shapes import state_json
 from refold.reducers.conflicts import Conflicts
@@ -28,7 +28,7 @@ LINKS = (Column("relation", "cyan"), Column("target"), Column("valid", "dim"), B
 CONFLICTS = (Column("field", "yellow"), Column("said"), *BY)
 
 
-@click.command(epilog=WHEN)
+@click.command(epilog=WHEN_OF_ENTITY)
 @entity
 @at
 @clock

@@ -19,7 +19,8 @@ def verify(place: Place, as_json: bool) -> int:
 
     Every table, index, change, snapshot and content is compared. Exits with 1 when something is not as it
     should be, and names it. Of a log on Kafka the workers compare the tables that they keep; what nobody
-    could compare is said.
+    could compare is said. On a terminal it shows a bar; else a line on standard error every 5 seconds, and
+    none with --json.
 
     \b
     Example
@@ -27,7 +28,7 @@ def verify(place: Place, as_json: bool) -> int:
     """
     screen = Screen()
     with place.read() as log:
-        with reading("Verifying", "records") as progress:
+        with reading("Verifying", "records", lines=not as_json) as progress:
             verdict = log.verify(progress)
         point = Point(verdict.cut)
         if as_json:

@@ -5,7 +5,8 @@
    the same rules, and write contents, definitions, records, dead letters and markers; records are folded on the way,
    and a definition is taken up where it stands. Last comes what the log is: the archive, or its fork.
 3. Close the database, then let the folder be a log by one rename.
-What stops step 2 removes what it wrote; a kill leaves a folder that is no log, and the next import starts in it anew.
+What stops step 2 removes what it wrote, and the folders it made; a kill leaves a folder that is no log, and the next
+import starts in it anew.
 """
 
 from __future__ import annotations

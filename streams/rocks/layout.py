@@ -20,8 +20,9 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 from zlib import crc32
@@ -79,13 +80,14 @@ def require_log(path: Path, kind: Kind = "file") -> None:
 @contextmanager
 def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
     """Make `path` a log (or what else is asked for) if the body, which fills `db/`, succeeds. One process at a time;
-    safe to kill.
+    safe to kill. A body that fails leaves what was there before: the folders that were made for it are removed.
 
     InputError: a log or another thing is there. LockedError: another process is creating it.
     """
     if is_log(path, kind):
         raise InputError(f"{path}: a refold log is here already; open it")
     marker = path / "FORMAT.creating"
+    made = list(takewhile(lambda each: not each.exists(), (path, *path.parents)))
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -96,6 +98,9 @@ def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LockedError(f"{path}: another process is creating this log; open it in a moment") from None
+        if not _is_at(descriptor, marker) and not (path / "FORMAT").exists():
+            # The other creator failed between the opening and the lock, and removed the marker.
+            raise LockedError(f"{path}: another process was creating this log, and failed; try again")
         if (path / "FORMAT").exists():
             # The other creator finished between the first look and the lock; the marker may be a new one.
             marker.unlink(missing_ok=True)
@@ -108,6 +113,8 @@ def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
             yield
         except BaseException:
             _clear(path)
+            marker.unlink(missing_ok=True)
+            _remove_empty(made)
             raise
         sync_path(path)
         marker.rename(path / "FORMAT")
@@ -117,6 +124,23 @@ def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
         raise StorageError(f"{path}: this cannot be made: {error.strerror}; mend that, then try again") from error
     finally:
         os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one that a path names now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, the innermost first, as far as nothing else is in them."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
 
 
 def _clear(path: Path) -> None:

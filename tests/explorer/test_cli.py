@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 import refold
 from refold.avro.observation import Source
+from refold.avro.times import time_text
 from refold.explorer.cli.main import run
 from refold.streams.cut import parse_cut
 from refold.streams.log.port import Marked
@@ -434,3 +436,10 @@ def test_a_terminal_sees_progress(ids: list[str], terminal: Callable[..., str], 
     target = tmp_path / "x.jsonl"
     assert "Exporting" in terminal("export", str(target))
     assert "Importing" in terminal("import", str(target))
+
+
+def test_a_time_that_lies_in_the_future_is_said_to(ids: list[str], ask: Ask) -> None:
+    for command in ("state", CONFIG), ("rebuild",):
+        assert "this time lies in the future" in ask(*command, "--at", "2126-01-01T00:00:00Z")
+    assert "not yet 5 s old" in ask("state", CONFIG, "--at", time_text(int(time.time() * 1_000_000)))
+    assert ask("state", CONFIG, "--at", "2126-01-01T00:00:00Z", "--json")["open"] is True

@@ -50,3 +50,12 @@ def test_every_point_in_time_is_explained() -> None:
     for name, command in commands.items():
         asks = any("WHEN" in str(parameter.metavar) for parameter in command.params)
         assert asks == ("WHEN is one of" in (command.epilog or "")), name
+
+
+def test_a_version_is_offered_where_one_entity_is_asked_about() -> None:
+    commands = commands_of(cli)
+    for name, command in commands_of(cli).items():
+        if isinstance(command, click.Group):
+            commands |= {f"{name} {inner}": each for inner, each in commands_of(command).items()}
+    offered = {name for name, command in commands.items() if "  v12  " in (command.epilog or "")}
+    assert offered == {"state", "history", "diff", "why"}

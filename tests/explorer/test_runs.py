@@ -16,6 +16,7 @@ from refold.agents.journal.record import Asked, Attempt, Call, Failure, Recordin
 from refold.agents.vault import Vault, run_key
 from refold.avro.times import time_text
 from refold.explorer.cli.main import run
+from refold.explorer.cli.runs import LISTED
 from refold_tests.recorded_runs import BEGIN, SECOND, call, chained, forked, random_run, write
 
 Ask = Callable[..., Any]
@@ -99,7 +100,23 @@ def test_a_list_of_runs_reads_well(refund: Recording, ask: Ask) -> None:
     text = ask("runs")
     assert "refund-1    refund-agent  1.4      2023-11-14 22:13:20  1.0 s   failed     2      -         Order 7" in text
     assert "no run is like that" in ask("runs", "--agent", "nobody")
-    assert "the newest 1; --limit" in ask("runs", "--limit", 1)
+    assert "the newest 1; 2 older runs not shown: --limit 3 shows them, --json all of them" in ask("runs", "--limit", 1)
+    searched = ask("runs", "--text", "p-1", "--limit", 1)
+    assert "the newest 1; 1 older run not searched: --limit 2 shows them" in searched
+    assert "older" not in ask("runs", "--limit", 3)
+
+
+def test_json_has_every_run_and_text_says_how_many_it_leaves_out(log_path: Path, ask: Ask) -> None:
+    with refold.open() as log:
+        for number in range(LISTED + 3):
+            name = f"run-{number:03}"
+            given = random_run(random.Random(1), name, 0)
+            write(log, msgspec.structs.replace(given, started_at=BEGIN + number * SECOND))
+    assert [each["run"] for each in ask("runs", "--json")] == [f"run-{n:03}" for n in reversed(range(LISTED + 3))]
+    assert len(ask("runs", "--json", "--limit", LISTED)) == LISTED
+    text = ask("runs")
+    assert f"the newest {LISTED}; 3 older runs not shown: --limit {LISTED + 3} shows them, --json all of them" in text
+    assert ("run-003" in text, "run-002" in text) == (True, False)
 
 
 def test_a_run_is_shown_with_its_layers(refund: Recording, ask: Ask) -> None:

@@ -27,6 +27,7 @@ from refold.streams.log.port import Record, hole
 from refold.streams.partition import partition_of
 
 ID = "refold-id"
+KEY_SHOWN_BYTES = 200
 
 
 class NoObservation(Exception):
@@ -54,13 +55,26 @@ def observed(registry: Registry, partition: int, partitions: int, raw: Raw) -> t
         raise NoObservation("undecodable", str(error)) from error
     entity = observation.entity
     if raw.key != entity.encode():
-        raise NoObservation("misplaced", f"its key is {raw.key!r:.200}, and it is an observation of {entity}")
+        raise NoObservation("misplaced", f"{_key_words(raw.key)}, and it is an observation of {entity}")
     if partition_of(entity, partitions) != partition:
         raise NoObservation("misplaced", f"{entity} belongs in partition {partition_of(entity, partitions)}")
     said = raw.header(ID)
     if said is not None and said != observation_id:
         raise NoObservation("misidentified", f"its header {ID} is not its id, {observation_id.hex()}")
     return observation, observation_id
+
+
+def _key_words(key: bytes | None) -> str:
+    """A record's key in a sentence: as text where it is one, else in hex."""
+    if key is None:
+        return "it has no key"
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text.isprintable() or not text:
+        return f"its key is the bytes {key[:KEY_SHOWN_BYTES].hex()}{'...' if len(key) > KEY_SHOWN_BYTES else ''}"
+    return f"its key is {text[:KEY_SHOWN_BYTES]}{'...' if len(text) > KEY_SHOWN_BYTES else ''}"
 
 
 class Records:

@@ -137,3 +137,20 @@ def test_where_a_log_is_no_archive_goes(origin: Path, file: Path, tmp_path: Path
     assert [each.name for each in (tmp_path / "full").iterdir()] == ["mine"]
     (tmp_path / "empty").mkdir()
     Archive(ExchangeFile(file)).restore(tmp_path / "empty")
+
+
+def test_a_refused_import_leaves_nothing_behind(file: Path, tmp_path: Path) -> None:
+    whole = file.read_bytes()
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.iterdir())
+    for place in (tmp_path / "new" / "folder" / "copied", tmp_path / "empty"):
+        archive = Archive(ExchangeFile(file))
+        forged(file, items_of(file)[:2])
+        with pytest.raises(InputError):
+            archive.restore(place)
+        assert sorted(tmp_path.iterdir()) == before
+        assert not [*(tmp_path / "empty").iterdir()]
+        file.write_bytes(whole)
+    for place in (tmp_path / "new" / "folder" / "copied", tmp_path / "empty"):
+        Archive(ExchangeFile(file)).restore(place)
+        assert (place / "FORMAT").exists()
