@@ -13,7 +13,7 @@ from pathlib import Path
 
 from refold.agents.importers.messages import TIME_KEYS, parse_messages
 from refold.agents.importers.model import Conversation, run_of
-from refold.agents.importers.reading import Line, Progress, json_lines
+from refold.agents.importers.reading import DEFAULT, Limits, Line, Progress, json_lines
 from refold.agents.importers.times import own_time
 from refold.avro.errors import InputError
 from refold.avro.observation import Value
@@ -22,9 +22,11 @@ FORMAT = "chat"
 DEFAULT_START = 946_684_800_000_000  # 2000-01-01T00:00:00Z: early enough never to pass for a real time
 
 
-def conversations(path: str | Path, progress: Progress | None = None) -> Iterator[Conversation]:
+def conversations(
+    path: str | Path, progress: Progress | None = None, limits: Limits = DEFAULT
+) -> Iterator[Conversation]:
     """Each line's conversation. InputError names file and line; the lines before it have been given."""
-    for line in json_lines(path, progress):
+    for line in json_lines(path, progress, limits):
         yield conversation_of(line)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from refold.avro.canonical import json_tree
 from refold.avro.errors import InputError, ValidationError
 from refold.avro.observation import Value
-from refold.streams.exchange.reading import Progress, json_value, text_lines
+from refold.streams.exchange.limits import Limits
+from refold.streams.exchange.reading import DEFAULT, Progress, json_value, text_lines
 
-__all__ = ["Line", "Progress", "json_lines", "parse_json"]
+__all__ = ["DEFAULT", "Limits", "Line", "Progress", "json_lines", "parse_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +23,20 @@ class Line:
     value: Value
 
 
-def json_lines(path: str | Path, progress: Progress | None = None) -> Iterator[Line]:
+def json_lines(path: str | Path, progress: Progress | None = None, limits: Limits = DEFAULT) -> Iterator[Line]:
     """Each line's JSON value; blank lines are passed over. Whether it is gzip is told by its first bytes.
 
     Raises InputError, naming file and line, for a file that cannot be read or holds nothing, a damaged or
     truncated gzip stream, text that is not UTF-8, a line that is not JSON, and numbers or texts no
     observation can hold. Lines before the bad one have been given by then.
     """
-    for place, text in text_lines(Path(path), progress=progress):
-        yield Line(place, parse_json(text, place))
+    for place, text in text_lines(Path(path), progress=progress, limits=limits):
+        yield Line(place, parse_json(text, place, limits))
 
 
-def parse_json(text: str, place: str) -> Value:
+def parse_json(text: str, place: str, limits: Limits = DEFAULT) -> Value:
     """The JSON value in `text`, under the number rules; InputError names `place`."""
     try:
-        return json_tree(json_value(text, place))
+        return json_tree(json_value(text, place, limits))
     except ValidationError as error:
         raise InputError(f"{place}: {error}") from None

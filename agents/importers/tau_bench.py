@@ -18,7 +18,7 @@ from pathlib import Path
 from refold.agents.importers.documents import Document, document, documents
 from refold.agents.importers.messages import Call, parse_messages
 from refold.agents.importers.model import Conversation, Effect, Judgement, run_of
-from refold.agents.importers.reading import Line, Progress, json_lines
+from refold.agents.importers.reading import DEFAULT, Limits, Line, Progress, json_lines
 from refold.avro.errors import InputError
 from refold.avro.observation import Value
 
@@ -28,9 +28,11 @@ PASSING = 1 - 1e-6  # as tau-bench itself counts successes
 READERS = ("calculate", "find_", "get_", "list_", "search_", "think")
 
 
-def conversations(path: str | Path, progress: Progress | None = None) -> Iterator[Conversation]:
+def conversations(
+    path: str | Path, progress: Progress | None = None, limits: Limits = DEFAULT
+) -> Iterator[Conversation]:
     """Each line's conversation. InputError names file and line; the lines before it have been given."""
-    for line in json_lines(path, progress):
+    for line in json_lines(path, progress, limits):
         yield conversation_of(line)
 
 

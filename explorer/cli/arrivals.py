@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from refold.agents.importers import chat, tau_bench
 from refold.agents.importers.conversation import import_conversation
@@ -15,12 +15,14 @@ from refold.streams.client import Log
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.exchange.incoming import Incoming, IsHeld
 from refold.streams.exchange.intake import Intake, Take
+from refold.streams.exchange.limits import Limits
 from refold.streams.exchange.reading import Progress
 from refold.streams.exchange.recorder import Recorder
 from refold.streams.exchange.vocabulary import Vocabulary
 
 OBSERVATIONS = "observations"
-READERS: dict[str, Callable[[Path, Progress | None], Iterator[Conversation]]] = {
+Read: TypeAlias = Callable[[Path, Progress | None, Limits], Iterator[Conversation]]
+READERS: dict[str, Read] = {
     chat.FORMAT: chat.conversations,
     tau_bench.FORMAT: tau_bench.conversations,
 }
@@ -49,7 +51,7 @@ class Conversations:
 
     def __init__(
         self,
-        read: Callable[[Path, Progress | None], Iterator[Conversation]],
+        read: Read,
         files: Sequence[ExchangeFile],
         vocabulary: Vocabulary,
     ) -> None:
@@ -77,7 +79,7 @@ class Conversations:
         recorder = Recorder(self._vocabulary, take)
         for number, file in enumerate(self._files):
             with _named(file):
-                found = self._read(file.path, progress[number] if progress else None)
+                found = self._read(file.path, progress[number] if progress else None, file.limits)
                 for place, conversation in enumerate(found, 1):
                     _import(conversation, recorder, f"{file.path}: conversation {place}")
 

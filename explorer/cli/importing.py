@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -16,15 +16,23 @@ from refold.avro.errors import InputError, RefoldError
 from refold.avro.shipped import shipped_types
 from refold.explorer.cli.archiving import ARCHIVE, import_archive
 from refold.explorer.cli.arrivals import FORMATS, Arrival, arrival_of
-from refold.explorer.cli.options import Place, as_json, on_log
+from refold.explorer.cli.options import Command, Place, as_json, on_log
 from refold.explorer.cli.progress import files_read
 from refold.explorer.cli.screen import Screen, counted
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.exchange.intake import Intake
+from refold.streams.exchange.limits import Limits
 from refold.streams.exchange.vocabulary import Vocabulary
 
 STDIN = "-"
 STDIN_SHOWN = "standard input"
+
+
+def _bound(option: str, name: str, text: str) -> Callable[[Command], Command]:
+    """An option that sets one of the Limits."""
+    return click.option(
+        option, name, type=click.IntRange(min=1), default=getattr(Limits(), name), show_default=True, help=text
+    )
 
 
 @click.command("import")
@@ -39,9 +47,16 @@ STDIN_SHOWN = "standard input"
 )
 @click.option("--allow-future", is_flag=True, help="Let in new observations from more than 5 minutes ahead.")
 @click.option("--fork", "is_fork", is_flag=True, help="Of an archive: let the log go on under an id of its own.")
+@_bound("--max-line-bytes", "line_bytes", "Of text: bytes of a line, decompressed.")
+@_bound("--max-block-bytes", "block_bytes", "Of a container: bytes of a block, decompressed.")
+@_bound("--max-depth", "depth", "Levels of nesting in one JSON text.")
+@_bound("--max-items", "items", "Values in one JSON text.")
+@_bound("--max-expansion", "expansion", "How many times larger than the file its content may be.")
 @as_json
 @on_log
-def import_(place: Place, files: tuple[str, ...], form: str, allow_future: bool, is_fork: bool, as_json: bool) -> int:
+def import_(
+    place: Place, files: tuple[str, ...], form: str, allow_future: bool, is_fork: bool, as_json: bool, **bounds: int
+) -> int:
     """Bring in exported observations or recorded conversations.
 
     Every line is checked before the first is recorded, so a file with a bad line leaves the log as it
@@ -54,6 +69,9 @@ def import_(place: Place, files: tuple[str, ...], form: str, allow_future: bool,
       chat           JSON lines of OpenAI-style message lists, tool calls included
       tau-bench      recorded tau-bench runs: conversations with the reward of each
       archive        what `refold export --archive` writes: one file, that makes a log of its own
+
+    The bounds (--max-...) keep a damaged or hostile file from filling the memory; what is refused names the
+    one to raise.
 
     A log made of an archive has the id of the one archived, answers as it did, and can be marked; it
     takes no appends. With --fork it does, as a log with its own id: the origin's cuts are another log's
@@ -72,7 +90,7 @@ def import_(place: Place, files: tuple[str, ...], form: str, allow_future: bool,
         raise InputError(f"--fork is for archives: add --format {ARCHIVE}")
     if not files and not is_fork:
         raise click.UsageError("Missing argument 'FILE...'.")
-    with _on_disk(files) as found:
+    with _on_disk(files, Limits(**bounds)) as found:
         if form == ARCHIVE:
             import_archive(place, found, is_fork=is_fork, as_json=as_json)
             return 0
@@ -89,7 +107,7 @@ def import_(place: Place, files: tuple[str, ...], form: str, allow_future: bool,
 
 
 @contextmanager
-def _on_disk(files: tuple[str, ...]) -> Iterator[list[ExchangeFile]]:
+def _on_disk(files: tuple[str, ...], limits: Limits) -> Iterator[list[ExchangeFile]]:
     """The files to read, several times: what can be read only once is put on disk first."""
     if files.count(STDIN) > 1:
         raise InputError("-: standard input can be read once; name it once")
@@ -100,9 +118,9 @@ def _on_disk(files: tuple[str, ...]) -> Iterator[list[ExchangeFile]]:
             if given == STDIN or path.is_fifo() or path.is_char_device():
                 copy = Path(folder) / str(number)
                 _spool(given, copy)
-                found.append(ExchangeFile(copy, STDIN_SHOWN if given == STDIN else given))
+                found.append(ExchangeFile(copy, STDIN_SHOWN if given == STDIN else given, limits))
             else:
-                found.append(ExchangeFile(path))
+                found.append(ExchangeFile(path, limits=limits))
         yield found
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import IO, Any
 
 from refold.avro.errors import InputError
 from refold.streams.exchange.archive_form import FORMAT, NAME, SCHEMA, End, Header, Item, Tally, item_of
+from refold.streams.exchange.blocks import Blocks
+from refold.streams.exchange.container import is_form, schema_of
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.exchange.reading import Progress
 
@@ -19,15 +20,11 @@ def read_items(file: ExchangeFile, progress: Progress | None = None) -> Iterator
     except OSError as error:
         raise InputError(f"{file.shown}: cannot be read: {error.strerror or error}") from error
     with stream:
-        size = os.fstat(stream.fileno()).st_size
         tally = Tally()
         end: End | None = None
-        for number, datum in enumerate(_data(stream, file.shown), 1):
-            place = f"{file.shown}:{number}"
+        for number, (place, datum) in enumerate(_data(stream, file, progress), 1):
             if end is not None:
                 raise InputError(f"{file.shown}: something stands behind the archive's end; {_AGAIN}")
-            if progress is not None:
-                progress(stream.tell(), size)
             item = item_of(datum)
             if isinstance(item, End):
                 end = item
@@ -46,35 +43,22 @@ def read_items(file: ExchangeFile, progress: Progress | None = None) -> Iterator
 _AGAIN = "copy it again, or export it again"
 
 
-def _data(stream: IO[bytes], shown: str) -> Iterator[Any]:
+def _data(stream: IO[bytes], file: ExchangeFile, progress: Progress | None) -> Iterator[tuple[str, Any]]:
     import fastavro
 
-    canonical = fastavro.schema.to_parsing_canonical_form
-    try:
-        reader: Any = fastavro.reader(stream, return_record_name=True)
-        schema = reader.writer_schema
-    except Exception as error:
-        raise InputError(f"{shown}: is not an Avro container ({error!r:.120})") from None
-    name = schema.get("name") if isinstance(schema, dict) else None
-    if name != NAME:
-        raise InputError(f"{shown}: is no archive of refold: its schema is {name!r}, not {NAME!r}")
-    if canonical(schema) != canonical(SCHEMA):
+    shown = file.shown
+    blocks = Blocks(stream, shown, file.limits)
+    schema = schema_of(blocks, shown, file.limits)
+    if schema.get("name") != NAME:
+        raise InputError(f"{shown}: is no archive of refold: its schema is {schema.get('name')!r:.120}, not {NAME!r}")
+    if not is_form(schema, SCHEMA):
         raise InputError(
             f"{shown}: its schema is not that of archive format {FORMAT}; install the newer refold that wrote it"
         )
-    records = iter(reader)
-    number = 0
-    while True:
-        number += 1
-        try:
-            datum = next(records)
-        except StopIteration:
-            return
-        except Exception as error:  # fastavro raises what its inside does: EOFError, ValueError, zlib.error, ...
-            raise InputError(
-                f"{shown}:{number}: the archive is damaged or cut short ({error!r:.120}); {_AGAIN}"
-            ) from None
-        yield datum
+    mine = fastavro.parse_schema(SCHEMA)
+    yield from blocks.records(
+        lambda stream: fastavro.schemaless_reader(stream, mine, None, return_record_name=True), progress
+    )
 
 
 def _require_header(item: Item, number: int, shown: str) -> None:

@@ -7,9 +7,9 @@ a JSON list of {"definition", "offset"} under `refold.definitions`.
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,35 +17,37 @@ from refold.avro.derive import IDS, LINK, MICROS, MILLIS, SOURCE, TEXT, record
 from refold.avro.errors import InputError
 from refold.avro.nodes import ID, emit, nullable
 from refold.avro.observation import KINDS
-from refold.avro.times import datetime_micros, millis_text, parse_time, time_text
+from refold.avro.times import millis_text, parse_time, time_text
 from refold.streams.exchange import archive_form
-from refold.streams.exchange.reading import Progress
+from refold.streams.exchange.blocks import MAGIC, Blocks
+from refold.streams.exchange.limits import Limits
+from refold.streams.exchange.reading import Progress, json_value
 
 METADATA = "refold.definitions"
 CODEC = "deflate"
-MAGIC = b"Obj\x01"
 SUFFIX = ".avro"
 
 ORIGIN = record("refold.Origin", log=TEXT, partition={"type": "int"}, offset={"type": "long"}, recorded_at=MILLIS)
-SCHEMA = emit(
-    record(
-        "refold.exported.observation",
-        id=ID,
-        entity=TEXT,
-        kind={"type": "enum", "name": "refold.Kind", "symbols": list(KINDS)},
-        observed_at=MICROS,
-        priority={"type": "int"},
-        source=SOURCE,
-        causes=IDS,
-        patch=TEXT,
-        cleared={"type": "array", "items": TEXT},
-        retracts=IDS,
-        link=nullable(LINK),
-        subject=TEXT,
-        origin=nullable(ORIGIN),
-        blobs={"type": "map", "values": {"type": "bytes"}},
-    )
+_NODE = record(
+    "refold.exported.observation",
+    id=ID,
+    entity=TEXT,
+    kind={"type": "enum", "name": "refold.Kind", "symbols": list(KINDS)},
+    observed_at=MICROS,
+    priority={"type": "int"},
+    source=SOURCE,
+    causes=IDS,
+    patch=TEXT,
+    cleared={"type": "array", "items": TEXT},
+    retracts=IDS,
+    link=nullable(LINK),
+    subject=TEXT,
+    origin=nullable(ORIGIN),
+    blobs={"type": "map", "values": {"type": "bytes"}},
 )
+SCHEMA = emit(_NODE)
+READ_SCHEMA = emit(_NODE, logical=False)
+"""Times as plain numbers: a date that Python cannot hold is refused as any other, with its field."""
 
 
 def is_container(path: Path) -> bool:
@@ -67,73 +69,74 @@ def write_container(file: IO[bytes], lines: Iterable[Mapping[str, Any]], definit
     fastavro.writer(file, fastavro.parse_schema(SCHEMA), map(_datum, lines), codec=CODEC, metadata=metadata)
 
 
-def container_definitions(path: Path, shown: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def container_definitions(path: Path, shown: str, limits: Limits) -> Iterator[tuple[str, dict[str, Any]]]:
     """The definitions in a container's metadata, each with its place."""
-    with _Container(path, shown) as reader:
-        stored = reader.metadata.get(METADATA, "[]")
-        try:
-            found = json.loads(stored)
-            if not isinstance(found, list) or not all(
-                isinstance(each, dict) and "definition" in each for each in found
-            ):
-                raise ValueError("not a list of definitions")
-        except ValueError as error:
-            raise InputError(f"{shown}: its metadata {METADATA} cannot be read: {error}") from None
+    with _opened(path, shown, limits) as blocks:
+        place = f"{shown}: its metadata {METADATA}"
+        found = json_value(_decoded(blocks.metadata.get(METADATA, b"[]"), place), place, limits)
+        if not isinstance(found, list) or not all(isinstance(each, dict) and "definition" in each for each in found):
+            raise InputError(f"{place} is not a list of definitions")
         for number, each in enumerate(found, 1):
             yield f"{shown}: definition {number}", each
 
 
-def container_lines(path: Path, shown: str, progress: Progress | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+def container_lines(
+    path: Path, shown: str, limits: Limits, progress: Progress | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each record as a line object, its place being FILE:RECORD, counted from 1."""
-    size = path.stat().st_size if path.exists() else 0
-    with _Container(path, shown) as reader:
-        number = 0
-        records = iter(reader)
-        while True:
-            number += 1
-            place = f"{shown}:{number}"
-            try:
-                datum = next(records)
-            except StopIteration:
-                return
-            except Exception as error:  # fastavro raises what its inside does: EOFError, ValueError, zlib.error, ...
-                raise InputError(f"{place}: the Avro container is damaged or truncated ({error!r:.120})") from None
-            if progress is not None:
-                progress(reader.file.tell(), size)
-            yield place, _line(datum, place)
+    import fastavro
+
+    schema = fastavro.parse_schema(READ_SCHEMA)
+    with _opened(path, shown, limits) as blocks:
+        for place, datum in blocks.records(lambda stream: fastavro.schemaless_reader(stream, schema, None), progress):
+            yield place, _line(datum, place, limits)
 
 
-class _Container:
-    """An open container of ours, and its records; InputError where the file is another."""
-
-    def __init__(self, path: Path, shown: str) -> None:
-        import fastavro
-
-        try:
-            self.file = path.open("rb")
-        except OSError as error:
-            raise InputError(f"{shown}: cannot be read: {error.strerror or error}") from error
-        try:
-            self._records: Any = fastavro.reader(self.file)
-        except Exception as error:
-            self.file.close()
-            raise InputError(f"{shown}: is not an Avro container ({error!r:.120})") from None
-        self.metadata: Mapping[str, str] = self._records.metadata
-        name = str(self._records.writer_schema.get("name", "")) if isinstance(self._records.writer_schema, dict) else ""
+@contextmanager
+def _opened(path: Path, shown: str, limits: Limits) -> Iterator[Blocks]:
+    """An open container of ours; InputError where the file is another."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read: {error.strerror or error}") from error
+    with file:
+        blocks = Blocks(file, shown, limits)
+        schema = schema_of(blocks, shown, limits)
+        name = schema.get("name")
+        if name == archive_form.NAME:
+            raise InputError(f"{shown}: is the archive of a log; import it with --format archive")
         if name != SCHEMA["name"]:
-            self.file.close()
-            if name == archive_form.NAME:
-                raise InputError(f"{shown}: is the archive of a log; import it with --format archive")
-            raise InputError(f"{shown}: is no export of refold: its schema is {name!r}, not {SCHEMA['name']!r}")
+            raise InputError(f"{shown}: is no export of refold: its schema is {name!r:.120}, not {SCHEMA['name']!r}")
+        if not is_form(schema, SCHEMA):
+            raise InputError(
+                f"{shown}: its schema has the name of a refold export and other fields; export it again with this "
+                "release, or install the newer refold that wrote it"
+            )
+        yield blocks
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._records)
 
-    def __enter__(self) -> _Container:
-        return self
+def schema_of(blocks: Blocks, shown: str, limits: Limits) -> dict[str, Any]:
+    """The schema in a container's header; {} where it is no record."""
+    place = f"{shown}: its schema"
+    tree = json_value(_decoded(blocks.metadata.get("avro.schema", b"null"), place), place, limits)
+    return tree if isinstance(tree, dict) else {}
 
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
+
+def is_form(schema: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether the wanted schema reads the data of this one: they differ in docs and logical types at most."""
+    from fastavro.schema import to_parsing_canonical_form as canonical
+
+    try:
+        return bool(canonical(schema) == canonical(wanted))
+    except Exception:  # whatever fastavro raises of a schema that is none
+        return False
+
+
+def _decoded(data: bytes, place: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{place} is not UTF-8") from None
 
 
 def _datum(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,16 +158,19 @@ def _micros(text: str | None) -> int | None:
     return None if text is None else parse_time(text)
 
 
-def _line(datum: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _line(datum: Mapping[str, Any], place: str, limits: Limits) -> dict[str, Any]:
     link, origin = datum["link"], datum["origin"]
-    try:
-        patch = json.loads(datum["patch"])
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: its patch is not JSON: {error}") from None
+    for key in ("causes", "cleared", "retracts", "blobs"):
+        if len(datum[key]) > limits.items:
+            raise InputError(
+                f"{place}: {key} holds more than {limits.items:,} items; if it is meant to, raise the bound with "
+                "--max-items"
+            )
+    patch = json_value(datum["patch"], f"{place}: its patch", limits)
     line = {
         **datum,
         "id": datum["id"].hex(),
-        "observed_at": _text(datum["observed_at"]),
+        "observed_at": time_text(datum["observed_at"]),
         "causes": [each.hex() for each in datum["causes"]],
         "patch": patch,
         "retracts": [each.hex() for each in datum["retracts"]],
@@ -174,10 +180,10 @@ def _line(datum: Mapping[str, Any], place: str) -> dict[str, Any]:
     if origin is not None:
         line["origin"] = {
             **origin,
-            "recorded_at": millis_text(datetime_micros(origin["recorded_at"]) // 1000),
+            "recorded_at": millis_text(origin["recorded_at"]),
         }
     return line
 
 
-def _text(moment: dt.datetime | None) -> str | None:
-    return None if moment is None else time_text(datetime_micros(moment))
+def _text(micros: int | None) -> str | None:
+    return None if micros is None else time_text(micros)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.errors import InputError, SchemaError
 from refold.streams.exchange.container import container_definitions, container_lines, is_container
-from refold.streams.exchange.reading import Progress, json_value, text_lines
+from refold.streams.exchange.limits import Limits
+from refold.streams.exchange.reading import DEFAULT, Progress, json_value, text_lines
 
 DEFINITION = "definition"
 DEFINITION_KEYS = frozenset({DEFINITION, "offset"})
@@ -37,10 +38,11 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeFile:
-    """One file to import; it is read several times. `name` stands for it in messages."""
+    """One file to import; it is read several times, within `limits`. `name` stands for it in messages."""
 
     path: Path
     name: str = ""
+    limits: Limits = DEFAULT
 
     @property
     def shown(self) -> str:
@@ -50,24 +52,24 @@ class ExchangeFile:
     def definitions(self) -> Iterator[Carried]:
         """The definitions, wherever they stand in the file; raises InputError naming the line."""
         if is_container(self.path):
-            for place, tree in container_definitions(self.path, self.shown):
+            for place, tree in container_definitions(self.path, self.shown, self.limits):
                 yield _carried(place, tree)
             return
-        for place, text in text_lines(self.path, self.shown):
+        for place, text in text_lines(self.path, self.shown, limits=self.limits):
             # Most lines are passed over unparsed; one that only speaks of definitions is looked at in vain.
             if f'"{DEFINITION}"' in text:
-                tree = json_value(text, place)
+                tree = json_value(text, place, self.limits)
                 if is_definition(tree):
                     yield _carried(place, tree)
 
     def lines(self, progress: Progress | None = None) -> Iterator[Given]:
         """The observations in the file's order; raises InputError naming the line."""
         if is_container(self.path):
-            for place, tree in container_lines(self.path, self.shown, progress):
+            for place, tree in container_lines(self.path, self.shown, self.limits, progress):
                 yield Given(place, tree)
             return
-        for place, text in text_lines(self.path, self.shown, progress):
-            tree = json_value(text, place)
+        for place, text in text_lines(self.path, self.shown, progress, self.limits):
+            tree = json_value(text, place, self.limits)
             if not is_definition(tree):
                 yield Given(place, tree)
 

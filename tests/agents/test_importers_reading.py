@@ -9,7 +9,7 @@ import pytest
 
 from refold.agents.importers.reading import json_lines
 from refold.avro.errors import InputError
-from refold.streams.exchange import reading
+from refold.streams.exchange.limits import Limits
 
 
 def written(path: Path, data: bytes) -> Path:
@@ -97,7 +97,6 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
             list(json_lines(path))
 
 
-def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LINE_BYTES_MAX", 10)
-    with pytest.raises(InputError, match=":1: the line is longer than 10 bytes"):
-        list(json_lines(written(tmp_path / "runs.jsonl", b'"' + b"x" * 20)))
+def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r":1: the line is longer than 10 bytes.*--max-line-bytes"):
+        list(json_lines(written(tmp_path / "runs.jsonl", b'"' + b"x" * 20), limits=Limits(line_bytes=10)))

@@ -1,0 +1,37 @@
+"""How much of a stranger's file an import takes into memory at once. Each bound is an option of `refold import`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from refold.avro.errors import InputError
+from refold.avro.strict_json import DEPTH_MAX, ITEMS_MAX
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one file; each is checked while the file is read.
+
+    line_bytes: a line of text, decompressed. block_bytes: a block of an Avro container, compressed and decompressed,
+    and its header. depth, items: levels of nesting and values of one JSON text. expansion: how many times larger than
+    the file its decompressed content may be, beyond EXPANSION_FROM bytes.
+    """
+
+    line_bytes: int = 64 * MIB
+    block_bytes: int = 64 * MIB
+    depth: int = DEPTH_MAX
+    items: int = ITEMS_MAX
+    expansion: int = 200
+
+    def check_expansion(self, read: int, expanded: int, place: str) -> None:
+        """InputError where `read` bytes of a file have become too many."""
+        if expanded > EXPANSION_FROM and expanded > read * self.expansion:
+            raise InputError(
+                f"{place}: the file expands to more than {self.expansion} times its size; if it is meant to, raise the "
+                "bound with --max-expansion"
+            )
+
+
+EXPANSION_FROM = 16 * MIB
