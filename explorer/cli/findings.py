@@ -15,11 +15,15 @@ from refold.avro.times import millis_text
 from refold.explorer.cli.options import Place
 from refold.reducers.fold import Fold
 from refold.streams.client import Log
+from refold.streams.log.port import Foreign
 from refold.streams.point import CLOCK_SLACK_MS
 
 FREE_BYTES_MIN = 512 * 1024 * 1024
 MIB = 1024 * 1024
 CLOCK_REMEDY = "set this machine's clock: until it is past the newest record, what is recorded gets that one's time"
+FOREIGN_REMEDY = "if their writer should not write there, take the right away; refold acl says who needs it"
+# Of topics that are read on demand, doctor reads so many of each partition's last offsets; verify reads all.
+LOOKED_THROUGH = 10_000
 REDUCER_REMEDY = "put the module that defines the reducer on PYTHONPATH, as it was when the type was registered"
 
 
@@ -78,7 +82,7 @@ def inside(
     findings: list[Finding] = []
     try:
         with place.read() as log:
-            for part in (size, lambda log: clock(log, looking, clock_remedy), types, *more):
+            for part in (size, lambda log: clock(log, looking, clock_remedy), types, foreign, *more):
                 findings += _guarded(part, log)
     except RefoldError as error:
         findings.append(Finding("log", False, str(error), remedy))
@@ -109,6 +113,18 @@ def clock(log: Log, looking: Looking, remedy: str) -> Iterator[Finding]:
     is_right = last <= now + CLOCK_SLACK_MS
     found = f"this machine's clock says {millis_text(now)}, the newest record {millis_text(last)}"
     yield Finding("clock", is_right, found, remedy)
+
+
+def foreign(log: Log) -> Iterator[Finding]:
+    """Records in the log's topics that refold did not write. No problem of the log: readers pass over them."""
+    for each in log.port.foreign(last=LOOKED_THROUGH):
+        yield Finding(f"foreign in {each.topic}", True, f"{foreign_text(each)}; {FOREIGN_REMEDY}")
+
+
+def foreign_text(each: Foreign) -> str:
+    """How many records of a topic refold did not write, and where the first one is."""
+    counted = f"{each.records:,} {'record' if each.records == 1 else 'records'} not written by refold"
+    return f"{each.topic}: {counted}, the first at {each.first}; every reader passes over them"
 
 
 def types(log: Log) -> Iterator[Finding]:

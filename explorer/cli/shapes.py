@@ -16,7 +16,7 @@ from refold.avro.registry import Registry
 from refold.avro.times import millis_text, time_text
 from refold.reducers.links import FIELD as LINKS
 from refold.streams.changes import Change
-from refold.streams.log.port import Position
+from refold.streams.log.port import Foreign, Position
 from refold.streams.mutations import Row, Shown, rows
 from refold.streams.point import Point
 from refold.streams.snapshots.garbage import Collected
@@ -162,6 +162,11 @@ def _holder_json(holder: Holder) -> dict[str, Any]:
     }
 
 
+def foreign_json(foreign: Foreign) -> dict[str, Any]:
+    """Records of a topic that refold did not write."""
+    return {"topic": foreign.topic, "records": foreign.records, "first": position_json(foreign.first)}
+
+
 def verdict_json(point: Point, verdict: Verdict) -> dict[str, Any]:
     """What verify found."""
     return {
@@ -169,6 +174,7 @@ def verdict_json(point: Point, verdict: Verdict) -> dict[str, Any]:
         "root": verdict.root,
         "mismatches": [each._asdict() for each in verdict.mismatches],
         "unchecked": verdict.unchecked,
+        "foreign": [foreign_json(each) for each in verdict.foreign],
         "observations": verdict.observations,
         "entities": verdict.entities,
         **point_json(point),

@@ -202,7 +202,7 @@ def pages_of(service: FoldService, config: FoldConfig, place: Place, own_url: st
 
     return Pages(
         status=service.status,
-        metrics=metrics_of(service.status, about),
+        metrics=metrics_of(service.status, about, service.log.foreign),
         partition_of=port.partition_of,
         owns=lambda partition: service.table(partition) is not None,
         workers=lambda: workers_of(admin, port.topics.group, port.topics.observations),

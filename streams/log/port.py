@@ -107,6 +107,14 @@ class DeadLetter(NamedTuple):
     data: bytes
 
 
+class Foreign(NamedTuple):
+    """Records that refold did not write, in a topic or table of the log: how many, and where the first one is."""
+
+    topic: str
+    records: int
+    first: Position
+
+
 class Marked(NamedTuple):
     """A named cut, by its text; marked_at in milliseconds."""
 
@@ -264,6 +272,13 @@ class LogPort(ABC):
     def deadletters(self) -> Iterator[DeadLetter]:
         """The verdicts, in the order of partition and offset."""
         return iter(())
+
+    def foreign(self, *, last: int | None = 0) -> Sequence[Foreign]:
+        """The records passed over because refold did not write them, by topic, as far as this process read.
+
+        last: of topics that are read on demand only, first read so many of each partition's last offsets; None: all.
+        """
+        return ()
 
     @abstractmethod
     def blob(self, digest: bytes) -> bytes | None:

@@ -14,6 +14,9 @@ from typing import NamedTuple
 from refold.avro.errors import CorruptionError, InputError
 from refold.streams.snapshots.manifest import Epoch, Manifest, Span, read_manifest
 
+PINNED_UNREADABLY = 0
+"""When a pin was made whose record cannot be read: it keeps its epoch, if there is one."""
+
 
 class Pin(NamedTuple):
     """An epoch that garbage leaves for ever; pinned_at in milliseconds."""

@@ -27,6 +27,7 @@ from refold.streams.snapshots.cold import Closing, closed_month, closings, take_
 from refold.streams.snapshots.manifest import Manifest, Span, read_manifest
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.snapshots.store import PINNED_UNREADABLY
 from refold.streams.verify.manifests import check_manifest, follows, place_of_manifest
 from refold.streams.verify.refold import Refold
 from refold.streams.verify.spans import SpanReader
@@ -75,7 +76,7 @@ def check_removed(log: LogPort) -> Iterator[Mismatch]:
         except CorruptionError as error:
             yield Mismatch(f"tombs {tomb.epoch}", str(error))
     for pin in log.snapshots.pins():
-        if pin.epoch not in kept:
+        if pin.epoch not in kept and pin.pinned_at != PINNED_UNREADABLY:
             yield Mismatch(f"pins {pin.epoch}", "pins an epoch that is not there")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from refold.avro.errors import StorageError
 from refold.streams.cut import Cut
-from refold.streams.log.port import Mismatch
+from refold.streams.log.port import Foreign, Mismatch
 
 MISMATCHES_MAX = 1000
 
@@ -16,7 +16,8 @@ MISMATCHES_MAX = 1000
 class Verdict:
     """The outcome: the root of the replay (hex), what was compared, and at most MISMATCHES_MAX mismatches.
 
-    unchecked: what could not be looked at, and what to do about it.
+    unchecked: what could not be looked at, and what to do about it. foreign: records in the log's topics that refold
+    did not write, which every reader passes over: no mismatches.
     """
 
     cut: Cut
@@ -25,6 +26,7 @@ class Verdict:
     entities: int = 0
     mismatches: list[Mismatch] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
+    foreign: Sequence[Foreign] = ()
 
     @property
     def ok(self) -> bool:

@@ -5,8 +5,8 @@ Before, once a process: fence (`Emitter.fence`), so that nothing of an earlier p
 1. Read the group's committed offset, a stable one: offsets in an open transaction are waited for.
 2. Wait until the last stable offsets of `.changes` and `.deadletters` are their ends: whatever another process produced
    here is committed or aborted by then, and what it does later is refused (emission.py).
-3. Step back from those ends, in doubling ranges, to the last committed record; the end may be markers and aborted
-   records. Its headers say through where it was emitted.
+3. Step back from those ends, in doubling ranges, to the last committed record that a worker wrote; the end may be
+   markers, aborted records and records of others. Its headers say through where it was emitted.
 4. Emission stands at the greatest of the committed point and these two: committed offsets expire.
 5. Open the table. One that is lost is made again at that point (recovery.py).
 6. Fold the log from where the table stands to exactly there, emitting nothing: definitions are taken up where they were
@@ -26,10 +26,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.streams.log.kafka.access import GROUP, READ, Grant
+from refold.streams.log.kafka.deadletters import is_verdict
 from refold.streams.log.kafka.faults import error_of, is_denied, storage_error
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of, emitted_of
+from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of, emitted_of, is_emitted
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.kafka.times import Times
 from refold.streams.rocks.families import Memory
@@ -88,11 +89,12 @@ class Starter:
         places = [Place(self._topics.changes, partition), Place(self._topics.deadletters, partition)]
         self._await_stable(places, go_on)
         ends = self._offsets.ends(places)
-        last = [self._reading.last(place, ends[place]) for place in places]
-        for place, raw in zip(places, last, strict=True):
-            if raw is not None:
-                found.append(emitted_of(place, raw))
-        return max(found), 0 if last[1] is None else last[1].offset + 1
+        change = self._reading.last(places[0], ends[places[0]], is_emitted)
+        letter = self._reading.last(places[1], ends[places[1]], is_verdict)
+        for raw in (change, letter):
+            if raw is not None and (point := emitted_of(raw)) is not None:
+                found.append(point)
+        return max(found), 0 if letter is None else letter.offset + 1
 
     def committed(self, partition: int, go_on: Callable[[], None]) -> Reached | None:
         """The point at the group's committed offset."""

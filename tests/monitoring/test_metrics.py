@@ -14,7 +14,7 @@ from refold.streams.worker.host.metrics import COUNTERS, GAUGES, STANDBY_GAUGES,
 from refold_tests.prometheus import METRICS, promtool
 from refold_tests.tree import ROOT
 
-LABELS = {"log", "partition", "state", "sink", "version"}
+LABELS = {"log", "partition", "state", "sink", "topic", "version"}
 ROW = re.compile(r"^\| `(refold_\w+)` \| (gauge|counter) \|", re.MULTILINE)
 
 

@@ -13,8 +13,9 @@ from refold.avro.ids import identify
 from refold.streams.log.kafka.deadletters import record_of, verdict_key, verdict_on
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.reached import Reached, emitted_of
 from refold.streams.log.kafka.reading import Raw
-from refold.streams.log.kafka.through import THROUGH, through_header, through_of
+from refold.streams.log.kafka.through import THROUGH
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.port import Record
 from refold.streams.point import Points
@@ -146,20 +147,20 @@ def test_a_verdict_that_is_missing_below_the_committed_offset_is_named(log: Kafk
         list(log.read(where.partition, 0, 2))
 
 
-def test_a_strangers_record_among_verdicts_or_changes_is_named() -> None:
-    place = Place("x.deadletters", 3)
-    good = Raw(7, 0, bytes(8), b"", [through_header(41)])
-    assert (record_of(place, good), through_of(place, good)) == (0, 41)
+def test_a_record_is_a_verdict_by_its_key_and_both_headers() -> None:
+    headers = Reached(41, 2).headers
+    good = Raw(7, 0, bytes(8), b"", headers)
+    assert (record_of(good), emitted_of(good)) == (0, Reached(41, 2))
     for raw in (
         good._replace(headers=[]),
-        good._replace(headers=[(THROUGH, b"short")]),
-        good._replace(headers=[(THROUGH, None)]),
+        good._replace(headers=headers[:1]),
+        good._replace(headers=headers[1:]),
+        good._replace(headers=[(THROUGH, b"short"), headers[1]]),
+        good._replace(headers=[(THROUGH, None), headers[1]]),
     ):
-        with pytest.raises(CorruptionError, match=r"x\.deadletters/3=7: it has no refold-through"):
-            through_of(place, raw)
-    for key in (None, b"text"):
-        with pytest.raises(CorruptionError, match=r"x\.deadletters/3=7: it has no offset as its key"):
-            record_of(place, good._replace(key=key))
+        assert (record_of(raw), emitted_of(raw)) == (None, None)
+    for key in (None, b"text", (41).to_bytes(8, "big")):  # the last one claims a record that its batch did not reach
+        assert record_of(good._replace(key=key)) is None
 
 
 def test_while_a_verdicts_transaction_is_open_nothing_is_taken_for_decided(log: KafkaLog, broker: Broker) -> None:

@@ -1,8 +1,10 @@
 """`.deadletters`: the verdicts on records that are no observations, with everything it takes to look at them again.
 
 A verdict (streams/verdicts.py) stands in the partition of its record. Its key is the record's offset, u64 big-endian;
-its header `refold-through` the next offset of the batch it was decided in (through.py). Verdicts are written in the
-transaction that commits that offset for the workers' group.
+its headers `refold-through` and `refold-taken` say where the batch ends in which it was decided (reached.py). Verdicts
+are written in the transaction that commits that offset for the workers' group.
+
+A record without these is none of refold's, and is passed over (foreign.py).
 
 Who reads a partition skips the offsets with verdicts. For that he has to know up to where it is decided:
 1. read the workers' committed offset;
@@ -21,9 +23,10 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import error_of, is_denied, is_passing, storage_error
+from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.reached import emitted_of
 from refold.streams.log.kafka.reading import Raw, Reading
-from refold.streams.log.kafka.through import not_a_workers, through_of
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.verdicts import Verdict
 
@@ -40,22 +43,29 @@ def verdict_key(verdict: Verdict) -> bytes:
     return _KEY.pack(verdict.offset)
 
 
-def record_of(place: Place, raw: Raw) -> int:
-    """The offset of the record that a verdict, as it stands in `.deadletters`, is on; CorruptionError."""
-    key = raw.key or b""
-    if len(key) != _KEY.size:
-        raise not_a_workers(place, raw, "offset as its key")
+def record_of(raw: Raw) -> int | None:
+    """The offset of the record that a verdict, as `.deadletters` has it, is on; None where the record is no verdict."""
+    key, point = raw.key or b"", emitted_of(raw)
+    if len(key) != _KEY.size or point is None:
+        return None
     offset: int = _KEY.unpack(key)[0]
-    return offset
+    return offset if offset < point.offset else None
+
+
+def is_verdict(raw: Raw) -> bool:
+    """Whether a record of `.deadletters` is a verdict: a key and headers as workers write them."""
+    return record_of(raw) is not None
 
 
 class Decided:
     """Which offsets have verdicts, and up to where a partition is decided; as of the last `refresh`."""
 
     def __init__(
-        self, topics: Topics, partitions: int, clients: Clients, offsets: Offsets, reading: Reading, timeout_s: float
-    ) -> None:
+        self, topics: Topics, partitions: int, clients: Clients, offsets: Offsets, reading: Reading, timeout_s: float,
+        foreign: ForeignRecords,
+    ) -> None:  # fmt: skip
         self._topics = topics
+        self._foreign = foreign
         # Not by the admin client: it ends the process where the group's coordinator moves (librdkafka 2.16).
         # Uncommitted: who asks for committed reads waits for a worker's transaction, and here an older answer will do.
         self._member = clients.reader(**{"group.id": topics.group, "isolation.level": "read_uncommitted"})
@@ -102,8 +112,12 @@ class Decided:
     def _read_on(self, place: Place, end: int) -> None:
         partition = place.partition
         for raw in self._reading.records(place, self._next[partition], end):
-            self._skipped[partition].add(record_of(place, raw))
-            self._through[partition] = max(self._through[partition], through_of(place, raw))
+            offset, point = record_of(raw), emitted_of(raw)
+            if offset is None or point is None:
+                self._foreign.saw(place, raw.offset)
+                continue
+            self._skipped[partition].add(offset)
+            self._through[partition] = max(self._through[partition], point.offset)
         self._next[partition] = max(self._next[partition], end)
 
     def ask_committed(self) -> list[tuple[int, str]]:

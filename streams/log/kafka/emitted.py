@@ -3,8 +3,8 @@
 1. Read the point at the group's committed offset.
 2. Wait until everything that was in `.changes` and `.deadletters` then is decided: with the offset a worker committed
    its changes, but these show a moment later.
-3. Where committed offsets expired or may not be read, the last record of both topics says how far emission is: the
-   greatest of the three counts.
+3. Where committed offsets expired or may not be read, the last record that a worker wrote in either topic says how far
+   emission is: the greatest of the three counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from refold.avro.errors import StorageError
 from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of, emitted_of
+from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of, emitted_of, is_emitted
 from refold.streams.log.kafka.reading import Reading
 from refold.streams.log.kafka.topics import Topics
 
@@ -29,9 +29,10 @@ def emitted(
     found = [committed_of(*each) or BEGIN for each in committed]
     places = [Place(topic, each) for topic in (topics.changes, topics.deadletters) for each in range(len(found))]
     for place, end in _decided(places, offsets, timeout_s).items():
-        last = reading.last(place, end)
-        if last is not None:
-            found[place.partition] = max(found[place.partition], emitted_of(place, last))
+        last = reading.last(place, end, is_emitted)
+        point = None if last is None else emitted_of(last)
+        if point is not None:
+            found[place.partition] = max(found[place.partition], point)
     return dict(enumerate(found))
 
 

@@ -8,34 +8,35 @@ everything that can be computed from the log is. What workers alone can do, they
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from threading import RLock
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.errors import InputError, NotAnswerable, RegistryUnavailable, StorageError
+from refold.avro.errors import CorruptionError, InputError, NotAnswerable, RegistryUnavailable, StorageError
 from refold.avro.observation import ID_BYTES, Observation
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
 from refold.streams.blobs.store import ContentStore, Removed, Stored
 from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.deadletters import Decided
+from refold.streams.log.kafka.deadletters import Decided, is_verdict
 from refold.streams.log.kafka.emitted import emitted, settled
 from refold.streams.log.kafka.faults import closed_error
+from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.markers import Markers
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.producer import Outgoing, Sent
-from refold.streams.log.kafka.reached import Reached, emitted_of
+from refold.streams.log.kafka.reached import Reached, emitted_of, is_emitted
 from refold.streams.log.kafka.reading import Reading
 from refold.streams.log.kafka.records import Records, sent_observation
 from refold.streams.log.kafka.schemas import Schemas
 from refold.streams.log.kafka.settings import Settings
-from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, pin_alone
+from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, is_snapshot, pin_alone
 from refold.streams.log.kafka.tables import Arrived, Folding, Places, Tables
 from refold.streams.log.kafka.times import Times
 from refold.streams.log.kafka.topics import TopicAdmin
@@ -48,6 +49,7 @@ from refold.streams.log.port import (
     DeadLetter,
     Elsewhere,
     Folded,
+    Foreign,
     LogPort,
     Marked,
     Mismatch,
@@ -112,12 +114,19 @@ class KafkaLog(LogPort):
         self._times = [Times(place, self.offsets, self.reading) for place in observations]
         self._schema_ids = schema_ids
         give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
-        self._schemas = Schemas(Place(self.topics.schemas, 0), self.registry, self.offsets, self.reading, give_ids)
-        self._decided = Decided(self.topics, self.partitions, self.clients, self.offsets, self.reading, timeout_s)
+        self._foreign = ForeignRecords()
+        self._schemas = Schemas(
+            Place(self.topics.schemas, 0), self.registry, self.offsets, self.reading, self._foreign, give_ids
+        )
+        self._decided = Decided(
+            self.topics, self.partitions, self.clients, self.offsets, self.reading, timeout_s, self._foreign
+        )
         self._records = Records(
             self.topics.observations, self._times, self.registry, self._decided, self.reading, self._schemas.read_on
         )
-        self.manifests = ManifestMap(self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic)
+        self.manifests = ManifestMap(
+            self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
+        )
         self._markers = Markers(self.topics.manifests, self.manifests, self.offsets, self.reading)
         self.snapshots: KafkaSnapshotReader = KafkaSnapshotReader(
             self.topics, self.manifests, self.offsets, self.reading
@@ -294,7 +303,7 @@ class KafkaLog(LogPort):
                 self._is_behind = True
                 raise
 
-    @contextmanager
+    @contextlib.contextmanager
     def still(self, *, is_verified: bool = False) -> Iterator[LogPort]:
         self.flush()
         reader = KafkaLog(
@@ -314,12 +323,18 @@ class KafkaLog(LogPort):
         where emission stands at this call."""
         folded = settled(self._emitted, self.topics.observations, self._timeout_s)
         for partition in folded:  # where what was committed was lost, what was sealed still says so
-            sealed = (Reached(each.offset, each.schemas) for each in self.snapshots.epochs(partition))
+            sealed = (Reached(each.offset, each.schemas) for each in self._readable_epochs(partition))
             folded[partition] = max([folded[partition], *sealed])
         self._decided.refresh()
         self._ends = seen(self.topics, self.partitions, self.offsets)
         self._schemas.read_on()
         self._folded = folded
+
+    def _readable_epochs(self, partition: int) -> Iterator[Epoch]:
+        for epoch in self.snapshots.epochs(partition):
+            with contextlib.suppress(CorruptionError):
+                self.snapshots.manifest(epoch)
+                yield epoch
 
     def _emitted(self) -> dict[int, Reached]:
         committed = self._decided.ask_committed()
@@ -353,7 +368,11 @@ class KafkaLog(LogPort):
     def read_changes(self, partition: int, start: int) -> Iterator[ChangeRecord]:
         place = Place(self.topics.changes, partition)
         for raw in self.reading.records(place, start, self._view.changes[partition]):
-            if self._folded is not None and emitted_of(place, raw) > self._folded[partition]:
+            point = emitted_of(raw)
+            if point is None:
+                self._foreign.saw(place, raw.offset)
+                continue
+            if self._folded is not None and point > self._folded[partition]:
                 return
             yield ChangeRecord(partition, raw.offset, raw.value or b"")
 
@@ -362,7 +381,20 @@ class KafkaLog(LogPort):
         for each in range(self.partitions):
             place = Place(self.topics.deadletters, each)
             for raw in self.reading.records(place, 0, self._decided.end(each)):
-                yield DeadLetter(each, raw.offset, raw.value or b"")
+                if is_verdict(raw):
+                    yield DeadLetter(each, raw.offset, raw.value or b"")
+
+    def foreign(self, *, last: int | None = 0) -> Sequence[Foreign]:
+        self._require_open()
+        if last != 0:
+            on_demand = {self.topics.changes: is_emitted, self.topics.snapshots: is_snapshot}
+            places = [Place(topic, each) for topic in on_demand for each in range(self.partitions)]
+            for place, end in self.offsets.ends(places).items():
+                start = 0 if last is None else max(0, end - last)
+                for raw in self.reading.records(place, start, end):
+                    if not on_demand[place.topic](raw):
+                        self._foreign.saw(place, raw.offset)
+        return self._foreign.found()
 
     def decided(self, partition: int) -> int:
         """The offset below which workers have decided every record, as of the last `refresh`."""

@@ -4,6 +4,10 @@
 "pin/" or "tomb/", the epoch's key  -> streams/snapshots/stored.py
 "marker/", a marker's name          -> a marker                        in partition 0
 
+A record with another key, or whose marker, pin or tomb cannot be read, is none of refold's (foreign.py). Such a value
+counts as none for its key, but that of a pin: it keeps its epoch, for without the pin the epoch would be removed. A
+manifest that cannot be read stays: readers fall back to the epoch before it, and verify names it.
+
 `refresh` reads each partition from where it read to before up to the last stable offset, so nothing of a transaction
 that is open or was aborted shows. A value of nothing removes its key. Compaction keeps those for a time (Kafka's
 `delete.retention.ms`, a day) so that who follows sees them: who did not for FORGOTTEN_S reads everything again.
@@ -14,19 +18,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from threading import Lock
 
+from refold.avro.errors import CorruptionError
+from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.marked import MARKER, marked_of
+from refold.streams.snapshots.manifest import KEY_BYTES, PREFIX, Epoch, epoch_of
+from refold.streams.snapshots.store import PINNED_UNREADABLY, Pin
+from refold.streams.snapshots.stored import PIN, TOMB, pin_of, pin_value, tomb_of
 
 FORGOTTEN_S = 6 * 3_600.0
+MARKERS = 0
+"""The partition where markers are."""
 
 
 class ManifestMap:
     """Follows one log's `.manifests`. clock_s: seconds that only grow."""
 
     def __init__(
-        self, topic: str, partitions: int, offsets: Offsets, reading: Reading, clock_s: Callable[[], float]
-    ) -> None:
+        self, topic: str, partitions: int, offsets: Offsets, reading: Reading, clock_s: Callable[[], float],
+        foreign: ForeignRecords,
+    ) -> None:  # fmt: skip
         self.partitions = partitions
+        self._foreign = foreign
         self._topic = topic
         self._offsets = offsets
         self._reading = reading
@@ -52,10 +66,14 @@ class ManifestMap:
         if start >= end:
             return
         for record in self._reading.records(place, start, end):
-            if record.key is not None and record.value is None:
-                values.pop(record.key, None)
-            elif record.key is not None and record.value is not None:
-                values[record.key] = record.value
+            key, value = record.key or b"", record.value
+            if not is_entry(place.partition, key, value):
+                self._foreign.saw(place, record.offset)
+                value = _instead(place.partition, key)
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
             self._next[place.partition] = record.offset + 1
         self._next[place.partition] = end
 
@@ -68,3 +86,40 @@ class ManifestMap:
         """(key, value) of the keys that begin so, in their order."""
         with self._lock:
             return sorted(item for item in self._values[partition].items() if item[0].startswith(prefix))
+
+
+def is_entry(partition: int, key: bytes, value: bytes | None) -> bool:
+    """Whether a record is one of refold's: a key of this partition, and nothing or what can be read under it."""
+    if key.startswith(MARKER):
+        return partition == MARKERS and _is_read(lambda: marked_of(key, value or b""), value)
+    epoch = _epoch(partition, key)
+    if epoch is None:
+        return False
+    if key.startswith(PREFIX):
+        return True
+    return _is_read(lambda: (pin_of if key.startswith(PIN) else tomb_of)(epoch, value or b""), value)
+
+
+def _is_read(read: Callable[[], object], value: bytes | None) -> bool:
+    try:
+        if value is not None:
+            read()
+    except CorruptionError:
+        return False
+    return True
+
+
+def _instead(partition: int, key: bytes) -> bytes | None:
+    """What counts for a key whose value cannot be read."""
+    epoch = _epoch(partition, key)
+    return pin_value(Pin(epoch, PINNED_UNREADABLY)) if epoch is not None and key.startswith(PIN) else None
+
+
+def _epoch(partition: int, key: bytes) -> Epoch | None:
+    """The epoch that a key of a manifest, pin or tomb names; None where the key is none of these."""
+    prefix = next((each for each in (PIN, TOMB) if key.startswith(each)), b"")
+    name = key.removeprefix(prefix)
+    if not name.startswith(PREFIX) or len(name) != KEY_BYTES:
+        return None
+    epoch = epoch_of(name)
+    return epoch if epoch.partition == partition else None

@@ -12,7 +12,7 @@ Setting one, by any number of processes at once:
 
 from __future__ import annotations
 
-from refold.streams.log.kafka.manifests import ManifestMap
+from refold.streams.log.kafka.manifests import MARKERS, ManifestMap, is_entry
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.producer import Outgoing, Sent
 from refold.streams.log.kafka.reading import Headers, Raw, Reading
@@ -20,7 +20,6 @@ from refold.streams.log.marked import MARKER, marker_key, marker_value, oldest_f
 from refold.streams.log.port import Marked
 
 REPLACE = "refold-replace"
-PARTITION = 0
 
 
 class Markers:
@@ -29,32 +28,33 @@ class Markers:
     def __init__(
         self, topic: str, manifests: ManifestMap, offsets: Offsets, reading: Reading
     ) -> None:  # fmt: skip
-        self._place = Place(topic, PARTITION)
+        self._place = Place(topic, MARKERS)
         self._manifests = manifests
         self._offsets = offsets
         self._reading = reading
 
     def all(self) -> list[Marked]:
         """The markers, oldest first."""
-        return oldest_first(self._manifests.scan(PARTITION, MARKER))
+        return oldest_first(self._manifests.scan(MARKERS, MARKER))
 
     def mark(self, marked: Marked, outgoing: Outgoing, *, replace: bool) -> None:
         """Keep a marker, durable on return; InputError when the name is taken and replace is False."""
         key, value = marker_key(marked.name), marker_value(marked)
         start = self._offsets.ends([self._place])[self._place]
-        self._manifests.refresh([PARTITION])
-        standing = self._manifests.get(PARTITION, key)
+        self._manifests.refresh([MARKERS])
+        standing = self._manifests.get(MARKERS, key)
         if not replace and standing not in {None, value}:
             raise taken(marked)
         offset = outgoing.write(self._sent(key, value, marked, replace=replace))
         for raw in self._between(start, offset):
-            if raw.key == key and (standing is None or raw.header(REPLACE) is not None):
+            is_marker = raw.key == key and is_entry(MARKERS, key, raw.value)
+            if is_marker and (standing is None or raw.header(REPLACE) is not None):
                 standing = raw.value
         if not replace and standing not in {None, value}:
             outgoing.write(self._sent(key, standing, marked, replace=True))
-            self._manifests.refresh([PARTITION])
+            self._manifests.refresh([MARKERS])
             raise taken(marked)
-        self._manifests.refresh([PARTITION])
+        self._manifests.refresh([MARKERS])
 
     def _sent(self, key: bytes, value: bytes | None, marked: Marked, *, replace: bool) -> Sent:
         headers: Headers = [(REPLACE, b"")] if replace else []

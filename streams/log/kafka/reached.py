@@ -21,9 +21,8 @@ import re
 import struct
 from typing import NamedTuple
 
-from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.reading import Headers, Raw
-from refold.streams.log.kafka.through import not_a_workers, through_header, through_of
+from refold.streams.log.kafka.through import through_header, through_of
 
 TAKEN = "refold-taken"
 _TAKEN = struct.Struct(">QI")
@@ -65,9 +64,14 @@ def committed_of(offset: int, metadata: str | None) -> Reached | None:
     return None if found is None or offset < 0 else Reached(offset, int(found[1]), int(found[2]))
 
 
-def emitted_of(place: Place, raw: Raw) -> Reached:
-    """The point in the headers of a change or dead letter; CorruptionError where they are not a worker's."""
-    taken = raw.header(TAKEN) or b""
-    if len(taken) != _TAKEN.size:
-        raise not_a_workers(place, raw, TAKEN)
-    return Reached(through_of(place, raw), *_TAKEN.unpack(taken))
+def emitted_of(raw: Raw) -> Reached | None:
+    """The point in the headers of a change or dead letter; None where no worker wrote the record."""
+    taken, through = raw.header(TAKEN) or b"", through_of(raw)
+    if through is None or len(taken) != _TAKEN.size:
+        return None
+    return Reached(through, *_TAKEN.unpack(taken))
+
+
+def is_emitted(raw: Raw) -> bool:
+    """Whether a worker wrote a record of `.changes` or `.deadletters`: both headers are there, of their lengths."""
+    return emitted_of(raw) is not None

@@ -14,7 +14,7 @@ are kept for the next reader; single records are read by others that fetch littl
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from threading import Lock
 from typing import Any, NamedTuple
@@ -129,15 +129,16 @@ class Reading:
         with contextlib.closing(self.records(place, start, end, few=True)) as found:
             return next(found, None)
 
-    def last(self, place: Place, end: int) -> Raw | None:
-        """The last record below an end, found in doubling ranges back from it; None where nothing is given out."""
+    def last(self, place: Place, end: int, is_wanted: Callable[[Raw], bool]) -> Raw | None:
+        """The last record below an end that is wanted, found in doubling ranges back from it; None where none is."""
         length = 2
         stop = end
         while stop > 0:
             start = max(0, stop - length)
             last = None
-            for last in self.records(place, start, stop):  # noqa: B007  # the last one is what is asked for
-                pass
+            for raw in self.records(place, start, stop):
+                if is_wanted(raw):
+                    last = raw
             if last is not None:
                 return last
             stop, length = start, length * 2

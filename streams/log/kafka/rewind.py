@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -105,9 +106,19 @@ def _target(log: KafkaLog, topic: str, partition: int, offset: int) -> int:
     end = high
     while low < high:
         middle = (low + high) // 2
-        found = log.reading.first(place, middle, end)
-        if found is None or through_of(place, found) > offset:
+        found = _next_change(log, place, middle, end)
+        if found is None or found[1] > offset:
             high = middle
         else:
-            low = found.offset + 1
+            low = found[0] + 1
     return low
+
+
+def _next_change(log: KafkaLog, place: Place, start: int, end: int) -> tuple[int, int] | None:
+    """The first change of a range: its offset, and what its header says."""
+    with closing(log.reading.records(place, start, end, few=True)) as found:
+        for raw in found:
+            through = through_of(raw)
+            if through is not None:
+                return raw.offset, through
+    return None

@@ -7,9 +7,11 @@ times.
 
 Everyone who reads decides alike what each record is, from those before it:
 a definition, where it may follow them (Registry.check);
-a hole, where it repeats one, is refused given them, is of another id space than the first, or is no record of refold's
-(it has no `refold-id-space`). A hole has an offset, and nothing else. So has a place where no record is given out.
-What is refold's and cannot be read is an error: a newer release may have written it, and answers would differ.
+a hole, where it repeats one, is refused given them, is of another id space than the first definition, or cannot be read
+as one (readable_definition). A hole has an offset, and nothing else. So has a place where no record is given out.
+What cannot be read is a hole for every release: docs/FORMAT.md fixes what a definition may say, and a release that
+wants to say more first says so where only those with an administrator's rights write. A record without a definition is
+counted (foreign.py); so nothing that a producer writes here ends a reader.
 
 Registering, by any number of processes at once:
 1. read to the end; if the definition is there, nothing is to be done; if it may not follow, it is refused;
@@ -22,20 +24,33 @@ Registering, by any number of processes at once:
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Callable
 
 import cbor2
 
 from refold.avro.canonical import encode
 from refold.avro.definition import TypeDefinition, document_text, parse
-from refold.avro.errors import CorruptionError, InputError, SchemaError
+from refold.avro.errors import InputError, SchemaError
 from refold.avro.registry import Registry, WireIds
+from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.producer import Outgoing, Sent
 from refold.streams.log.kafka.reading import Raw, Reading
 
 ID_SPACE, IDS = "refold-id-space", "refold-ids"
 EMBEDDED, BOUND = b"embedded", b"registry"
+
+VALUE_BYTES_MAX = 1 << 20
+DEPTH_MAX = 64
+IDS_BYTES_MAX = 64
+DIGITS_MAX = 32
+_WIRE_ID_END = 1 << 32
+# A text that never ends reaches to the end of the value: so no byte is looked at twice.
+_TEXT_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+
+_log = logging.getLogger(__name__)
 
 GiveIds = Callable[[TypeDefinition], WireIds]
 """Registers a definition's schemas with a Schema Registry."""
@@ -46,9 +61,10 @@ class Schemas:
 
     def __init__(
         self, place: Place, registry: Registry, offsets: Offsets, reading: Reading,
-        give_ids: GiveIds | None = None,
+        foreign: ForeignRecords, give_ids: GiveIds | None = None,
     ) -> None:  # fmt: skip
         self._place = place
+        self._foreign = foreign
         self._registry = registry
         self._offsets = offsets
         self._reading = reading
@@ -91,6 +107,7 @@ class Schemas:
                 f"{definition.name}: this log's schemas are registered with a Schema Registry; name it in "
                 "REFOLD_SCHEMA_REGISTRY, to register this one"
             )
+        _check_bounds(document_text(definition).encode(), definition.name)
         self._registry.check(definition)
         ids = None if self._give_ids is None else self._give_ids(definition)
         if ids is not None:
@@ -113,16 +130,18 @@ class Schemas:
 
     def _take(self, raw: Raw) -> None:
         self._time = max(self._time, raw.timestamp)
-        space = raw.header(ID_SPACE)
-        if space is not None and self._space is None:
-            self._space = space
-        if space is None or space != self._space:
+        try:
+            space, definition, ids = readable_definition(raw)
+        except SchemaError as error:
+            _log.debug("%s %d is no definition, and is passed over: %s", self._place.topic, raw.offset, error)
+            self._foreign.saw(self._place, raw.offset)
             self._registry.skip(self._time)
             return
-        definition, ids = self._read(raw, space)
-        if self._registry.find(definition) is not None or not self._may_follow(definition, ids):
+        is_alone = self._space not in {None, space} or self._registry.find(definition) is not None
+        if is_alone or not self._may_follow(definition, ids):
             self._registry.skip(self._time)
             return
+        self._space = space
         self._registry.add(definition, self._time, ids)
 
     def _may_follow(self, definition: TypeDefinition, ids: WireIds | None) -> bool:
@@ -132,17 +151,58 @@ class Schemas:
             return False
         return True
 
-    def _read(self, raw: Raw, space: bytes) -> tuple[TypeDefinition, WireIds | None]:
-        place = f"the definition at {self._place.topic} {raw.offset}"
-        try:
-            if space not in {EMBEDDED, BOUND}:
-                raise ValueError(f"the id space {space!r:.40} is unknown")
-            definition = parse(json.loads(raw.value or b""), place=place)
-            return definition, WireIds(**cbor2.loads(raw.header(IDS) or b"")) if space == BOUND else None
-        except (ValueError, TypeError, cbor2.CBORDecodeError) as error:
-            raise CorruptionError(
-                f"{place} cannot be read: {error}; was it written by a newer refold? Then use that one"
-            ) from error
+
+def readable_definition(raw: Raw) -> tuple[bytes, TypeDefinition, WireIds | None]:
+    """The id space, the definition and its ids in a record of `.schemas`; SchemaError where it is no definition.
+
+    A function of the record alone. The bounds keep a record from costing a reader its stack, its memory or its time.
+    """
+    space, value = raw.header(ID_SPACE), raw.value or b""
+    if space not in {EMBEDDED, BOUND}:
+        raise SchemaError(f"its id space is {space!r:.40}")
+    ids = _ids(raw.header(IDS) or b"") if space == BOUND else None
+    _check_bounds(value, "it")
+    try:
+        tree = json.loads(value.decode(), parse_constant=_refused, parse_int=_int)
+        definition = parse(tree, place="it")
+        document_text(definition).encode()  # half a surrogate pair is no text
+    except (MemoryError, RecursionError):  # of this process; within the bounds above no record brings them about
+        raise
+    except Exception as error:  # whatever odd values do to the parser, they are no definition
+        raise SchemaError(str(error) or type(error).__name__) from error
+    return space, definition, ids
+
+
+def _check_bounds(value: bytes, what: str) -> None:
+    if len(value) > VALUE_BYTES_MAX:
+        raise SchemaError(f"{what} has {len(value):,} bytes; a definition has at most {VALUE_BYTES_MAX:,}")
+    depth = 0
+    for found in _TEXT_OR_BRACKET.finditer(value):
+        depth += (found[0] in b"[{") - (found[0] in b"]}")
+        if depth > DEPTH_MAX:
+            raise SchemaError(f"{what} nests deeper than {DEPTH_MAX} brackets")
+
+
+def _ids(given: bytes) -> WireIds:
+    """The ids in `refold-ids`: these bytes and no others are the CBOR of three numbers."""
+    try:
+        if len(given) <= IDS_BYTES_MAX:
+            ids = WireIds(**cbor2.loads(given))
+            if all(type(each) is int and 0 <= each < _WIRE_ID_END for each in ids) and encode(ids._asdict()) == given:
+                return ids
+    except Exception as error:  # cbor2 raises whatever comes of odd bytes
+        raise SchemaError(f"its {IDS} cannot be read: {error}") from error
+    raise SchemaError(f"its {IDS} is not what a Schema Registry gave")
+
+
+def _int(digits: str) -> int:
+    if len(digits) > DIGITS_MAX:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def schema_record(place: Place, definition: TypeDefinition, ids: WireIds | None) -> Sent:

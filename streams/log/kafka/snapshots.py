@@ -19,10 +19,10 @@ from refold.avro.errors import StorageError
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.reading import Raw, Reading
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.kafka.transactions import KEY, TRANSACTION_TIMEOUT_MS, PartitionWriter
-from refold.streams.snapshots.manifest import KEY_BYTES, PREFIX, Epoch, epoch_of
+from refold.streams.snapshots.manifest import PREFIX, Epoch, epoch_of
 from refold.streams.snapshots.store import Cleared, Pin, SnapshotReader, SnapshotStore, Tomb, no_such_epoch
 from refold.streams.snapshots.stored import PIN, TOMB, pin_of, pin_value, tomb_of, tomb_value
 
@@ -45,7 +45,7 @@ class KafkaSnapshotReader(SnapshotReader):
 
     def epochs(self, partition: int) -> Sequence[Epoch]:
         rows = self._manifests.scan(partition, PREFIX)
-        return [epoch_of(key) for key, _ in rows if len(key) == KEY_BYTES]  # verify names others
+        return [epoch_of(key) for key, _ in rows]
 
     def manifest_bytes(self, epoch: Epoch) -> bytes | None:
         return self._manifests.get(epoch.partition, epoch.key)
@@ -203,9 +203,11 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         at = 0
         for start, stop in [*sorted(kept), (end, end)]:
             for record in self._reading.records(place, at, start):
-                if record.value is None and record.key is not None and len(record.key) == KEY.size:
-                    removed.update(KEY.unpack(record.key))
-                elif record.value is not None and record.key == KEY.pack(record.offset):
+                if not is_snapshot(record):
+                    continue
+                if record.value is None:
+                    removed.update(KEY.unpack(record.key or b""))
+                else:
                     sizes[record.offset] = len(record.value)
             at = max(at, stop)
         return {offset: size for offset, size in sizes.items() if offset not in removed}
@@ -262,12 +264,21 @@ def pin_alone(
         undecided.close()
 
 
+def is_snapshot(raw: Raw) -> bool:
+    """Whether a record of `.snapshots` is refold's: its key is its own offset, or frees that of an earlier record."""
+    key = raw.key or b""
+    if len(key) != KEY.size:
+        return False
+    offset: int = KEY.unpack(key)[0]
+    return offset < raw.offset if raw.value is None else offset == raw.offset
+
+
 def _own(reading: Reading, place: Place, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """The records of a range that stand where their key says."""
     if start >= end:
         return
     for record in reading.records(place, start, end, few=end - start == 1):
-        if record.value is not None and record.key == KEY.pack(record.offset):
+        if record.value is not None and is_snapshot(record):
             yield record.offset, record.value
 
 

@@ -8,7 +8,7 @@ partition's number means nothing without it. docs/METRICS.md has them all, and a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from refold.streams.log.port import Foreign
 from refold.streams.worker.host.health import Status, health_of, readiness_of
 
 # What a worker says of itself.
@@ -71,15 +72,27 @@ class About:
     version: str
 
 
+# Of each topic of the log that it follows.
+FOLLOWED = ("deadletters", "manifests", "schemas")
+TOPIC_GAUGES = {
+    "foreign": ("refold_foreign_records", "Records in a topic that refold did not write, as far as it was read."),
+}
+
+ForeignFound = Callable[[], Iterable[Foreign]]
+"""What a log was found to hold that refold did not write."""
+
+
 class _StatusCollector(Collector):
-    def __init__(self, status: Callable[[], Status], about: About) -> None:
+    def __init__(self, status: Callable[[], Status], about: About, foreign: ForeignFound) -> None:
         self._status = status
         self._about = about
+        self._foreign = foreign
 
     def collect(self) -> Iterator[Metric]:
         """Every metric that the status of a partition has something for."""
         status = self._status()
         yield from self._of_worker(status)
+        yield self._of_others()
         standby = {number: each for number, each in status.items() if each.get("state") == "standby"}
         folded = {number: each for number, each in status.items() if number not in standby}
         for gauges, given in ((GAUGES, folded), (STANDBY_GAUGES, standby)):
@@ -102,6 +115,15 @@ class _StatusCollector(Collector):
         yield self._gauge("disk_free", [([], disk.free)])
         yield self._gauge("disk_size", [([], disk.total)])
 
+    def _of_others(self) -> Metric:
+        gauge = GaugeMetricFamily(*TOPIC_GAUGES["foreign"], labels=["log", "topic"])
+        counts = dict.fromkeys(FOLLOWED, 0) | {
+            each.topic.removeprefix(f"{self._about.log}."): each.records for each in self._foreign()
+        }
+        for topic, records in sorted(counts.items()):
+            gauge.add_metric([self._about.log, topic], float(records))
+        return gauge
+
     def _gauge(self, key: str, samples: Sequence[tuple[list[str], float]], *labels: str) -> Metric:
         gauge = GaugeMetricFamily(*WORKER_GAUGES[key], labels=["log", *labels])
         for values, value in samples:
@@ -116,8 +138,8 @@ class _StatusCollector(Collector):
             yield family
 
 
-def metrics_of(status: Callable[[], Status], about: About) -> Callable[[], bytes]:
+def metrics_of(status: Callable[[], Status], about: About, foreign: ForeignFound = lambda: ()) -> Callable[[], bytes]:
     """Prometheus' text of a fold's status, made at each call."""
     registry = CollectorRegistry()
-    registry.register(_StatusCollector(status, about))
+    registry.register(_StatusCollector(status, about, foreign))
     return lambda: generate_latest(registry)

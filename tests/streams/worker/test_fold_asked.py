@@ -13,6 +13,7 @@ import refold
 from refold.avro.errors import InputError, NotAnswerable
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.reached import is_emitted
 from refold.streams.log.kafka.tables import Arrived, Held, Places, Tables
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.kafka.workers import AskedTables, Workers
@@ -137,7 +138,7 @@ def test_a_change_that_comes_twice_breaks_its_chain(url: str, tmp_path: Path, ka
             client.snapshot()
             assert client.verify().ok
             place = Place(log.topics.changes, log.partition_of(A))
-            last = log.reading.last(place, log.offsets.ends([place])[place])
+            last = log.reading.last(place, log.offsets.ends([place])[place], is_emitted)
             assert last is not None
             Broker(kafka.bootstrap, prefix).produce(place, [last.value], key=last.key, headers=last.headers)
             found = client.verify()

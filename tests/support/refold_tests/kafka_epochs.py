@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from refold.streams.cut import Cut
+from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.reading import Reading
@@ -52,7 +53,9 @@ class Sealing:
     def __init__(self, log: KafkaLog, made: type[KafkaSnapshotStore] = KafkaSnapshotStore) -> None:
         self._log = log
         self._undecided = Reading(log.clients, TIMEOUT_S, committed=False)
-        manifests = ManifestMap(log.topics.manifests, log.partitions, log.offsets, log.reading, time.monotonic)
+        manifests = ManifestMap(
+            log.topics.manifests, log.partitions, log.offsets, log.reading, time.monotonic, ForeignRecords()
+        )
         self.store = made(log.clients, log.topics, manifests, log.offsets, log.reading, self._undecided)
         self._sealer = Sealer(self.store, log.log_id, log.partitions)
 

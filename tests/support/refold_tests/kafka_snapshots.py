@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.reading import Reading
@@ -102,4 +103,6 @@ class Connection:
             reading.close()
 
     def _map(self) -> ManifestMap:
-        return ManifestMap(self.topics.manifests, self._partitions, self._offsets, self._reading, time.monotonic)
+        return ManifestMap(
+            self.topics.manifests, self._partitions, self._offsets, self._reading, time.monotonic, ForeignRecords()
+        )

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.deadletters import verdict_key
 from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.reached import Reached
 from refold.streams.log.kafka.reading import Reading
-from refold.streams.log.kafka.through import through_header
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.verdicts import Verdict, verdict_value
 from refold.testing.kafka.jars import class_path, fetch_jars, find_java
@@ -121,7 +121,7 @@ def deciding(broker: Broker, topics: Topics, place: Place, through: int, verdict
     for each in verdicts:
         producer.produce(
             topics.deadletters, partition=each.partition, key=verdict_key(each), value=verdict_value(each),
-            headers=[through_header(through)],
+            headers=Reached(through, 0).headers,
         )  # fmt: skip
     assert producer.flush(TIMEOUT_S) == 0
     offsets = [TopicPartition(place.topic, place.partition, through)]

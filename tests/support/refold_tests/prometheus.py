@@ -30,7 +30,13 @@ NEEDS = "needs Prometheus: "
 ALERTS = ROOT / "monitoring" / "alerts.yml"
 DASHBOARD = ROOT / "monitoring" / "dashboard.json"
 _TYPES = {
-    "gauge": (of_workers.WORKER_GAUGES, of_workers.GAUGES, of_workers.STANDBY_GAUGES, of_sinks.GAUGES),
+    "gauge": (
+        of_workers.WORKER_GAUGES,
+        of_workers.TOPIC_GAUGES,
+        of_workers.GAUGES,
+        of_workers.STANDBY_GAUGES,
+        of_sinks.GAUGES,
+    ),
     "counter": (of_workers.COUNTERS, of_sinks.COUNTERS),
 }
 METRICS = {name: kind for kind, tables in _TYPES.items() for table in tables for name, _ in table.values()}
