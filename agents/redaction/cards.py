@@ -31,7 +31,7 @@ _ISSUED = re.compile(
     r"|(?:50|5[6-9]|6\d)\d{14,17}"  # Maestro
 )
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
-_WORD = re.compile(r"[0-9A-Za-z]*")
+_LETTERS_THEN_DIGIT = re.compile(r"[A-Za-z]*+[0-9]")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
 
 
@@ -58,21 +58,14 @@ def is_card(digits: str) -> bool:
 
 def _is_within(text: str, start: int, end: int) -> bool:
     """Whether the digits belong to a longer word, or to a fraction: letters may touch them on both sides, no more."""
-    before = _before(text, start)
-    after = _WORD.match(text, end)
-    around = before + (after[0] if after else "")
-    if any(each.isdigit() for each in around):
+    first = start
+    while first and text[first - 1].isalpha() and text[first - 1].isascii():
+        first -= 1
+    before = text[first - 1 : first]
+    if (before.isdigit() and before.isascii()) or _LETTERS_THEN_DIGIT.match(text, end):
         return True
-    if before == "" and start >= 2 and text[start - 1] == "." and text[start - 2].isdigit():
+    if first == start >= 2 and before == "." and text[start - 2].isdigit():
         return True
     return any(
         found.start() <= start and end <= found.end() for found in _UUID.finditer(text, max(0, start - 36), end + 36)
     )
-
-
-def _before(text: str, start: int) -> str:
-    """The letters and digits right before a place."""
-    first = start
-    while first and text[first - 1].isalnum() and text[first - 1].isascii():
-        first -= 1
-    return text[first:start]

@@ -1,12 +1,14 @@
 """Which names say that a secret stands under them: api_key, X-Api-Key, OPENAI_API_KEY and dbPassword alike.
 
-A name is compared by its letters and digits alone, in lower case.
+A name is compared by its letters and digits alone, in lower case. Words for a password are known in other languages,
+too: Passwort, mot de passe, contraseña, senha, wachtwoord.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+import unicodedata
+from collections.abc import Collection, Mapping
 
 from refold.agents.journal.record import Plain
 from refold.agents.redaction.hints import Endings
@@ -16,6 +18,19 @@ ENDINGS = (
     "accesskey", "secretkey", "privatekey", "signingkey", "encryptionkey", "credential", "credentials",
     "accesstokens", "refreshtokens", "token", "cookie", "cookies", "securitycode",
 )  # fmt: skip
+# Words for a password, each with and without its accents. A name ends in one of these.
+FOREIGN_ENDINGS = (
+    "passwort", "passwörter", "kennwort", "kennwörter", "losungswort", "zugangscode",  # German
+    "motdepasse", "motsdepasse", "codesecret", "phrasesecrète", "phrasesecrete",  # French
+    "contraseña", "contrasena", "contraseñas", "contrasenas", "clavedeacceso", "clavesecreta",  # Spanish
+    "paroladordine", "parolasegreta", "codicesegreto", "chiavesegreta",  # Italian
+    "palavrapasse", "senhaatual", "novasenha", "senhasecreta", "suasenha", "minhasenha",  # Portuguese
+    "wachtwoord", "wachtwoorden", "toegangscode", "geheimewoord",  # Dutch
+    "lösenord", "losenord", "adgangskode", "passord", "salasana",  # Swedish, Danish, Norwegian, Finnish
+    "пароль", "пароля", "密码", "密碼", "パスワード", "비밀번호",
+)  # fmt: skip
+# These end other words (resenha is a review), and count alone.
+FOREIGN_WHOLE = frozenset({"senha", "mdp", "heslo", "hasło", "haslo", "şifre", "sifre"})
 WHOLE = frozenset({
     "pass", "pwd", "auth", "authorization", "proxyauthorization", "authheader", "authorizationheader", "basicauth",
     "httpauth", "cvv", "cvv2", "cvc", "cvc2", "pin", "pincode", "otp", "totp", "ssn", "socialsecuritynumber",
@@ -26,7 +41,14 @@ HARMLESS_ENDINGS = (
     "bostoken", "eostoken", "padtoken", "unktoken", "septoken", "clstoken", "masktoken", "firsttoken", "lasttoken",
     "pertoken", "specialtoken",
 )  # fmt: skip
-_SEPARATORS = re.compile(r"[^a-z0-9]+")
+_SEPARATORS = re.compile(r"[\W_]+")
+# As JSON on some systems writes accents: the letter, and the accent after it. Only hints meet these; `normal` drops
+# what is no letter, which leaves the word without its accent.
+_DECOMPOSED = tuple(
+    found for each in (*FOREIGN_ENDINGS, *FOREIGN_WHOLE) if (found := unicodedata.normalize("NFD", each)) != each
+)
+_ALL_ENDINGS = (*ENDINGS, *FOREIGN_ENDINGS)
+_ALL_WHOLE = WHOLE | FOREIGN_WHOLE
 _HELD_MAX = 4096
 
 
@@ -38,7 +60,7 @@ class Names:
         self._left = frozenset(map(normal, left))
         self._told: dict[str, bool] = {}
         self._harmless: set[str] = set()
-        self.endings = Endings([*ENDINGS, *WHOLE, *self._added])
+        self.endings = Endings([*_ALL_ENDINGS, *_ALL_WHOLE, *_DECOMPOSED, *self._added])
 
     def is_secret(self, name: str) -> bool:
         """Whether what stands under the name is a secret."""
@@ -60,12 +82,12 @@ class Names:
     def _is_secret(self, name: str) -> bool:
         if name in self._left:
             return False
-        if name in self._added or name in WHOLE:
+        if name in self._added or name in _ALL_WHOLE:
             return True
-        return name.endswith(ENDINGS) and not name.endswith(HARMLESS_ENDINGS)
+        return name.endswith(_ALL_ENDINGS) and not name.endswith(HARMLESS_ENDINGS)
 
 
-def is_of_a_model(name: str, beside: dict[str, Plain]) -> bool:
+def is_of_a_model(name: str, beside: Mapping[str, Plain]) -> bool:
     """Whether a `token` is a piece of a model's text: its probability stands beside it."""
     return "logprob" in beside and normal(name) == "token"
 

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
+from refold.agents.redaction.commands import options_in
 from refold.agents.redaction.context import assigned_in, bearers_in, scheme_of, urls_in
-from refold.agents.redaction.hints import ALL, AT, BEARER, ESCAPE, KNOWN, OWN, SIGN, hints_in
+from refold.agents.redaction.hints import (
+    ALL,
+    AT,
+    BEARER,
+    ESCAPE,
+    IBAN,
+    KNOWN,
+    NUMBER,
+    OPTION,
+    OWN,
+    SIGN,
+    TAG,
+    hints_in,
+)
 from refold.agents.redaction.known import Known
+from refold.agents.redaction.markup import elements_in
 from refold.agents.redaction.names import Names
-from refold.agents.redaction.shapes import AFTER_URLS, BEFORE_URLS, KINDS, Finder, Rule, Span, matching, spans
+from refold.agents.redaction.shapes import (
+    AFTER_URLS,
+    BEFORE_URLS,
+    GROUPS,
+    KINDS,
+    Finder,
+    Rule,
+    Span,
+    matching,
+    spans,
+)
 from refold.agents.redaction.tokens import KIND, between_tokens, token, token_spans
 from refold.avro.errors import InputError, RedactionFailed
 
@@ -22,17 +47,31 @@ _MASKS = frozenset("*•")
 class Rules:
     """Everything that says what a secret is; arguments as Redactor."""
 
-    def __init__(self, names: Names, own: Mapping[str, str | re.Pattern[str] | Finder], without: Iterable[str]) -> None:
-        off = frozenset(without)
+    def __init__(
+        self, names: Names, own: Mapping[str, str | re.Pattern[str] | Finder], without: Iterable[str],
+        groups: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        off, asked = frozenset(without), frozenset(groups)
         if unknown := off.difference(KINDS):
             raise InputError(f"without={sorted(unknown)[0]!r}: what can be left out is {', '.join(KINDS)}")
+        require_groups(asked, "groups=")
         self.names = names
         users = [_own_rule(kind, rule) for kind, rule in own.items()]
         self.before = [*users, *(each for each in BEFORE_URLS if each.kind not in off)]
-        self.after = [each for each in AFTER_URLS if each.kind not in off]
+        self.after = [
+            *(each for each in AFTER_URLS if each.kind not in off), *(each for each in GROUPS if each.kind in asked),
+        ]  # fmt: skip
+        self.hints = ALL & ~(NUMBER if not asked else 0) & ~(IBAN if "iban" in off else 0)
         self.has_cards = "card" not in off
         # A user's own rule may find something in any text.
         self.always = OWN if users else 0
+
+
+def require_groups(asked: Iterable[str], said_by: str) -> None:
+    """InputError where one of them is no group."""
+    offered = [each.kind for each in GROUPS]
+    if unknown := sorted({*asked}.difference(offered)):
+        raise InputError(f"{said_by}{unknown[0]!r}: what can be added is {', '.join(offered)}")
 
 
 class Reading:
@@ -48,7 +87,7 @@ class Reading:
 
     def hints(self, text: str, among: int) -> int:
         """Those of the hints that the text gives; 0 where nothing can be in it."""
-        hints = hints_in(text, among, self.names.endings, self._known)
+        hints = hints_in(text, among & self._rules.hints, self.names.endings, self._known)
         # JSON in a text may write any character as \u0000, which hides it from every hint.
         return ALL if hints & ESCAPE else hints | self._rules.always
 
@@ -86,6 +125,10 @@ class Reading:
         text = self._by(self._rules.after, text, hints)
         if hints & BEARER:
             text = self._values_hidden(text, bearers_in(text))
+        if hints & TAG:
+            text = self._values_hidden(text, elements_in(text, self.names))
+        if hints & OPTION:
+            text = self._values_hidden(text, options_in(text, self.names))
         if hints & SIGN:
             text = self._values_hidden(text, assigned_in(text, self.names))
         return text
@@ -104,9 +147,7 @@ class Reading:
 
     def _values_hidden(self, text: str, found: Iterable[Span]) -> str:
         # A token has a colon after its kind, which may be a secret's name.
-        tokens = token_spans(text)
-        apart = [each for each in found if not any(start <= each[0] and each[1] <= end for start, end in tokens)]
-        return _exchanged(text, apart, self.hidden)
+        return _exchanged(text, _outside_of(token_spans(text), found), self.hidden)
 
     def _as_token(self, text: str) -> str:
         secret = text.strip()
@@ -132,3 +173,13 @@ def _exchanged(text: str, found: Iterable[Span], change: Callable[[str], str]) -
         pieces += text[done:start], change(text[start:end])
         done = end
     return "".join([*pieces, text[done:]]) if pieces else text
+
+
+def _outside_of(tokens: list[Span], found: Iterable[Span]) -> Iterator[Span]:
+    """Those that are not within a token. Both are in order, and each is gone through once."""
+    number = 0
+    for start, end in found:
+        while number < len(tokens) and tokens[number][1] <= start:
+            number += 1
+        if not (number < len(tokens) and tokens[number][0] <= start and end <= tokens[number][1]):
+            yield start, end

@@ -36,11 +36,13 @@ from refold.agents.journal.record import Plain
 from refold.agents.redaction.hints import ALL
 from refold.agents.redaction.known import Known
 from refold.agents.redaction.names import Names
-from refold.agents.redaction.reading import Reading, Rules
+from refold.agents.redaction.reading import Reading, Rules, require_groups
 from refold.agents.redaction.shapes import Finder
 from refold.agents.redaction.tokens import checked, fresh_key
 from refold.agents.redaction.walk import Walk, look
 from refold.avro.errors import RedactionFailed
+
+GROUPS_ENVIRONMENT = "REFOLD_REDACTION_GROUPS"
 
 Redact: TypeAlias = Callable[[Plain], Plain]
 """Takes a JSON tree, gives what may be written of it; raises where that cannot be told."""
@@ -53,8 +55,9 @@ class Redactor:
     match nothing outside of this object. names: further names of secrets; left: names that are none. secrets: texts
     that are secrets wherever they stand. rules: the user's own, by the kind that their tokens show: a regular
     expression, whose first group is the secret if it has one, or a function that takes a text and gives (start, end)
-    of each secret in it. without: kinds that are not looked for (email, card, api-key, jwt, private-key). InputError
-    where one of these is none.
+    of each secret in it. without: kinds that are not looked for (email, iban, card, api-key, jwt, private-key). groups:
+    kinds that are looked for as well, though other numbers look like them (ssn, phone). InputError where one of these
+    is none.
     """
 
     def __init__(
@@ -66,10 +69,11 @@ class Redactor:
         secrets: Iterable[str] = (),
         rules: Mapping[str, str | re.Pattern[str] | Finder] | None = None,
         without: Iterable[str] = (),
+        groups: Iterable[str] = (),
     ) -> None:
         self._is_keyed = key is not None
         self._key = fresh_key() if key is None else checked(key)
-        self._rules = Rules(Names([*names], [*left]), rules or {}, without)
+        self._rules = Rules(Names([*names], [*left]), rules or {}, without, groups)
         self._known = Known(each for each in secrets if each)
 
     def __repr__(self) -> str:
@@ -101,8 +105,10 @@ class Redactor:
         def both(pair: Plain) -> Plain:
             asked, named = self._redacted(request, self._known)
             found, more = self._redacted(outcome, self._known.extended(named))
+            # Only what is held is searched for, or the work grows with the square of what is named.
             texts = "\n".join(look(outcome, self._rules.names)[:2]) if named else ""
-            self._known = self._known.extended([*more, *(each for each in named if each in texts)])
+            asking = self._known.extended(named).shown if named else ()
+            self._known = self._known.extended([*more, *(each for each in asking if each in texts)])
             return asked, found
 
         asked, found = closed(both, None)
@@ -165,6 +171,13 @@ class Closed:
 
 RunRedactor: TypeAlias = Redactor | Closed
 """What redacts one run: it knows more and more."""
+
+
+def groups_in(environment: Mapping[str, str]) -> list[str]:
+    """The groups that the environment asks for, for the command line. InputError where one of them is none."""
+    asked = [each.strip() for each in environment.get(GROUPS_ENVIRONMENT, "").split(",") if each.strip()]
+    require_groups(asked, f"{GROUPS_ENVIRONMENT}: ")
+    return asked
 
 
 def for_run(redact: Redact, key: Callable[[], bytes]) -> RunRedactor:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from refold.agents.redaction.cards import cards_in
-from refold.agents.redaction.hints import ARMOUR, AT, DIGITS, RUN
+from refold.agents.redaction.hints import ARMOUR, AT, DIGITS, IBAN, NUMBER, RUN, RUN_CHARACTERS_MIN
+from refold.agents.redaction.numbers import ibans_in, phones_in, ssns_in
 from refold.avro.errors import RedactionFailed
 
 Span: TypeAlias = tuple[int, int]
@@ -63,7 +64,7 @@ _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
-_JWT = re.compile(r"eyJ[\w-]{13,}+(?:\.[\w-]*+){2,4}", re.ASCII)
+_JWT_CHARACTERS = re.compile(rf"[\w.-]{{{RUN_CHARACTERS_MIN},}}+", re.ASCII)
 
 # By what a key begins with, and what follows; with RUN_CHARACTERS_MIN of either in a row (hints.RUN).
 _ANYWHERE = (
@@ -117,12 +118,33 @@ def _api_keys_in(text: str) -> Iterable[Span]:
     return matching(_API_KEY)(text) if _PREFIX.search(text) else ()
 
 
+def _jwts_in(text: str) -> Iterator[Span]:
+    """Parts with points between them, of which the first holds `eyJ` and thirteen characters after it.
+
+    Of a run of such characters each is read once. A pattern that looks for `eyJ` reads on from each of them.
+    """
+    for match in _JWT_CHARACTERS.finditer(text):
+        if "eyJ" not in match[0]:
+            continue
+        parts = match[0].split(".")
+        start, number = match.start(), 0
+        while number < len(parts):
+            part, taken = parts[number], 1
+            found = part.find("eyJ")
+            if 0 <= found <= len(part) - RUN_CHARACTERS_MIN and number + 2 < len(parts):
+                taken = min(5, len(parts) - number)
+                yield start + found, start + sum(map(len, parts[number : number + taken])) + taken - 1
+            start += sum(map(len, parts[number : number + taken])) + taken
+            number += taken
+
+
 # The first group starts at the beginning of a run, so no run is looked at twice; %40 is an @ in a URL. A quote belongs
-# to an address in O'Neill and D'Angelo alone: others stand around addresses.
-_EMAIL = re.compile(
-    r"(?<![\w.+-])[.+-]*+(\w(?:[\w.+-]|(?<=[oOdD])(?<!\w[oOdD])')*+"
-    r"(?:@|%40)(?:[\w-]++\.)+(?:xn--[a-z0-9-]+|[^\W\d_]{2,}))"
-)
+# to an address in O'Neill and D'Angelo alone: others stand around addresses. There are two of them at most: each may
+# begin an address, too, and were any number allowed, all that follow would be read from each.
+_DOMAIN = r"(?:@|%40)(?:[\w-]++\.)+(?:xn--[a-z0-9-]+|[^\W\d_]{2,})"
+_EMAIL = re.compile(rf"(?<![\w.+-])[.+-]*+(\w[\w.+-]*+(?:(?<=[oOdD])(?<!\w[oOdD])'[\w.+-]*+){{0,2}}+{_DOMAIN})")
+# The name in quotes, which may hold anything, has 64 characters at most (RFC 5321).
+_QUOTED_EMAIL = re.compile(rf'(\\{{0,3}}"(?:[^"\\\r\n]|\\[^\r\n"]){{1,64}}\\{{0,3}}"{_DOMAIN})')
 
 
 def _emails_in(text: str) -> Iterator[Span]:
@@ -130,13 +152,17 @@ def _emails_in(text: str) -> Iterator[Span]:
         # git@host:path names a repository.
         if not (match[1].startswith("git@") and text[match.end() : match.end() + 1] == ":"):
             yield match.span(1)
+    if '"@' in text or '"%40' in text:
+        yield from (match.span(1) for match in _QUOTED_EMAIL.finditer(text))
 
 
 BEFORE_URLS = (
     Rule("private-key", matching(_PRIVATE_KEY), ARMOUR),
-    Rule("jwt", matching(_JWT), RUN),
+    Rule("jwt", _jwts_in, RUN),
     Rule("api-key", _api_keys_in, RUN),
 )
 """Before what a URL's user and host are taken for."""
-AFTER_URLS = (Rule("email", _emails_in, AT), Rule("card", cards_in, DIGITS))
+AFTER_URLS = (Rule("iban", ibans_in, IBAN), Rule("email", _emails_in, AT), Rule("card", cards_in, DIGITS))
 KINDS = tuple(each.kind for each in (*BEFORE_URLS, *AFTER_URLS))
+GROUPS = (Rule("ssn", ssns_in, NUMBER), Rule("phone", phones_in, NUMBER))
+"""What other numbers look like, too: looked for where a user asks for it."""

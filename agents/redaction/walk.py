@@ -5,13 +5,15 @@ from __future__ import annotations
 import datetime
 import decimal
 import uuid
+from collections.abc import Collection, Mapping, Sequence
 from operator import is_not
 from typing import Protocol
 
 from refold.agents.journal.record import Plain
 from refold.agents.redaction.cards import is_card
 from refold.agents.redaction.hints import DIGITS_MIN, LONG, OWN, SHORTEST
-from refold.agents.redaction.jsontext import changed, is_json
+from refold.agents.redaction.jsontext import changed, read
+from refold.agents.redaction.lists import are_pairs, secret_items, secret_member
 from refold.agents.redaction.names import Names, is_of_a_model
 from refold.avro.blob import Blob, Sealed
 from refold.avro.errors import RedactionFailed
@@ -53,9 +55,10 @@ def look(tree: Plain, names: Names) -> tuple[str, str, bool]:
         elif kind is dict:
             keys += part
             to_see += part.values()
-            is_telling = is_telling or not names.are_harmless(part)
+            is_telling = is_telling or not names.are_harmless(part) or secret_member(part, names) != ""
         elif kind is list:
             to_see += part
+            is_telling = is_telling or (len(part) == 2 and type(part[0]) is str and names.is_secret(part[0]))
         elif kind is int:
             is_telling = is_telling or (part >= _CARD_MIN and is_card(str(part)))
         elif kind is not bool and part is not None and (kind is not float or part >= _CARD_MIN):
@@ -79,17 +82,18 @@ class Walk:
         if isinstance(tree, dict):
             return self._object(tree, is_secret)
         if isinstance(tree, (list, tuple)):
-            items = [self.tree(each, is_secret=is_secret) for each in tree]
-            return items if any(map(is_not, items, tree)) else tree
+            return self._list(tree, is_secret)
         return self.value(tree, is_secret=is_secret)
 
     def name(self, name: str) -> str:
         """An object's key without its secrets."""
         return self._text(name, self._key_hints) if self._key_hints else name
 
-    def value(self, value: Plain, *, is_secret: bool) -> Plain:
-        """A leaf without its secrets."""
+    def value(self, value: Plain, *, is_secret: bool, start: int = 0) -> Plain:
+        """A leaf without its secrets; start: from which character on it is one."""
         if isinstance(value, str):
+            if is_secret and start:
+                return self._string(value[:start], False) + self._string(value[start:], True)
             return self._string(value, is_secret)
         if value is None or isinstance(value, bool):
             return value
@@ -106,15 +110,49 @@ class Walk:
             return self._texts.hidden(text)
         return self._text(text, self._hints) if self._hints else text
 
+    def secret_members(self, members: Mapping[str, Plain]) -> Collection[str]:
+        """The names of an object under which secrets stand."""
+        names = self._texts.names
+        found = set() if names.are_harmless(members) else {
+            each for each in members if self.is_secret(each) and not is_of_a_model(each, members)
+        }  # fmt: skip
+        if member := secret_member(members, names):
+            found.add(member)
+        return found
+
+    def secret_items(self, items: Sequence[Plain]) -> Mapping[int, int]:
+        """The items of a list that are secrets, and from which character on."""
+        return secret_items(items, self._texts.names)
+
+    def secret_second(self, pair: Sequence[Plain]) -> bool:
+        """Whether the first of two items is the name of a secret."""
+        return bool(self.is_secret(pair[0]))
+
+    def _list(self, tree: Sequence[Plain], is_secret: bool) -> Plain:
+        if is_secret:
+            items = [self.tree(each, is_secret=True) for each in tree]
+        elif are_pairs(tree):
+            items = [self._pair(each) for each in tree]
+        else:
+            starts = self.secret_items(tree)
+            items = [
+                self.value(each, is_secret=True, start=starts[at]) if at in starts else self.tree(each)
+                for at, each in enumerate(tree)
+            ]
+        return items if any(map(is_not, items, tree)) else tree
+
+    def _pair(self, pair: Sequence[Plain]) -> Plain:
+        items = [self.tree(pair[0]), self.tree(pair[1], is_secret=self.secret_second(pair))]
+        return items if any(map(is_not, items, pair)) else pair
+
     def _object(self, tree: dict[str, Plain], is_secret: bool) -> Plain:
-        is_plain = is_secret or self._texts.names.are_harmless(tree)
         members: dict[str, Plain] = {}
         is_changed = False
+        if any(not isinstance(name, str) for name in tree):
+            raise RedactionFailed("an object's keys have to be texts; nothing was written")
+        secret = () if is_secret else self.secret_members(tree)
         for name, value in tree.items():
-            if not isinstance(name, str):
-                raise RedactionFailed("an object's keys have to be texts; nothing was written")
-            hides = is_secret if is_plain else self.is_secret(name) and not is_of_a_model(name, tree)
-            new = self.tree(value, is_secret=hides)
+            new = self.tree(value, is_secret=is_secret or name in secret)
             new_name = self._text(name, self._key_hints) if self._key_hints else name
             if new is not value or new_name is not name:
                 is_changed = True
@@ -137,6 +175,7 @@ class Walk:
         hints = self._texts.hints(text, hints)
         if not hints:
             return text
-        if is_json(text):
-            return changed(text, Walk(self._texts, hints, hints))
+        tree = read(text)
+        if tree is not None:
+            return changed(text, tree, Walk(self._texts, hints, hints))
         return self._texts.settled(text, hints)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -18,7 +19,7 @@ from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import Departure
 from refold.agents.recorder.run import Run
-from refold.agents.redaction.redactor import Redact, Redactor
+from refold.agents.redaction.redactor import Redact, Redactor, groups_in
 from refold.avro.errors import InputError, RefoldError
 from refold.explorer.cli.run_lines import Lines
 from refold.explorer.cli.run_shapes import run_json
@@ -36,10 +37,10 @@ redact_option = click.option(
 
 
 def redactor_for(given: str | None) -> Redact | None:
-    """What is behind --redact: nothing without it, the standard rules, or the function of that name."""
+    """What --redact names: nothing without it, the standard rules, or the function of that name."""
     if given is None:
         return None
-    return agent_of(given, Path.cwd(), "redactor") if given else Redactor()
+    return agent_of(given, Path.cwd(), "redactor") if given else Redactor(groups=groups_in(os.environ))
 
 
 def entry_of(log: AgentLog, run: str) -> str:
