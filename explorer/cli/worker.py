@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from refold.streams.worker.service import FoldService
 
 PORT = 6066
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
 DATA = ".refold-worker"
 
 
@@ -45,10 +47,14 @@ DATA = ".refold-worker"
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
 @click.option("--commit-interval-ms", "commit_ms", type=click.IntRange(1, 60_000), default=100, show_default=True,
               help="How long records may wait to be folded together.")  # fmt: skip
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
+              help="From which level on it logs, on standard error.")  # fmt: skip
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True,
+              help="How: lines of time, level, event and key=value, or JSON lines.")  # fmt: skip
 @on_log
 def worker(
     place: Place, data: Path, instance: str | None, processes: int, standby: bool, agents: str | None, host: str,
-    port: int, commit_ms: int,
+    port: int, commit_ms: int, log_level: str, log_format: str,
 ) -> int:  # fmt: skip
     """Fold a log on Kafka: keep its entity tables, and emit each change once.
 
@@ -76,20 +82,24 @@ def worker(
             "an embedded log is folded by whoever writes it, and needs none"
         )
     if processes > 1:
-        return _several(place, url, processes, data, instance, standby, agents, host, port, commit_ms)
+        logged = ["--log-level", log_level, "--log-format", log_format]
+        return _several(place, url, processes, data, instance, standby, agents, host, port, commit_ms, logged)
     try:
         import refold.streams.worker.host.process  # noqa: F401
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("faust", "mode", "confluent_kafka", "prometheus_client"):
             raise InputError("a worker needs more than is installed here; pip install 'refold[kafka]'") from error
         raise
+    from refold.streams.worker.host.logs import log_to_stderr
+
+    log_to_stderr(log_level, log_format)
     _run(place, url, data, instance, standby, agents, host, port, commit_ms)
     return 0
 
 
 def _several(
     place: Place, url: str, processes: int, data: Path, instance: str | None, standby: bool, agents: str | None,
-    host: str, port: int, commit_ms: int,
+    host: str, port: int, commit_ms: int, logged: Sequence[str],
 ) -> int:  # fmt: skip
     from refold.streams.worker.host.several import run_several
 
@@ -97,7 +107,7 @@ def _several(
         raise InputError(
             f"--port {port}: no room for the ports of {processes} processes from there on; give a lower one"
         )
-    shared = ["--log", url, "--host", host, "--commit-interval-ms", str(commit_ms)]
+    shared = ["--log", url, "--host", host, "--commit-interval-ms", str(commit_ms), *logged]
     shared += [word for path in place.type_paths() for word in ("--types", str(path))]
     shared += ["--agents", agents] if agents else []
     shared += ["--standby"] if standby else []
@@ -202,7 +212,8 @@ def pages_of(service: FoldService, config: FoldConfig, place: Place, own_url: st
 
     return Pages(
         status=service.status,
-        metrics=metrics_of(service.status, about, service.log.foreign),
+        around=service.around,
+        metrics=metrics_of(service.status, service.around, about, service.log.foreign),
         partition_of=port.partition_of,
         owns=lambda partition: service.table(partition) is not None,
         workers=lambda: workers_of(admin, port.topics.group, port.topics.observations),

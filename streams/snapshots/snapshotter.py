@@ -25,6 +25,7 @@ from itertools import takewhile
 from threading import Event, Lock, Thread
 
 from refold.avro.errors import RefoldError
+from refold.streams.events import tell
 from refold.streams.snapshots.apart.sealer import ApartSealer
 from refold.streams.snapshots.garbage import GRACE_MS, Collected, Collector
 from refold.streams.snapshots.manifest import Epoch, Manifest
@@ -209,6 +210,8 @@ class Snapshotter:
         manifest = self._sealer.seal(view, meanwhile)
         # A whole base did not ask for it.
         self._touched.sealed(manifest.epoch.partition, manifest.epoch.offset)
+        tell(_log, "epoch_sealed", partition=manifest.epoch.partition, offset=manifest.epoch.offset,
+             kind="base" if manifest.is_base else "delta", bytes=manifest.size)  # fmt: skip
         return manifest
 
     def _collect_when_due(self, sealed: Iterable[Manifest]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,19 @@ from pathlib import Path
 from refold.avro.errors import InputError, LockedError
 
 NAME = "WORKERS"
+FULL_BYTES = 1 << 20
+"""A disk with less than this free takes no table's next write for certain."""
+
+
+def folder_problem(folder: Path) -> str:
+    """Why tables cannot be written in a data folder; empty where they can, as far as can be told without writing."""
+    try:
+        if not (folder / NAME).exists():
+            return f"{folder}: the folder of its tables is gone"
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return f"{folder}: the folder of its tables cannot be looked at ({error.strerror})"
+    return "" if free >= FULL_BYTES else f"{folder}: no space left for its tables ({free:,} bytes free)"
 
 
 @contextmanager

@@ -25,12 +25,14 @@ from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import is_lasting, storage_error, text_of
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.worker.config import FoldConfig
+from refold.streams.worker.emission import is_member
 
 # A client joins when it was told of the topic, and is never told where the broker that it asked was forgotten in that
 # moment (seen with librdkafka 2.16): its next regular look helps, which would be five minutes later.
 _LOOK_MS = 5_000
 _ASKED_EVERY_S = 5.0
 _ANSWERED_S = 1.0
+_STANDING_EVERY_S = 0.5
 
 Told = Callable[[Iterable[int]], None]
 
@@ -40,7 +42,11 @@ _log = logging.getLogger(__name__)
 class Membership:
     """given: partitions that are its own from now on. taken: to be given up on return; others may have them already."""
 
-    def __init__(self, clients: Clients, topics: Topics, config: FoldConfig, given: Told, taken: Told) -> None:
+    def __init__(
+        self, clients: Clients, topics: Topics, config: FoldConfig, given: Told, taken: Told,
+        standing: Callable[[bool], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """standing: told at times whether it is a member."""
         self._settings: dict[str, object] = {
             "group.id": topics.group,
             "client.id": config.client_id,
@@ -56,6 +62,7 @@ class Membership:
         self._instance = config.instance
         self._topic = topics.observations
         self._given, self._taken = given, taken
+        self._standing, self._stood_s = standing, 0.0
         self._problem: Exception | None = None
         self._asked_s = time.monotonic()
         self._is_deaf = False
@@ -74,6 +81,7 @@ class Membership:
         if error is not None and is_lasting(error, _ENDING):
             needs = self._clients.lacks(Grant(GROUP, self._group, READ))
             raise storage_error("the worker cannot be in its group", error, needs=needs)
+        self._note_standing()
         if time.monotonic() - self._asked_s > _ASKED_EVERY_S:
             self._look()
 
@@ -91,6 +99,12 @@ class Membership:
         # With lost ones there is no more to do than with revoked ones: the broker refuses their steps (emission.py).
         consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_taken, on_lost=self._on_taken)
         return consumer
+
+    def _note_standing(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._stood_s > _STANDING_EVERY_S:
+            self._stood_s = now_s
+            self._standing(is_member(self.metadata()))
 
     def _look(self) -> None:
         """Join anew where this client alone has no answer."""

@@ -32,14 +32,16 @@ from threading import Event
 from typing import Any
 
 from refold.avro.errors import StorageError
+from refold.streams.events import LetterLog, listed, tell
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds, UnknownId
 from refold.streams.rocks.families import Memory
+from refold.streams.worker.condition import Kept, Surroundings
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Emitter, NotEmitted, Step
 from refold.streams.worker.fetching import AtEnd, Fetcher
-from refold.streams.worker.folder import held
+from refold.streams.worker.folder import folder_problem, held
 from refold.streams.worker.membership import Membership
 from refold.streams.worker.partition import Partition
 from refold.streams.worker.snapshots import Sealing
@@ -48,6 +50,7 @@ from refold.streams.worker.start import Cancelled, Starter
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider, Missing
 from refold.streams.worker.waiting import Waits
+from refold.streams.worker.watching import Watch
 
 STARTS_AT_ONCE = 2
 IDLE_S = 0.1
@@ -102,6 +105,12 @@ class FoldService:
         self._standbys = Standbys(log, self._starter) if config.is_standby else None
         self._waits = Waits("partition")
         self._membership: Membership | None = None
+        self._clock_ms = clock_ms
+        self._watch = Watch(log.clients, log.topics, parse_url(config.url), log.partitions, clock_ms)
+        self._group: Kept | None = None
+        self._folder = Kept(clock_ms, "")
+        self._failure = ""
+        self._letters = LetterLog(_log)
         self._batch_from = 0.0
         self._to_recover: SimpleQueue[Future[list[int]]] = SimpleQueue()
 
@@ -123,6 +132,16 @@ class FoldService:
             }
             found[number] = {"state": "folding", **own, **sealed}
         return found
+
+    def around(self) -> Surroundings:
+        """What is known of brokers, group and folder."""
+        seen = self._watch.now
+        group = None if self._group is None else self._group.now
+        why = folder_problem(self._config.folder)
+        self._folder.note(not why, why)
+        return Surroundings(
+            seen.broker, group, self._folder.now, self._failure, seen.brokers, seen.group_lag, seen.unfit
+        )
 
     @property
     def log(self) -> KafkaLog:
@@ -161,19 +180,45 @@ class FoldService:
             self._run()
 
     def _run(self) -> None:
+        tell(_log, "started", url=self._config.url, data=self._config.folder, instance=self._config.instance)
         try:
             self._emitter.fence(self._stopping.is_set)
             if self._standbys is not None:
                 self._standbys.warm(self._stopping.is_set)
-            self._membership = Membership(self._log.clients, self._log.topics, self._config, self._given, self._taken)
+            self._group = Kept(self._clock_ms, f"it is not a member of its group {self._log.topics.group}")
+            self._membership = Membership(
+                self._log.clients, self._log.topics, self._config, self._given, self._taken, self._note_standing
+            )
             while not self._stopping.is_set():
                 self._turn(self._membership)
+            tell(_log, "draining", partitions=listed(self._partitions))
             self._commit(self._membership)
-        finally:
+        except BaseException as problem:
+            # Said by the pages at once: giving everything up takes a while.
+            self._failure = str(problem) or type(problem).__name__
+            tell(_log, "failed", logging.ERROR, why=self._failure)
             self._has_ended.set()
-            self._close()
+            try:
+                self._close()
+            except Exception as further:  # what came first is the reason
+                tell(_log, "failed_further", logging.WARNING, why=further)
+            raise
+        self._has_ended.set()
+        self._close()
+        tell(_log, "drained")
+
+    def _note_standing(self, is_in: bool) -> None:
+        """Whether it is a member of its group."""
+        assert self._group is not None
+        group = self._log.topics.group
+        before = self._group.note(is_in, "" if is_in else f"it is not a member of its group {group}")
+        if before is not None:
+            level = logging.INFO if is_in else logging.WARNING
+            tell(_log, "group_joined" if is_in else "group_lost", level, group=group,
+                 after_s=round(before.seconds(self._clock_ms()), 1))  # fmt: skip
 
     def _turn(self, membership: Membership) -> None:
+        self._letters.look()
         if self._standbys is not None:
             self._standbys.check()
         membership.serve()
@@ -247,6 +292,8 @@ class FoldService:
                 steps = [step for step in steps if self._still_has(step)]
                 continue
             for step in steps:
+                for verdict in step.verdicts:
+                    self._letters.tell(step.partition, verdict.offset, verdict.reason)
                 partition = self._partitions[step.partition]
                 begin = partition.table.here.at.offset
                 partition.written(step, lettered.get(step.partition))
@@ -277,6 +324,9 @@ class FoldService:
     # Partitions
 
     def _given(self, numbers: Iterable[int]) -> None:
+        numbers = list(numbers)
+        if numbers:
+            tell(_log, "partitions_taken", partitions=listed(numbers))
         for number in numbers:
             if self._standbys is not None:
                 self._standbys.leave(number)
@@ -302,8 +352,16 @@ class FoldService:
                 )
                 self._fetcher.begin(number, table.here.at.offset)
                 self._sealing.begin(number, table)
+                # What a table was made again from, where it was.
+                rebuilt = table.made_from or None
+                tell(_log, "partition_folding" if rebuilt is None else "partition_rebuilt", partition=number,
+                     offset=table.here.at.offset, took_s=round(starting.took_s, 3), followed=table.followed,
+                     made_from=rebuilt)  # fmt: skip
 
     def _taken(self, numbers: Iterable[int]) -> None:
+        numbers = list(numbers)
+        if numbers:
+            tell(_log, "partitions_lost", partitions=listed(numbers))
         for number in numbers:
             self._drop(number)
 
@@ -342,12 +400,14 @@ class FoldService:
             self._standbys.stop_soon()
         if self._membership is not None:
             self._membership.leave()
-        self._taken([*self._starting, *self._partitions])
+        for number in [*self._starting, *self._partitions]:
+            self._drop(number)
         self._pool.shutdown()
         self._sealing.close()
         if self._standbys is not None:
             self._standbys.close()
         self._fetcher.close()
+        self._watch.close()
         self._log.close()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from refold.streams.events import event_of
+
 _log = logging.getLogger(__name__)
 
 
@@ -25,9 +27,12 @@ class Waits:
             return
         self._known[partition] = waits_for
         if waits_for:
-            _log.warning("%s %d waits: %s", self._what, partition, waits_for)
+            _log.warning("%s %d waits: %s", self._what, partition, waits_for,
+                         extra=event_of("partition_waits", partition=partition, why=waits_for))  # fmt: skip
         else:
-            _log.warning("%s %d goes on", self._what, partition)
+            _log.warning(
+                "%s %d goes on", self._what, partition, extra=event_of("partition_goes_on", partition=partition)
+            )
 
     def forget(self, partition: int) -> None:
         """It is somebody else's."""

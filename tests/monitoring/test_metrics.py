@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from refold.sinks.metrics import SinkMetrics
+from refold.streams.worker.condition import well
 from refold.streams.worker.host.metrics import COUNTERS, GAUGES, STANDBY_GAUGES, About, metrics_of
 from refold_tests.prometheus import METRICS, promtool
 from refold_tests.tree import ROOT
@@ -26,7 +27,10 @@ def told() -> str:
     sink.lags(5, 990.0)
     sink.committed(3, 2)
     sink.refused()
-    return metrics_of(lambda: status, About("shop", 2, Path("/"), "1"))().decode() + sink.page().decode()
+    around = well()._replace(group_lag={0: 3, 1: 0})
+    return (
+        metrics_of(lambda: status, lambda: around, About("shop", 2, Path("/"), "1"))().decode() + sink.page().decode()
+    )
 
 
 def test_the_page_has_every_metric_and_none_besides() -> None:

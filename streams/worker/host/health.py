@@ -1,43 +1,88 @@
-"""What a worker's status says of its health: pure, judged when a page is asked for.
+"""What a worker's status and its surroundings say of its health: pure, judged when a page is asked for.
 
-Healthy: no partition has had something to commit for STALLED_S without a commit. What hangs is found so, a thread, a
-disk or a broker, and who supervises the worker may start it again: it goes on from what is committed. A partition that
-waits for an answer of the Schema Registry is held back on purpose, and a start would not help it: it is shown, and
-judged nothing.
+Healthy, all of:
+1. No partition has had something to commit for STALLED_S without a commit. What hangs is found so, a thread, a disk or
+   a broker. A partition that waits for an answer of the Schema Registry is held back on purpose, and a restart would
+   not help it: it is shown, and does not count.
+2. A broker has answered within the last OUTAGE_S.
+3. The worker was a member of its group within the last OUTAGE_S, from when it first asked to join.
+4. Its fold has not failed.
+Whoever supervises the worker may start it again: it goes on from what is committed.
 
-Ready: it has partitions, and each is caught up.
+Ready: a broker answers, it is a member of its group, its fold has not failed, its folder can be written to, and it has
+partitions, each of which is caught up. An outage shows here as soon as the worker knows of it, within seconds.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
+
+from refold.avro.times import millis_text
+from refold.streams.worker.condition import Condition, Surroundings
 
 Status = Mapping[int, Mapping[str, Any]]
 """By partition what the fold service says of it (streams/worker/partition.py)."""
 
 STALLED_S = 60.0
+OUTAGE_S = 60.0
 SHOWN = ("state", "offset", "lag", "last_commit_s", "uncommitted_s", "waits_for")
+_AGAIN = "start the worker again, it goes on where it was"
 
 
-def health_of(status: Status) -> dict[str, Any]:
-    """`healthy`, `why` where it is not, and of each partition what that was judged by."""
-    stalled = [
-        f"partition {number} has had {each.get('lag')} to fold for {each['uncommitted_s']:.0f} s without a commit"
+def health_of(status: Status, around: Surroundings, now_ms: int | None = None) -> dict[str, Any]:
+    """`healthy`, `why` where it is not, `broker`, `group`, and of each partition what that was judged by."""
+    now_ms = _now_ms() if now_ms is None else now_ms
+    wrong = [
+        f"partition {number} has had {each.get('lag')} to fold for {each['uncommitted_s']:.0f} s without a commit; "
+        f"{_AGAIN}"
         for number, each in sorted(status.items())
         if each.get("uncommitted_s", 0.0) > STALLED_S and not each.get("waits_for")
     ]
+    wrong += [
+        f"{each.why} for {each.seconds(now_ms):.0f} s; {remedy}"
+        for each, remedy in ((around.broker, "see to the brokers"), (around.group, _AGAIN))
+        if each is not None and not each.holds and each.seconds(now_ms) > OUTAGE_S
+    ]
+    if around.failure:
+        wrong.append(f"the worker is ending: {around.failure}")
     shown = {number: {name: each[name] for name in SHOWN if name in each} for number, each in sorted(status.items())}
-    if not stalled:
-        return {"healthy": True, "partitions": shown}
-    why = f"{'; '.join(stalled)}; start the worker again, it goes on where it was"
-    return {"healthy": False, "why": why, "partitions": shown}
+    why = {"why": "; ".join(wrong)} if wrong else {}
+    return {"healthy": not wrong, **why, **surroundings_json(around), "partitions": shown}
 
 
-def readiness_of(status: Status) -> dict[str, Any]:
-    """`ready`, and `why` where it is not."""
+def readiness_of(status: Status, around: Surroundings) -> dict[str, Any]:
+    """`ready`, `why` where it is not, and since when broker and group are as they are."""
+    wrong = [f"the worker is ending: {around.failure}"] if around.failure else []
+    wrong += [
+        f"{each.why} since {millis_text(each.since_ms)}"
+        for each in (around.broker, around.group, around.folder)
+        if each is not None and not each.holds
+    ]
     behind = [str(number) for number, each in sorted(status.items()) if not each.get("caught_up")]
-    if status and not behind:
-        return {"ready": True}
-    why = f"not caught up: partition {', '.join(behind)}" if behind else "it has no partitions yet"
-    return {"ready": False, "why": why}
+    if around.group is None:
+        wrong.append("it is about to join its group")
+    elif behind:
+        wrong.append(f"not caught up: partition {', '.join(behind)}")
+    elif not status:
+        wrong.append("it has no partitions yet")
+    why = {"why": "; ".join(wrong)} if wrong else {}
+    return {"ready": not wrong, **why, **surroundings_json(around)}
+
+
+def surroundings_json(around: Surroundings) -> dict[str, Any]:
+    """`broker` and `group`, as the pages show them; `since` tells when each became as it is."""
+    broker: dict[str, Any] = {"connected": around.broker.holds, **_told(around.broker), "brokers": around.brokers}
+    if around.group is None:
+        return {"broker": broker, "group": {"member": False, "why": "it is about to join its group"}}
+    return {"broker": broker, "group": {"member": around.group.holds, **_told(around.group)}}
+
+
+def _told(condition: Condition) -> dict[str, Any]:
+    why = {"why": condition.why} if condition.why and not condition.holds else {}
+    return {"since": millis_text(condition.since_ms), **why}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

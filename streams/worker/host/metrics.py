@@ -3,20 +3,29 @@
 Counters are of this process and begin anew whenever it takes a partition up, as Prometheus expects of counters. Ages
 are taken when a page is asked for, so none can stand still where its writer hangs. All have the label `log`: a
 partition's number means nothing without it. docs/METRICS.md has them all, and a test compares it with the tables here.
+
+No series ends while the process runs, but for gauges of a partition that another worker may have:
+1. `refold_partition_owned`, the group's lag and what is said of brokers, group and topics are there from the start on.
+2. Counters of a partition that was folded once keep their last value when it is lost.
+3. Its gauges do so too while the worker is out of its group. Once it is a member again, the partition's owner has them.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import Foreign
+from refold.streams.worker.condition import Surroundings
 from refold.streams.worker.host.health import Status, health_of, readiness_of
 
 # What a worker says of itself.
@@ -26,6 +35,15 @@ WORKER_GAUGES = {
     "partitions": ("refold_partitions", "Partitions that this worker has, by state."),
     "healthy": ("refold_healthy", "1 while it commits what there is to commit."),
     "ready": ("refold_ready", "1 while it has partitions, and each is caught up."),
+    "broker_connected": ("refold_broker_connected", "1 while a broker answers this worker."),
+    "brokers": ("refold_brokers", "Brokers of the cluster, as one of them says; 0 while none answers."),
+    "broker_lost": ("refold_broker_lost_seconds", "For how long no broker has answered; 0 while one does."),
+    "group_member": ("refold_group_member", "1 while the worker is a member of its group."),
+    "group_out": ("refold_group_out_seconds", "For how long it has not been a member of its group; 0 while it is."),
+    "group_changed": ("refold_group_changed_timestamp_seconds", "When it last joined or lost its group; 0 before."),
+    "topic_drifted": ("refold_topic_settings_drifted", "Settings of a topic that differ from what a log needs."),
+    "owned": ("refold_partition_owned", "1 for each partition that this worker folds, 0 for the log's others."),
+    "group_lag": ("refold_group_lag_records", "Offsets of .observations that the group has not committed yet."),
     "disk_free": ("refold_disk_free_bytes", "Free on the disk of its tables, for its user."),
     "disk_size": ("refold_disk_size_bytes", "Size of the disk of its tables."),
 }
@@ -83,31 +101,58 @@ ForeignFound = Callable[[], Iterable[Foreign]]
 
 
 class _StatusCollector(Collector):
-    def __init__(self, status: Callable[[], Status], about: About, foreign: ForeignFound) -> None:
+    def __init__(
+        self, status: Callable[[], Status], around: Callable[[], Surroundings], about: About, foreign: ForeignFound
+    ) -> None:  # fmt: skip
         self._status = status
+        self._around = around
         self._about = about
         self._foreign = foreign
+        # What was last said of each partition that was folded here, for when it is lost.
+        self._last: dict[int, Mapping[str, Any]] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric that the status of a partition has something for."""
-        status = self._status()
-        yield from self._of_worker(status)
+        """Every metric that there is something to say for."""
+        status, around = self._status(), self._around()
+        yield from self._of_worker(status, around)
+        yield from self._of_surroundings(around, int(time.time() * 1000))
         yield self._of_others()
+        folded = {number: each for number, each in status.items() if each.get("state") == "folding"}
         standby = {number: each for number, each in status.items() if each.get("state") == "standby"}
-        folded = {number: each for number, each in status.items() if number not in standby}
-        for gauges, given in ((GAUGES, folded), (STANDBY_GAUGES, standby)):
+        yield self._gauge(
+            "owned", [([str(each)], each in folded) for each in range(self._about.partitions)], "partition"
+        )
+        self._last |= folded
+        is_out = around.group is None or not around.group.holds
+        for gauges, given in ((GAUGES, self._last if is_out else folded), (STANDBY_GAUGES, standby)):
             for key, (name, text) in gauges.items():
                 yield from self._filled(GaugeMetricFamily(name, text, labels=["log", "partition"]), key, given)
         for key, (name, text) in COUNTERS.items():
-            yield from self._filled(CounterMetricFamily(name, text, labels=["log", "partition"]), key, folded)
+            yield from self._filled(CounterMetricFamily(name, text, labels=["log", "partition"]), key, self._last)
 
-    def _of_worker(self, status: Status) -> Iterator[Metric]:
+    def _of_surroundings(self, around: Surroundings, now_ms: int) -> Iterator[Metric]:
+        broker, group = around.broker, around.group
+        yield self._gauge("broker_connected", [([], broker.holds)])
+        yield self._gauge("brokers", [([], around.brokers)])
+        yield self._gauge("broker_lost", [([], 0 if broker.holds else broker.seconds(now_ms))])
+        yield self._gauge("group_member", [([], group is not None and group.holds)])
+        yield self._gauge("group_out", [([], 0 if group is None or group.holds else group.seconds(now_ms))])
+        yield self._gauge("group_changed", [([], 0 if group is None else group.since_ms / 1000)])
+        drifted = [each.topic for each in around.unfit]
+        topics = Topics(self._about.log).needed
+        yield self._gauge("topic_drifted", [([each], drifted.count(each)) for each in sorted(topics)], "topic")
+        lag = [([str(number)], records) for number, records in sorted(around.group_lag.items())]
+        yield self._gauge("group_lag", lag, "partition")
+
+    def _of_worker(self, status: Status, around: Surroundings) -> Iterator[Metric]:
         states = [str(each.get("state", "")) for each in status.values()]
         yield self._gauge("info", [([self._about.version], 1)], "version")
         yield self._gauge("log_partitions", [([], self._about.partitions)])
-        yield self._gauge("partitions", [([each], states.count(each)) for each in sorted({*states})], "state")
-        yield self._gauge("healthy", [([], health_of(status)["healthy"])])
-        yield self._gauge("ready", [([], readiness_of(status)["ready"])])
+        # A series for each usual state from the start on, so that none ends when the last partition is lost.
+        shown = sorted({"folding", "starting", *states})
+        yield self._gauge("partitions", [([each], states.count(each)) for each in shown], "state")
+        yield self._gauge("healthy", [([], health_of(status, around)["healthy"])])
+        yield self._gauge("ready", [([], readiness_of(status, around)["ready"])])
         try:
             disk = shutil.disk_usage(self._about.folder)
         except OSError:  # a folder that is made in a moment, or was taken away: absent says more than a number would
@@ -138,8 +183,11 @@ class _StatusCollector(Collector):
             yield family
 
 
-def metrics_of(status: Callable[[], Status], about: About, foreign: ForeignFound = lambda: ()) -> Callable[[], bytes]:
-    """Prometheus' text of a fold's status, made at each call."""
+def metrics_of(
+    status: Callable[[], Status], around: Callable[[], Surroundings], about: About,
+    foreign: ForeignFound = lambda: (),
+) -> Callable[[], bytes]:  # fmt: skip
+    """Prometheus' text of a fold's status and its surroundings, made at each call."""
     registry = CollectorRegistry()
-    registry.register(_StatusCollector(status, about, foreign))
+    registry.register(_StatusCollector(status, around, about, foreign))
     return lambda: generate_latest(registry)

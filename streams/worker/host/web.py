@@ -33,6 +33,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from refold.avro.errors import InputError, RefoldError, StorageError, UnknownEntity
 from refold.streams.log.kafka.pages import CBOR, FORWARDED, LOG, LOOKUP, OTHER_LOG, Answer, ask
+from refold.streams.worker.condition import Surroundings
 from refold.streams.worker.host.health import Status, health_of, readiness_of
 
 FORWARD_TIMEOUT_S = 30.0
@@ -63,13 +64,14 @@ class Operations(Protocol):
 class Pages(NamedTuple):
     """What the pages say.
 
-    status: by partition, how the worker stands; raises where it does not fold. metrics: Prometheus' text. partition_of:
-    that of an entity. owns: whether a partition is here. workers: by partition, the URL of the worker that has it,
-    without those that nobody is known to have. questions, operations: by the first word of the path. lookup: the answer
-    to one, in CBOR. own_url: where they are.
+    status: by partition, how the worker stands; raises where it does not fold. around: brokers, group and folder.
+    metrics: Prometheus' text. partition_of: that of an entity. owns: whether a partition is here. workers: by
+    partition, the URL of the worker that has it, without those that nobody is known to have. questions, operations: by
+    the first word of the path. lookup: the answer to one, in CBOR. own_url: where they are.
     """
 
     status: Callable[[], Status]
+    around: Callable[[], Surroundings]
     metrics: Callable[[], bytes]
     partition_of: Callable[[str], int]
     owns: Callable[[int], bool]
@@ -86,10 +88,10 @@ class Pages(NamedTuple):
         first, _, rest = path.lstrip("/").partition("/")
         try:
             if first == "health" and not rest:
-                health = health_of(self.status())
+                health = health_of(self.status(), self.around())
                 return _json(200 if health["healthy"] else 503, health)
             if first == "ready" and not rest:
-                ready = readiness_of(self.status())
+                ready = readiness_of(self.status(), self.around())
                 return _json(200 if ready["ready"] else 503, ready)
             if first == "status" and not rest:
                 return _json(200, {"partitions": self.status()})

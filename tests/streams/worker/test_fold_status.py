@@ -19,6 +19,7 @@ from refold.reducers.order import order_key
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.reading import Raw
 from refold.streams.rocks.database import Database
+from refold.streams.worker.condition import well
 from refold.streams.worker.fetching import Fetcher
 from refold.streams.worker.host.health import STALLED_S, health_of, readiness_of
 from refold.streams.worker.host.metrics import About, metrics_of
@@ -91,7 +92,7 @@ def test_counts_sizes_and_times_of_a_fold_and_their_metrics(log: KafkaLog, tmp_p
         await_caught_up(found, log)
         status = found.service.status()
         about = About("a", log.partitions, tmp_path, "1")
-        metrics = metrics_by_partition(metrics_of(found.service.status, about)().decode())
+        metrics = metrics_by_partition(metrics_of(found.service.status, found.service.around, about)().decode())
     log.refresh()
     for partition, each in status.items():
         distinct, late, reopened = late_and_reopened(log, partition)
@@ -105,8 +106,8 @@ def test_counts_sizes_and_times_of_a_fold_and_their_metrics(log: KafkaLog, tmp_p
             assert str(partition) in metrics[name] or each[key] is None, name
             if key not in {"last_commit_s", "table_bytes"} and each[key] is not None:
                 assert metrics[name][str(partition)] == each[key], name
-    assert health_of(status)["healthy"]
-    assert readiness_of(status) == {"ready": True}
+    assert health_of(status, well())["healthy"]
+    assert readiness_of(status, well())["ready"]
     assert sum(each["late"] for each in status.values()) > 0, "the history has none that is late"
 
 
@@ -193,7 +194,7 @@ def test_how_long_there_was_something_to_commit_and_how_long_ago_it_was(tmp_path
     with a_partition(tmp_path, registry, clock, Outage()) as partition:
         assert partition.status()["last_commit_s"] is None
         clock.now_s += 10_000  # nothing to commit, however long
-        assert health_of({0: partition.status()})["healthy"]
+        assert health_of({0: partition.status()}, well())["healthy"]
         for raw in raws(registry, 0, 3):
             partition.take(raw)
         partition.ends_at(9)
@@ -201,7 +202,7 @@ def test_how_long_there_was_something_to_commit_and_how_long_ago_it_was(tmp_path
         clock.now_s += STALLED_S + 1
         status = partition.status()
         assert (status["lag"], status["uncommitted_s"], status["rebuild_s"]) == (9, STALLED_S + 1, 2.5)
-        assert not health_of({0: status})["healthy"]
+        assert not health_of({0: status}, well())["healthy"]
         commit(partition)
         clock.now_s += 7
         status = partition.status()
@@ -212,7 +213,7 @@ def test_how_long_there_was_something_to_commit_and_how_long_ago_it_was(tmp_path
         status = partition.status()
         assert (status["lag"], status["last_commit_s"], status["uncommitted_s"]) == (0, 10_007, 0)
         assert status["caught_up"]
-        assert health_of({0: status})["healthy"]
+        assert health_of({0: status}, well())["healthy"]
 
 
 def test_a_partition_keeps_up_while_it_sees_the_end_between_two_commits(tmp_path: Path) -> None:
@@ -255,10 +256,10 @@ def test_who_waits_for_the_registry_has_something_to_commit_and_is_not_to_be_sta
         status = partition.status()
         assert status["waits_for"] == "it does not answer"
         assert status["uncommitted_s"] == STALLED_S + 1
-        assert health_of({0: status})["healthy"]
+        assert health_of({0: status}, well())["healthy"]
         registry_there.is_out = False
         partition.decide()
-        assert not health_of({0: partition.status()})["healthy"]
+        assert not health_of({0: partition.status()}, well())["healthy"]
         commit(partition)
         partition.reached_end(1)
         assert (partition.status()["deadletters"], partition.status()["uncommitted_s"]) == (1, 0)

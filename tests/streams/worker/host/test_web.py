@@ -17,7 +17,8 @@ import pytest
 
 from refold.avro.errors import InputError, StorageError, UnknownEntity
 from refold.streams.log.kafka.pages import FORWARDED, LOG
-from refold.streams.worker.host.health import STALLED_S
+from refold.streams.worker.condition import well
+from refold.streams.worker.host.health import STALLED_S, surroundings_json
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.host.web import Pages, WebServer
 
@@ -26,6 +27,7 @@ STATUS: dict[int, dict[str, Any]] = {
     1: {"state": "starting"},
     2: {"state": "standby", "offset": 40, "lag": 2, "caught_up": True},
 }
+AROUND = surroundings_json(well())
 ABOUT = About("shop", 8, Path("/"), "1.2.3")
 Serve = Callable[..., str]
 
@@ -75,7 +77,8 @@ def serve() -> Iterator[Serve]:
             ending.callback(server.close)
             pages = Pages(
                 status=lambda: STATUS,
-                metrics=metrics_of(lambda: STATUS, ABOUT),
+                around=well,
+                metrics=metrics_of(lambda: STATUS, well, ABOUT),
                 partition_of=partition_of,
                 owns=lambda partition: partition == PARTITIONS.get(name),
                 workers=lambda: {} if owner is None else dict.fromkeys(PARTITIONS.values(), owner),
@@ -110,11 +113,12 @@ def test_health_readiness_and_status(serve: Serve) -> None:
     url = serve("a")
     shown: dict[str, Any] = {"0": {"state": "folding", "lag": 7, "waits_for": "it"}, "1": {"state": "starting"}}
     shown["2"] = {"state": "standby", "offset": 40, "lag": 2}
-    assert get(f"{url}/health") == (200, {"healthy": True, "partitions": shown})
-    assert get(f"{url}/ready") == (503, {"ready": False, "why": "not caught up: partition 0, 1"})
+    assert get(f"{url}/health") == (200, {"healthy": True, **AROUND, "partitions": shown})
+    assert get(f"{url}/ready") == (503, {"ready": False, "why": "not caught up: partition 0, 1", **AROUND})
     assert get(f"{url}/status") == (200, {"partitions": {str(number): each for number, each in STATUS.items()}})
-    assert get(f"{serve('b', status=lambda: {2: folding()})}/ready") == (200, {"ready": True})
-    assert get(f"{serve('c', status=dict)}/ready") == (503, {"ready": False, "why": "it has no partitions yet"})
+    assert get(f"{serve('b', status=lambda: {2: folding()})}/ready") == (200, {"ready": True, **AROUND})
+    nothing = {"ready": False, "why": "it has no partitions yet", **AROUND}
+    assert get(f"{serve('c', status=dict)}/ready") == (503, nothing)
 
 
 def test_who_does_not_commit_what_there_is_is_not_healthy(serve: Serve) -> None:
@@ -163,7 +167,9 @@ def test_metrics_are_of_the_moment_and_carry_units(serve: Serve) -> None:
     disk = [line for line in lines if line.startswith("refold_disk_free_bytes{")]
     assert len(disk) == 1
     assert float(disk[0].split()[1]) > 0
-    assert not [line for line in lines if 'partition="1"' in line]
+    assert [line for line in lines if 'partition="1"' in line] == [
+        'refold_partition_owned{log="shop",partition="1"} 0.0'
+    ]
 
 
 def test_a_question_is_answered_by_its_owner_in_one_hop(serve: Serve) -> None:

@@ -1,0 +1,63 @@
+"""What refold logs: an event with a name and fields, one line each (host/logs.py formats them).
+
+Standard logging, so whoever runs a fold in a process of their own takes the records with their own handlers: a record
+has the attributes `event` and `fields`, and its message holds both.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+LETTERS_MAX = 10
+LETTERS_EVERY_S = 60.0
+
+
+def tell(log: logging.Logger, event: str, level: int = logging.INFO, **fields: object) -> None:
+    """Log an event. Fields that are None are left out."""
+    if not log.isEnabledFor(level):
+        return
+    given = {name: value for name, value in fields.items() if value is not None}
+    text = " ".join([event, *(f"{name}={value}" for name, value in given.items())])
+    log.log(level, "%s", text, extra=event_of(event, **given))
+
+
+def event_of(event: str, **fields: object) -> dict[str, object]:
+    """What a logging call with a message of its own is given as `extra`."""
+    return {"event": event, "fields": fields}
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Partition numbers as one field."""
+    return ",".join(map(str, sorted(numbers)))
+
+
+class LetterLog:
+    """Logs dead letters, at most LETTERS_MAX in LETTERS_EVERY_S; then how many were left out. For one thread."""
+
+    def __init__(self, log: logging.Logger, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._now_s = now_s
+        self._begun_s = now_s()
+        self._told = 0
+        self._suppressed = 0
+
+    def tell(self, partition: int, offset: int, reason: str) -> None:
+        """A record got a verdict."""
+        self.look()
+        if self._told < LETTERS_MAX:
+            self._told += 1
+            tell(self._log, "dead_letter", logging.WARNING, partition=partition, offset=offset, reason=reason)
+        else:
+            self._suppressed += 1
+
+    def look(self) -> None:
+        """Begin the next interval where it is time."""
+        now_s = self._now_s()
+        if now_s - self._begun_s < LETTERS_EVERY_S:
+            return
+        if self._suppressed:
+            tell(self._log, "dead_letters_suppressed", logging.WARNING, count=self._suppressed,
+                 seconds=round(now_s - self._begun_s))  # fmt: skip
+        self._begun_s, self._told, self._suppressed = now_s, 0, 0

@@ -1,0 +1,62 @@
+"""Conditions of a worker's surroundings: whether they hold, since when, and why not.
+
+Kept by one thread, read by any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from refold.streams.log.kafka.topics import Unfit
+
+
+class Condition(NamedTuple):
+    """Whether something holds, and since when, in milliseconds since 1970. why: what is wrong where it does not."""
+
+    holds: bool
+    since_ms: int
+    why: str = ""
+
+    def seconds(self, now_ms: int) -> float:
+        """For how long it has been as it is."""
+        return max(0, now_ms - self.since_ms) / 1000
+
+
+class Kept:
+    """A condition that changes. `now` is replaced whole, so any thread may read it."""
+
+    def __init__(self, clock_ms: Callable[[], int], why: str) -> None:
+        """It does not hold yet."""
+        self._clock_ms = clock_ms
+        self.now = Condition(False, clock_ms(), why)
+
+    def note(self, holds: bool, why: str = "") -> Condition | None:
+        """How it was before, where it changed; else None, and `since_ms` stays."""
+        before = self.now
+        if before.holds != holds:
+            self.now = Condition(holds, self._clock_ms(), why)
+            return before
+        if before.why != why:
+            self.now = before._replace(why=why)
+        return None
+
+
+class Surroundings(NamedTuple):
+    """What a worker knows beyond its partitions. broker: whether one answers. group: whether it is a member; None until
+    it asks to join. folder: whether its tables can be written. failure: what ended its fold. brokers, group_lag, unfit:
+    as in streams/worker/watching.py."""
+
+    broker: Condition
+    group: Condition | None
+    folder: Condition
+    failure: str = ""
+    brokers: int = 0
+    group_lag: Mapping[int, int] = {}
+    unfit: tuple[Unfit, ...] = ()
+
+
+def well() -> Surroundings:
+    """Surroundings in which nothing is wrong."""
+    fine = Condition(True, 0)
+    return Surroundings(fine, fine, fine, brokers=1)

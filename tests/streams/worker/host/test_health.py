@@ -1,0 +1,96 @@
+"""What health, readiness and metrics say of brokers, group and folder: pure, by a clock of the test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from refold.streams.log.kafka.topics import Unfit
+from refold.streams.worker.condition import Condition, Kept, Surroundings, well
+from refold.streams.worker.host.health import OUTAGE_S, health_of, readiness_of
+from refold.streams.worker.host.metrics import COUNTERS, GAUGES, About, metrics_of
+
+SINCE_MS = 1_795_000_000_000
+SINCE = "2026-11-18T11:06:40.000Z"
+FOLDING: dict[int, Any] = {0: {"state": "folding", "caught_up": True, "lag": 0}}
+NO_BROKER = Condition(False, SINCE_MS, "no broker answers")
+NO_GROUP = Condition(False, SINCE_MS, "it is not a member of its group")
+OUTAGES = [
+    pytest.param(well()._replace(broker=NO_BROKER), "no broker answers", id="broker"),
+    pytest.param(well()._replace(group=NO_GROUP), "not a member", id="group"),
+]
+
+
+@pytest.mark.parametrize(("around", "why"), OUTAGES)
+def test_an_outage_is_not_ready_at_once_and_not_healthy_after_a_bound(around: Surroundings, why: str) -> None:
+    ready = readiness_of(FOLDING, around)
+    assert not ready["ready"]
+    assert why in ready["why"]
+    assert SINCE in ready["why"]
+    within, after = (health_of(FOLDING, around, SINCE_MS + int(1000 * (OUTAGE_S + each))) for each in (-1, 1))
+    assert within["healthy"]
+    assert not after["healthy"]
+    assert why in after["why"]
+    for said in (ready, within, after):
+        assert {said["broker"]["connected"], said["group"]["member"]} == {True, False}
+        assert SINCE in {said["broker"]["since"], said["group"]["since"]}
+
+
+def test_before_it_joins_it_is_not_ready_and_healthy_however_long() -> None:
+    around = well()._replace(group=None)
+    assert not readiness_of(FOLDING, around)["ready"]
+    assert health_of(FOLDING, around, SINCE_MS)["healthy"]
+
+
+def test_what_failed_is_said_at_once() -> None:
+    around = well()._replace(failure="no space left")
+    for said in (readiness_of(FOLDING, around), health_of(FOLDING, around)):
+        assert "no space left" in said["why"]
+    assert not readiness_of(FOLDING, around)["ready"]
+    assert not health_of(FOLDING, around)["healthy"]
+
+
+def test_a_folder_that_takes_nothing_is_not_ready() -> None:
+    around = well()._replace(folder=Condition(False, SINCE_MS, "/data: no space left"))
+    assert not readiness_of(FOLDING, around)["ready"]
+    assert health_of(FOLDING, around)["healthy"]
+
+
+def test_a_condition_keeps_since_when_it_is_so() -> None:
+    now_ms = 5
+    kept = Kept(lambda: now_ms, "not yet")
+    assert kept.now == Condition(False, 5, "not yet")
+    now_ms = 7
+    assert kept.note(False, "still not") is None
+    assert kept.now == Condition(False, 5, "still not")
+    before = kept.note(True)
+    assert before is not None
+    assert before.seconds(now_ms) == 0.002
+    now_ms = 9
+    assert kept.note(True) is None
+    assert kept.now == Condition(True, 7, "")
+
+
+def test_series_stay_while_it_is_out_of_its_group_and_counters_for_ever() -> None:
+    status: dict[int, Any] = {0: {"state": "folding", **dict.fromkeys([*GAUGES, *COUNTERS], 1)}}
+    around = well()._replace(group_lag={0: 4, 1: 0}, unfit=(Unfit("shop.changes", "has x=1", "set it"),))
+    page = metrics_of(lambda: status, lambda: around, About("shop", 2, Path("/"), "1"))
+
+    def series() -> dict[str, float]:
+        families = text_string_to_metric_families(page().decode())
+        return {f"{one.name}{sorted(one.labels.items())}": one.value for each in families for one in each.samples}
+
+    before = series()
+    status, around = {}, around._replace(broker=NO_BROKER, group=NO_GROUP, brokers=0)
+    during = series()
+    assert before.keys() == during.keys()
+    gauges = {name for name, _ in GAUGES.values()}
+    changed = {name.partition("[")[0] for name in before if before[name] != during[name]}
+    assert changed.isdisjoint(gauges)
+    assert {"refold_broker_connected", "refold_group_member", "refold_partition_owned"} <= changed
+    around = well()
+    gone = before.keys() - series().keys()
+    assert {name.partition("[")[0] for name in gone} == gauges | {"refold_group_lag_records"}

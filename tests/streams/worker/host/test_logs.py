@@ -1,0 +1,88 @@
+"""A worker's log lines: one a record, read back as text and as JSON; dead letters are rate limited."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from refold.streams.events import LETTERS_EVERY_S, LETTERS_MAX, LetterLog, tell
+from refold.streams.worker.host.logs import JsonLines, TextLines
+
+FIELDS: dict[str, Any] = {
+    "partition": 3,
+    "took_s": 0.25,
+    "why": 'no "x" = y\nat all',
+    "made_from": {"replayed": 2},
+    "left": None,
+}
+
+
+@pytest.fixture
+def log() -> Iterator[logging.Logger]:
+    found = logging.getLogger("refold.tests.log")
+    found.propagate = False
+    found.setLevel(logging.INFO)
+    yield found
+    found.handlers.clear()
+
+
+def lines(log: logging.Logger, form: logging.Formatter) -> io.StringIO:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(form)
+    log.addHandler(handler)
+    return stream
+
+
+def test_an_event_as_text_is_one_line_of_time_level_event_and_fields(log: logging.Logger) -> None:
+    stream = lines(log, TextLines())
+    tell(log, "partition_folding", **FIELDS)
+    (line,) = stream.getvalue().splitlines()
+    time, level, event, rest = line.split(" ", 3)
+    assert (time[10], time[-1], level, event) == ("T", "Z", "INFO", "partition_folding")
+    assert rest == 'partition=3 took_s=0.25 why="no \\"x\\" = y\\nat all" made_from={"replayed":2}'
+
+
+def test_an_event_as_json_is_one_object(log: logging.Logger) -> None:
+    stream = lines(log, JsonLines())
+    tell(log, "partition_folding", logging.WARNING, **FIELDS)
+    (line,) = stream.getvalue().splitlines()
+    found = json.loads(line)
+    assert found.pop("time").endswith("Z")
+    given = {name: value for name, value in FIELDS.items() if value is not None}
+    assert found == {"level": "warning", "event": "partition_folding", **given}
+
+
+@pytest.mark.parametrize("form", [TextLines(), JsonLines()])
+def test_what_is_no_event_is_one_line_with_its_traceback(log: logging.Logger, form: logging.Formatter) -> None:
+    stream = lines(log, form)
+    try:
+        raise ValueError("it")
+    except ValueError:
+        log.exception("failed: %s", "x y")
+    (line,) = stream.getvalue().splitlines()
+    for part in ("message", "failed: x y", "Traceback", "ValueError: it", log.name):
+        assert part in line
+
+
+def test_dead_letters_are_counted_past_a_bound_and_told_of_again_later(log: logging.Logger) -> None:
+    stream, now_s = lines(log, TextLines()), 0.0
+    letters = LetterLog(log, lambda: now_s)
+    for offset in range(LETTERS_MAX + 7):
+        letters.tell(2, offset, "undecodable")
+    now_s = LETTERS_EVERY_S
+    letters.look()
+    letters.tell(2, 99, "misplaced")
+    events = [line.split(" ", 2)[2] for line in stream.getvalue().splitlines()]
+    assert events[:LETTERS_MAX] == [
+        f"dead_letter partition=2 offset={offset} reason=undecodable" for offset in range(LETTERS_MAX)
+    ]
+    assert events[LETTERS_MAX:] == [
+        "dead_letters_suppressed count=7 seconds=60",
+        "dead_letter partition=2 offset=99 reason=misplaced",
+    ]
