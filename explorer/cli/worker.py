@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -22,9 +22,10 @@ from refold.streams.open import given_url, is_kafka, log_on, process_surrounding
 if TYPE_CHECKING:
     import faust
 
+    from refold.streams.web.server import WebServer
     from refold.streams.worker.agents import ChangesAgent
     from refold.streams.worker.config import FoldConfig
-    from refold.streams.worker.host.web import Pages
+    from refold.streams.worker.host.pages import Pages
     from refold.streams.worker.service import FoldService
 
 PORT = 6066
@@ -43,8 +44,16 @@ DATA = ".refold-worker"
 @click.option("--standby", is_flag=True,
               help="Keep warm tables of the partitions that other workers have, to take them over soon.")  # fmt: skip
 @click.option("--agents", metavar="MODULE", help="Your own agents over the log's changes, as a dotted name.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where its pages are; they ask for no password.")
+@click.option("--host", default="127.0.0.1", show_default=True,
+              help="Where its pages are. Off loopback they need a token, in REFOLD_TOKEN.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
+@click.option("--tls-cert", metavar="FILE", help="Serve the pages over TLS: a certificate in PEM, with its chain.")
+@click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
+@click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
+              help="A name that callers know this worker by, beside its addresses; may be repeated.")  # fmt: skip
+@click.option("--advertise", metavar="URL", help="The URL that others reach the pages by [http://HOST:PORT].")
+@click.option("--connections", type=click.IntRange(10, 10_000), default=100, show_default=True,
+              help="How many connections its pages have at once.")  # fmt: skip
 @click.option("--commit-interval-ms", "commit_ms", type=click.IntRange(1, 60_000), default=100, show_default=True,
               help="How long records may wait to be folded together.")  # fmt: skip
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
@@ -54,7 +63,8 @@ DATA = ".refold-worker"
 @on_log
 def worker(
     place: Place, data: Path, instance: str | None, processes: int, standby: bool, agents: str | None, host: str,
-    port: int, commit_ms: int, log_level: str, log_format: str,
+    port: int, tls_cert: str | None, tls_key: str | None, allowed_hosts: tuple[str, ...], advertise: str | None,
+    connections: int, commit_ms: int, log_level: str, log_format: str,
 ) -> int:  # fmt: skip
     """Fold a log on Kafka: keep its entity tables, and emit each change once.
 
@@ -69,6 +79,9 @@ def worker(
       /history/TYPE/ID?since=WHEN&until=WHEN   as `refold history --json`
       POST /snapshot /recover /verify ...      what commands have workers do: docs/OPERATIONS.md
 
+    With REFOLD_TOKEN set, callers send Authorization: Bearer TOKEN; set the same for every worker and for commands that
+    ask them. REFOLD_TLS_CA names the authority of workers' certificates, where the system does not know it.
+
     \b
     Examples
       refold worker --log kafka://127.0.0.1:9092/agents
@@ -81,33 +94,65 @@ def worker(
             f"{url}: a worker folds a log on Kafka, such as kafka://127.0.0.1:9092/agents; "
             "an embedded log is folded by whoever writes it, and needs none"
         )
+    serving = Serving(host, port, tls_cert, tls_key, allowed_hosts, advertise, connections)
     if processes > 1:
         logged = ["--log-level", log_level, "--log-format", log_format]
-        return _several(place, url, processes, data, instance, standby, agents, host, port, commit_ms, logged)
+        return _several(place, url, processes, data, instance, standby, agents, serving, commit_ms, logged)
     try:
         import refold.streams.worker.host.process  # noqa: F401
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("faust", "mode", "confluent_kafka", "prometheus_client"):
+        if (error.name or "").partition(".")[0] in ("faust", "mode", "confluent_kafka", "prometheus_client", "aiohttp"):
             raise InputError("a worker needs more than is installed here; pip install 'refold[kafka]'") from error
         raise
     from refold.streams.worker.host.logs import log_to_stderr
 
     log_to_stderr(log_level, log_format)
-    _run(place, url, data, instance, standby, agents, host, port, commit_ms)
+    _run(place, url, data, instance, standby, agents, serving, commit_ms)
     return 0
+
+
+class Serving(NamedTuple):
+    """How the pages are served, as it was given."""
+
+    host: str
+    port: int
+    certificate: str | None
+    key: str | None
+    allowed_hosts: tuple[str, ...]
+    advertised: str | None
+    connections: int
+
+    def words(self) -> list[str]:
+        """All but the port, as arguments."""
+        words = ["--host", self.host, "--connections", str(self.connections)]
+        words += ["--tls-cert", self.certificate] if self.certificate else []
+        words += ["--tls-key", self.key] if self.key else []
+        return words + [word for name in self.allowed_hosts for word in ("--allow-host", name)]
+
+    def bind(self) -> WebServer:
+        """The server, bound. InputError."""
+        from refold.streams.web.connection import Bounds
+        from refold.streams.web.server import Access, WebServer
+        from refold.streams.web.token import token_in
+
+        access = Access(token_in(os.environ), self.allowed_hosts, self.advertised, self.certificate, self.key)
+        return WebServer(self.host, self.port, access, Bounds(connections=self.connections))
 
 
 def _several(
     place: Place, url: str, processes: int, data: Path, instance: str | None, standby: bool, agents: str | None,
-    host: str, port: int, commit_ms: int, logged: Sequence[str],
+    serving: Serving, commit_ms: int, logged: Sequence[str],
 ) -> int:  # fmt: skip
     from refold.streams.worker.host.several import run_several
 
+    port = serving.port
+    if serving.advertised:
+        raise InputError("--advertise names the pages of one worker; leave it out with --processes")
     if port + processes > 1 << 16:
         raise InputError(
             f"--port {port}: no room for the ports of {processes} processes from there on; give a lower one"
         )
-    shared = ["--log", url, "--host", host, "--commit-interval-ms", str(commit_ms), *logged]
+    shared = ["--log", url, *serving.words(), "--commit-interval-ms", str(commit_ms), *logged]
     shared += [word for path in place.type_paths() for word in ("--types", str(path))]
     shared += ["--agents", agents] if agents else []
     shared += ["--standby"] if standby else []
@@ -119,21 +164,20 @@ def _several(
     return run_several(commands)
 
 
-def _run(place: Place, url: str, data: Path, instance: str | None, standby: bool, agents: str | None, host: str,
-         port: int, commit_ms: int) -> None:  # fmt: skip
+def _run(place: Place, url: str, data: Path, instance: str | None, standby: bool, agents: str | None,
+         serving: Serving, commit_ms: int) -> None:  # fmt: skip
     from refold.streams import allocator
     from refold.streams.log.kafka.owners import client_id
     from refold.streams.registry.settings import registry_settings
     from refold.streams.worker.agents import load_agents
     from refold.streams.worker.config import FoldConfig
     from refold.streams.worker.host.process import run_process
-    from refold.streams.worker.host.web import WebServer
     from refold.streams.worker.service import FoldService
 
     allocator.keep_little()
     found = load_agents(agents) if agents else []
     with ExitStack() as ending:
-        server = WebServer(host, port)
+        server = serving.bind()
         ending.callback(server.close)
         config = FoldConfig(
             url=url, folder=data, instance=instance or process_surroundings().new_id(), is_static=instance is not None,
@@ -186,9 +230,10 @@ def pages_of(service: FoldService, config: FoldConfig, place: Place, own_url: st
     from refold.streams.log.kafka.log import KafkaLog
     from refold.streams.log.kafka.owners import workers_of
     from refold.streams.log.kafka.url import parse_url
+    from refold.streams.web.asking import asker_of
     from refold.streams.worker.answering import answer_lookup
     from refold.streams.worker.host.metrics import About, metrics_of
-    from refold.streams.worker.host.web import Pages
+    from refold.streams.worker.host.pages import Pages
     from refold.streams.worker.operations import Operations
     from refold.streams.worker.tables import OwnTables
 
@@ -222,4 +267,5 @@ def pages_of(service: FoldService, config: FoldConfig, place: Place, own_url: st
         lookup=lambda content: answer_lookup(tables, content),
         log_id=port.log_id,
         own_url=own_url,
+        asker=asker_of(),
     )

@@ -10,6 +10,8 @@
 
 An answer is a list with one {partition, ...} for each of them. Who asks needs all that are `wanted`; one that is in
 nobody's answer was on the move.
+
+Anything else is refused: numbers are whole, from 0 and below 2^63; true and false are no numbers.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ POLL_S = 0.02
 FLUSH_S = 10.0
 RECOVER_S = 3_600.0
 GONE_S = 2.0
+NUMBER_END = 2**63
 
 
 class Operations:
@@ -55,9 +58,9 @@ class Operations:
         """The partitions that all answers together must have."""
         with _form(name):
             if name == "flush":
-                return {int(each) for each in given["offsets"]}
+                return set(self._offsets(given))
             if name in ("pin", "unpin"):
-                return {Epoch(*each).partition for each in given["epochs"]}
+                return {each.partition for each in self._epochs(given)}
         return set(range(self._service.log.partitions))
 
     def do(self, name: str, given: Given) -> Items:
@@ -69,8 +72,8 @@ class Operations:
 
     def _flush(self, given: Given) -> Items:
         with _form("flush"):
-            offsets = {int(partition): int(offset) for partition, offset in given["offsets"].items()}
-            schemas = int(given["schemas"])
+            offsets = self._offsets(given)
+            schemas = _whole(given["schemas"])
         deadline = time.monotonic() + FLUSH_S
         while True:
             found: Items = []
@@ -94,20 +97,39 @@ class Operations:
 
     def _pin(self, given: Given) -> Items:
         with _form("pin"):
-            epochs = [Epoch(*map(int, each)) for each in given["epochs"]]
+            epochs = self._epochs(given)
             pinned_at = _pinned_at(given)
         own = self._service.sealing.pin(epochs, pinned_at)
         return [{"partition": epoch.partition, "epoch": list(epoch)} for epoch in own]
 
     def _collect(self, given: Given) -> Items:
-        flags = {name: bool(given.get(name)) for name in ("dry_run", "damaged")}
+        with _form("collect"):
+            flags = {name: _flag(given, name) for name in ("dry_run", "damaged")}
         found = self._service.sealing.collect(**flags)
         return [{"partition": each.partition, "collected": list(each)} for each in found]
 
     def _recover(self, given: Given) -> Items:
+        with _form("recover"):
+            wait = _flag(given, "wait")
         numbers = self._service.recover()
         deadline = time.monotonic() + RECOVER_S
-        return [self._recovered(each, deadline, wait=bool(given.get("wait"))) for each in numbers]
+        return [self._recovered(each, deadline, wait=wait) for each in numbers]
+
+    def _offsets(self, given: Given) -> dict[int, int]:
+        return {self._partition(each): _whole(offset) for each, offset in given["offsets"].items()}
+
+    def _epochs(self, given: Given) -> list[Epoch]:
+        epochs = [Epoch(*map(_whole, each)) for each in given["epochs"]]
+        for each in epochs:
+            self._partition(str(each.partition))
+        return epochs
+
+    def _partition(self, name: str) -> int:
+        """A partition's number, which is a text as a key in JSON."""
+        count = self._service.log.partitions
+        if not (name.isascii() and name.isdecimal() and len(name) <= 9 and int(name) < count):
+            raise ValueError(f"partition {name:.40}: this log has the partitions 0 to {count - 1}")
+        return int(name)
 
     def _recovered(self, partition: int, deadline: float, *, wait: bool) -> dict[str, Any]:
         had_at = time.monotonic()
@@ -135,7 +157,20 @@ class Operations:
 
 def _pinned_at(given: Given) -> int | None:
     found = given.get("pinned_at")
-    return None if found is None else int(found)
+    return None if found is None else _whole(found)
+
+
+def _whole(found: object) -> int:
+    if type(found) is not int or not 0 <= found < NUMBER_END:
+        raise ValueError(f"{found!r:.40} is no whole number from 0 and below 2^63")
+    return found
+
+
+def _flag(given: Given, name: str) -> bool:
+    found = given.get(name, False)
+    if not isinstance(found, bool):
+        raise ValueError(f"{name} is {found!r:.40}; give true or false")
+    return found
 
 
 @contextmanager

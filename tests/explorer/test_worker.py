@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import pytest
 
 import refold
-from refold.streams.worker.host.web import WebServer
+from refold.avro.errors import InputError
+from refold.streams.web.asking import CA_ENVIRONMENT, asker_of
+from refold.streams.web.server import WebServer
+from refold.streams.web.token import TOKEN_ENVIRONMENT
+from refold.testing.kafka.security import certificates
 from refold_tests.brokers import SharedKafka
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import Worker, starting
@@ -103,6 +108,53 @@ def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path, url: str) -> Non
     finally:
         worker.kill()
         taken.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "0.0.0.0"], "set REFOLD_TOKEN"),
+        (["--tls-cert", "x.pem"], "--tls-key"),
+        (["--advertise", "ftp://worker"], "--advertise"),
+    ],
+)
+def test_pages_that_cannot_be_served_are_one_clear_line(
+    tmp_path: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN_ENVIRONMENT, raising=False)
+    worker = Worker("--log", "kafka://127.0.0.1:9/none", "--data", tmp_path, "--port", 0, *arguments)
+    try:
+        assert worker.process.wait(60) == 2
+        assert said in worker.first
+        assert worker.line() == ""
+    finally:
+        worker.kill()
+
+
+def test_with_a_token_and_tls_workers_and_commands_ask_workers(
+    start: Start, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, token = certificates(tmp_path / "tls"), "0123456789abcdef-secret"
+    monkeypatch.setenv(TOKEN_ENVIRONMENT, token)
+    monkeypatch.setenv(CA_ENVIRONMENT, str(made.authority))
+    workers = [start(name, "--tls-cert", made.server, "--tls-key", made.server) for name in ("one", "two")]
+    asker = asker_of()
+
+    def partitions(worker: Worker) -> set[str]:
+        return set(json.loads(asker.ask(f"{worker.url}/status", None, {}, 60).content)["partitions"])
+
+    await_true(lambda: all(asker.ask(f"{each.url}/ready", None, {}, 60).status == 200 for each in workers)
+               and partitions(workers[0]) | partitions(workers[1]) == set("0123"))  # fmt: skip
+    for worker in workers:
+        assert worker.url.startswith("https://127.0.0.1:")
+        for entity in ENTITIES:
+            assert asker.ask(f"{worker.url}/state/{entity}", None, {}, 60).status == 200
+    with refold.open(url, worker=workers[0].url) as log:
+        assert len({epoch.partition for epoch in log.port.snapshot()}) == 4
+    monkeypatch.delenv(TOKEN_ENVIRONMENT)
+    with refold.open(url, worker=workers[0].url) as log, pytest.raises(InputError, match="REFOLD_TOKEN"):
+        log.port.snapshot()
+    assert [each.stop() for each in workers] == [(0, ""), (0, "")]
 
 
 def test_an_embedded_log_needs_no_worker(tmp_path: Path) -> None:

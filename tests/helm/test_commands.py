@@ -17,13 +17,14 @@ from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, VARIABLES, rea
 from refold.streams.log.kafka.url import BLOBS_ENVIRONMENT, parse_url
 from refold.streams.open import ENVIRONMENT as LOG_ENVIRONMENT
 from refold.streams.registry import settings as registry
+from refold.streams.web.token import TOKEN_ENVIRONMENT
 from refold_tests.chart_values import VALUES
 from refold_tests.charts import Helm, Object, Values, arguments, objects, of_kind, pods, variables
 
 SETS = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
 KNOWN = {
     LOG_ENVIRONMENT, CONFIG_ENVIRONMENT, BLOBS_ENVIRONMENT, TYPES_ENVIRONMENT, KEYS_ENVIRONMENT, MASTER_ENVIRONMENT,
-    registry.ENVIRONMENT, registry.USER_INFO_ENVIRONMENT,
+    registry.ENVIRONMENT, TOKEN_ENVIRONMENT, registry.USER_INFO_ENVIRONMENT,
     *(each.envvar for each in sink.params if isinstance(each.envvar, str)),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ import re
 import pytest
 import yaml
 
+from refold.streams.web.token import TOKEN_ENVIRONMENT
 from refold.streams.worker import config, emission
 from refold_tests.chart_values import VALUES
 from refold_tests.charts import Helm, Object, Values, objects, of_kind, pods, variables
@@ -91,11 +92,30 @@ def test_probes_ask_ports_that_are_there(chart: Helm, values: Values) -> None:
 
 def test_a_workers_probes_ask_its_pages(chart: Helm) -> None:
     worker = of_kind(objects(chart.template({})), "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
-    source = (ROOT / "streams" / "worker" / "host" / "web.py").read_text(encoding="utf-8")
-    pages = set(re.findall(r'first == "(\w+)" and not rest', source))
+    source = (ROOT / "streams" / "worker" / "host" / "pages.py").read_text(encoding="utf-8")
+    pages = set(re.findall(r'"(\w+)"', source.split("OWN_PAGES = ")[1].splitlines()[0]))
     asked = {name: worker[name]["httpGet"]["path"] for name in PROBES}
     assert asked == {"startupProbe": "/health", "livenessProbe": "/health", "readinessProbe": "/ready"}
     assert {path.strip("/") for path in asked.values()} | {"metrics"} <= pages
+
+
+@pytest.mark.parametrize(("name", "secret"), [("", "demo-refold-worker-token"), ("ours", "ours")])
+def test_whoever_asks_workers_has_their_token(chart: Helm, name: str, secret: str) -> None:
+    found = objects(chart.template({**VALUES["postgres"], "workers": {"token": {"existingSecret": name}}}))
+    for owner, pod in pods(found):
+        given = variables(pod).get(TOKEN_ENVIRONMENT)
+        # The hook asks no worker.
+        is_hook = owner["metadata"]["name"].endswith("-topics")
+        assert given == (None if is_hook else {"secretKeyRef": {"name": secret, "key": "token"}}), owner["kind"]
+
+
+def test_a_worker_is_known_by_the_names_of_its_service(chart: Helm) -> None:
+    found = objects(chart.template({}))
+    words = of_kind(found, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["args"]
+    service = of_kind(found, "Service")["metadata"]["name"]
+    names = {each.partition("=")[2] for each in words if each.startswith("--allow-host=")}
+    assert {service, f"$(POD_NAME).{service}"} <= names
+    assert len(names) == 6
 
 
 @SETS
@@ -198,7 +218,11 @@ def test_monitors_and_rules(chart: Helm) -> None:
     monitor = of_kind(found, "ServiceMonitor")
     service = of_kind(found, "Service")
     assert _matches(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"])
-    assert monitor["spec"]["endpoints"] == [{"port": "pages", "path": "/metrics", "interval": "15s"}]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint.pop("authorization") == {
+        "type": "Bearer", "credentials": {"name": "demo-refold-worker-token", "key": "token"}
+    }  # fmt: skip
+    assert endpoint == {"port": "pages", "path": "/metrics", "interval": "15s"}
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     rules = of_kind(found, "PrometheusRule")["spec"]
     assert rules == yaml.safe_load((ROOT / "monitoring" / "alerts.yml").read_text(encoding="utf-8"))

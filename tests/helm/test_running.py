@@ -9,13 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
+from refold.streams.web.token import TOKEN_ENVIRONMENT
 from refold.testing.processes import HOST, free_ports
 from refold_tests.brokers import SharedKafka
 from refold_tests.charts import Helm, Object, arguments, objects, of_kind, variables
 from refold_tests.command import COMMAND, environment
 from refold_tests.waiting import await_true
+
+TOKEN = "of-the-secret-in-the-chart"
 
 
 def _words(pod: Object, folder: Path) -> list[str]:
@@ -25,7 +28,7 @@ def _words(pod: Object, folder: Path) -> list[str]:
 
 def _around(pod: Object, folder: Path) -> dict[str, str]:
     given = {name: value for name, value in variables(pod).items() if isinstance(value, str)}
-    return environment(more={**given, "HOME": str(folder)})
+    return environment(more={**given, TOKEN_ENVIRONMENT: TOKEN, "HOME": str(folder)})
 
 
 def _run(pod: Object, folder: Path) -> str:
@@ -37,8 +40,9 @@ def _run(pod: Object, folder: Path) -> str:
     return done.stdout
 
 
-def _answers(url: str) -> bool:
-    with suppress(URLError, HTTPError, TimeoutError, ConnectionError), urlopen(url, timeout=5) as page:
+def _answers(url: str, *, with_token: bool = False) -> bool:
+    asked = Request(url, headers={"Authorization": f"Bearer {TOKEN}"} if with_token else {})
+    with suppress(URLError, HTTPError, TimeoutError, ConnectionError), urlopen(asked, timeout=5) as page:
         return bool(page.status == 200)
     return False
 
@@ -60,7 +64,8 @@ def test_topics_are_made_a_worker_comes_up_drains_and_the_test_is_content(
         for name in ("startupProbe", "livenessProbe", "readinessProbe"):
             page = f"http://{HOST}:{port}{container[name]['httpGet']['path']}"
             await_true(partial(_answers, page))
-        assert _answers(f"http://{HOST}:{port}/metrics")
+        assert _answers(f"http://{HOST}:{port}/metrics", with_token=True)
+        assert not _answers(f"http://{HOST}:{port}/metrics")
         _run(test, tmp_path)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(pod["spec"]["terminationGracePeriodSeconds"]) == 0

@@ -56,7 +56,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
     secretKeyRef: {name: {{ .from.secret | quote }}, key: {{ .from.key | quote }}}
 {{- end -}}
 
-{{/* The environment of a container; of (root, kafka, keys, env, secretEnv). kafka: its own settings, or null. */}}
+{{/* The Secret with the workers' token. */}}
+{{- define "refold.tokenSecret" -}}
+{{- default (printf "%s-worker-token" (include "refold.fullname" .)) .Values.workers.token.existingSecret -}}
+{{- end -}}
+
+{{/* The environment of a container; of (root, component, kafka, keys, env, secretEnv). kafka: its own settings, or null. */}}
 {{- define "refold.env" -}}
 {{- $values := .root.Values -}}
 {{- $plain := merge (dict) (.env | default dict) $values.env -}}
@@ -109,6 +114,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if $values.types.existingConfigMap }}
 - name: REFOLD_TYPES
   value: /etc/refold/types
+{{- end }}
+{{- /* The topics hook asks no worker. */}}
+{{- if ne .component "topics" }}
+- name: REFOLD_TOKEN
+  valueFrom:
+    secretKeyRef: {name: {{ include "refold.tokenSecret" .root | quote }}, key: {{ $values.workers.token.key | quote }}}
 {{- end }}
 {{- range $name, $value := $plain }}
 - name: {{ $name }}

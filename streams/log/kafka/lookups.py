@@ -12,22 +12,64 @@ Null: not here, or not folded here. `places` speaks of the partitions that are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cbor2
 
+from refold.avro.envelope import NAME_BYTES_MAX
 from refold.avro.errors import InputError, StorageError
+from refold.avro.observation import ID_BYTES
 from refold.streams.log.kafka.tables import Arrived, Held, Places
 from refold.streams.log.port import Arrival, Record
+from refold.streams.web.content import cbor_list
+
+Q_BYTES_MAX = 4 << 10
+
+
+def _is_whole(given: object) -> bool:
+    return type(given) is int and 0 <= given < 2**63
+
+
+def _is_partition(given: object) -> bool:
+    return type(given) is int and 0 <= given < 2**31
+
+
+def _is_entity(given: object) -> bool:
+    return isinstance(given, str) and len(given) <= NAME_BYTES_MAX
+
+
+def _is_key(given: object) -> bool:
+    return isinstance(given, bytes) and len(given) <= Q_BYTES_MAX
+
+
+def _are_keys(given: object) -> bool:
+    return isinstance(given, list) and all(map(_is_key, given))
+
+
+def _is_id(given: object) -> bool:
+    return isinstance(given, bytes) and len(given) == ID_BYTES
+
+
+_ARGUMENTS: dict[str, tuple[Callable[[object], bool], ...]] = {
+    "arrivals": (_is_partition, _is_entity, _is_whole, _is_whole),
+    "records": (_is_partition, _is_entity, _are_keys),
+    "checkpoint": (_is_partition, _is_entity, _is_whole, _is_whole),
+    "places": (_is_id,),
+    "rows": (_is_partition, _is_key),
+    "totals": (_is_partition,),
+}
 
 
 def asked(content: bytes) -> tuple[str, list[Any]]:
-    """The name and arguments in a question; InputError where it is none."""
-    try:
-        name, *arguments = cbor2.loads(content)
-        return str(name), arguments
-    except (cbor2.CBORDecodeError, ValueError, TypeError) as error:
-        raise InputError(f"a look-up is the CBOR of its name and arguments; what came is not ({error})") from error
+    """The name and arguments in a question; InputError where it is none, or one of them is not of its kind."""
+    name, *arguments = cbor_list(content) or [None]
+    checks = _ARGUMENTS.get(name) if isinstance(name, str) else None
+    if checks is None:
+        raise InputError(f"the look-up {name!r:.40} is not known to this release")
+    if len(arguments) != len(checks) or not all(check(each) for check, each in zip(checks, arguments, strict=True)):
+        raise InputError(f"the look-up {name} was not asked in the form that this release knows")
+    return str(name), arguments
 
 
 def arrived_of(tree: Any) -> Arrived | None:

@@ -19,7 +19,7 @@ from refold.avro.errors import InputError, NotAnswerable, StorageError
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.lookups import arrived_of, held_of, places_of, read_answer
 from refold.streams.log.kafka.owners import workers_of
-from refold.streams.log.kafka.pages import CBOR, LOOKUP, OTHER_LOG, Answer, ask
+from refold.streams.log.kafka.pages import CBOR, LOOKUP, OTHER_LOG, ask
 from refold.streams.log.kafka.tables import Arrived, Folding, Held, Places, Tables
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.kafka.url import Address, merged
@@ -28,6 +28,8 @@ from refold.streams.snapshots.garbage import Collected, collected_of
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.table import keys
 from refold.streams.table.checkpoints import checkpoint_of
+from refold.streams.web.asking import Asker, asker_of
+from refold.streams.web.page import Answer
 
 WORKER_ENVIRONMENT = "REFOLD_WORKER"
 KNOWN_S = 5.0
@@ -39,12 +41,16 @@ RETRY_S = 0.1
 
 class Workers:
     """Where the pages of a log's workers are. url: of one of them, if it is to be asked alone; InputError if it is no
-    URL. log_id: to be set by whoever opens the log, before anything is asked.
+    URL. asker: how they are asked; else with the token and the authority of this process's environment. log_id: to be
+    set by whoever opens the log, before anything is asked.
     """
 
-    def __init__(self, address: Address, config: Mapping[str, str] | None, url: str | None = None) -> None:
+    def __init__(
+        self, address: Address, config: Mapping[str, str] | None, url: str | None = None, asker: Asker | None = None
+    ) -> None:
         if url is not None and not url.startswith(("http://", "https://")):
-            raise InputError(f"{url}: a worker's pages are given as http://HOST:PORT")
+            raise InputError(f"{url}: a worker's pages are given as http://HOST:PORT or https://HOST:PORT")
+        self.asker = asker or asker_of()
         self.log = address.url
         self.log_id = b""
         self.given = None if url is None else url.rstrip("/")
@@ -156,7 +162,8 @@ class AskedTables(Tables):
         query = "" if partition is None else f"?partition={partition}"
         content = cbor2.dumps(list(question))
         log_id = self._workers.log_id
-        return ask(f"{url}/{LOOKUP}{query}", content, log_id=log_id, timeout_s=LOOKUP_S, media_type=CBOR)
+        asker = self._workers.asker
+        return ask(asker, f"{url}/{LOOKUP}{query}", content, log_id=log_id, timeout_s=LOOKUP_S, media_type=CBOR)
 
 
 class AskedFolding(Folding):
@@ -214,8 +221,9 @@ class AskedFolding(Folding):
         for url in self._workers.all():
             try:
                 answer = ask(
-                    f"{url}/{name}", json.dumps(given).encode(), log_id=self._workers.log_id, timeout_s=PATIENCE_S
-                )
+                    self._workers.asker, f"{url}/{name}", json.dumps(given).encode(), log_id=self._workers.log_id,
+                    timeout_s=PATIENCE_S,
+                )  # fmt: skip
             except OSError as error:
                 why = f"{url}: {getattr(error, 'reason', None) or error}"
                 self._workers.forget()
@@ -244,4 +252,7 @@ def _said_by(answer: Answer) -> str:
 def _refusal(url: str, answer: Answer) -> InputError | StorageError:
     """The error behind a page that refuses."""
     said = _said_by(answer)
-    return InputError(said) if answer.status == 400 else StorageError(f"{url}: {said}")
+    if answer.status == 400:
+        return InputError(said)
+    # What a caller can mend: the token, the name it asks by.
+    return (InputError if answer.status in (401, 403) else StorageError)(f"{url}: {said}")

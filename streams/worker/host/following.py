@@ -168,7 +168,7 @@ def following_app(config: Mapping[str, str], following: Following, decode: Decod
         table_standby_replicas=0,
         topic_allow_declare=False,
         topic_disable_leader=True,
-        # Whatever starts a Faust web server by itself finds it on loopback; ours is host/web.py.
+        # Whatever starts a Faust web server by itself finds it on loopback; ours is streams/web/.
         web_enabled=False,
         web_bind="127.0.0.1",
     )

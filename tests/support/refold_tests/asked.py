@@ -11,7 +11,7 @@ from typing import Any
 from refold.explorer.cli.options import Place
 from refold.explorer.cli.worker import pages_of
 from refold.streams.log.kafka.owners import client_id
-from refold.streams.worker.host.web import WebServer
+from refold.streams.web.server import WebServer
 from refold_tests.folding import PATIENCE_S, Running, running
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import pytest
 
 from refold.avro.errors import InputError, StorageError, UnknownEntity
 from refold.streams.log.kafka.pages import FORWARDED, LOG
+from refold.streams.web.asking import Asker
+from refold.streams.web.server import Access, WebServer
+from refold.streams.web.token import Token
 from refold.streams.worker.condition import well
 from refold.streams.worker.host.health import STALLED_S, surroundings_json
 from refold.streams.worker.host.metrics import About, metrics_of
-from refold.streams.worker.host.web import Pages, WebServer
+from refold.streams.worker.host.pages import Pages
+from refold.testing.kafka.security import certificates
 
 STATUS: dict[int, dict[str, Any]] = {
     0: {"state": "folding", "lag": 7, "caught_up": False, "steps": 3, "observations": 12, "waits_for": "it"},
@@ -72,8 +76,8 @@ def serve() -> Iterator[Serve]:
     """Serves a worker that owns the entities which begin with its name; returns its URL."""
     with ExitStack() as ending:
 
-        def start(name: str, owner: str | None = None, **given: Any) -> str:
-            server = WebServer("127.0.0.1", 0)
+        def start(name: str, owner: str | None = None, access: Access | None = None, **given: Any) -> str:
+            server = WebServer("127.0.0.1", 0, access)
             ending.callback(server.close)
             pages = Pages(
                 status=lambda: STATUS,
@@ -87,6 +91,7 @@ def serve() -> Iterator[Serve]:
                 lookup=lambda content: name.encode() + content,
                 log_id=b"log",
                 own_url=server.url,
+                asker=Asker(),
             )
             server.serve(pages._replace(**given))
             return server.url
@@ -209,9 +214,6 @@ def test_one_that_leaves_before_the_answer_is_no_news(serve: Serve, capsys: pyte
         left.sendall(b"GET /health HTTP/1.1\r\n")
         left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, and no end
     assert get(f"{url}/health")[0] == 200
-    for each in threading.enumerate():
-        if "process_request_thread" in each.name:
-            each.join(20)
     assert capsys.readouterr().err == ""
 
 
@@ -288,3 +290,80 @@ def test_a_worker_of_another_log_says_so(serve: Serve) -> None:
         assert post(f"{url}/seal", b'{"partitions": [0]}', **{LOG: log.hex()})[0] == expected
     forwarding = serve("b", owner=url, log_id=b"other")
     assert get(f"{forwarding}/state/document/a1")[0] == 409
+
+
+# Strangers
+
+
+def test_what_another_worker_is_asked_is_made_of_checked_parts(serve: Serve) -> None:
+    """A target that names a server is refused; one with odd letters reaches the owner as the same entity."""
+    heard: list[str] = []
+
+    def said(entity: str, given: Mapping[str, str]) -> object:
+        heard.append(entity)
+        return dict(given)
+
+    owner = serve("b", questions={"state": said})
+    url = serve("a", owner=owner)
+    host, _, port = url.removeprefix("http://").partition(":")
+    for target in ("http://evil.example/state/document/b1", f"{owner}/state/document/b1", "state/document/b1"):
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            assert raw.recv(100).startswith(b"HTTP/1.0 400" if target.startswith("state") else b"HTTP/1.1 400"), target
+    for entity in ("document/b é/../?x=1#y&z", "document/b%2F", "document/b@evil.example/", "document/b//c;d\\e"):
+        assert get(f"{url}/state/{quote(entity)}?at={quote('@a b&c')}") == (200, {"at": "@a b&c"})
+        assert heard.pop() == entity
+
+
+@pytest.mark.parametrize("partition", ["9" * 5_000, "-1", "1e3", "٣", "%00", "0x1", "1.5", "9" * 10])
+def test_a_number_that_is_none_is_refused(serve: Serve, partition: str) -> None:
+    assert post(f"{serve('a')}/lookup/1?partition={quote(partition)}", b"?")[0] == 400
+
+
+@pytest.mark.parametrize(
+    "posted",
+    [b"[" * 100_000, b'{"partitions": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", b'{"a": ' * 5_000, b'{"a": 1e',
+     b'{"partitions": ' + b"9" * 5_000 + b"}", b'{"partitions": NaN}', b"\xff\xfe", b"nul", b'"' + b'\\"' * 50_000],
+)  # fmt: skip
+def test_json_from_strangers_is_refused_in_one_line(
+    serve: Serve, posted: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    status, content = post(f"{serve('a')}/seal", posted)
+    assert status == 400
+    assert "Traceback" not in content.decode()
+    assert caplog.text == ""
+
+
+def test_brackets_in_texts_are_no_depth(serve: Serve) -> None:
+    text = "[{" * 500 + '\\"['
+    assert told(f"{serve('a')}/seal", partitions=[0], x=text)[0] == 200
+    assert told(f"{serve('a')}/seal", partitions=[0], x=[[[[text]]]])[0] == 200
+
+
+def test_with_a_token_probes_learn_one_word_and_workers_ask_each_other_with_it(serve: Serve) -> None:
+    token = Token("0123456789abcdef")
+    given = {"access": Access(token=token), "asker": Asker(token)}
+    other = serve("b", **given)
+    url = serve("a", owner=other, **given)
+    assert [get(f"{url}/{name}") for name in ("health", "ready")] == [
+        (200, {"healthy": True}),
+        (503, {"ready": False}),
+    ]
+    for path in ("status", "metrics", "state/document/a1", "seal", "nothing"):
+        assert get(f"{url}/{path}")[0] == 401, path
+    asker = Asker(token)
+    assert asker.ask(f"{url}/metrics", None, {}, 60).status == 200
+    assert json.loads(asker.ask(f"{url}/state/document/b1", None, {}, 60).content)["by"] == "b"
+    assert asker.ask(f"{url}/health", None, {}, 60).content.count(b"partitions") == 1
+    without = serve("a", owner=other, access=Access(token=token))
+    assert asker.ask(f"{without}/state/document/b1", None, {}, 60).status == 401
+
+
+def test_over_tls_workers_ask_each_other(serve: Serve, tmp_path: Path) -> None:
+    made = certificates(tmp_path)
+    pem = str(made.server)
+    given = {"access": Access(certificate=pem, key=pem), "asker": Asker(ca=str(made.authority))}
+    url = serve("a", owner=serve("b", **given), **given)
+    asker = Asker(ca=str(made.authority))
+    assert json.loads(asker.ask(f"{url}/state/document/b1", None, {}, 60).content)["by"] == "b"
+    assert asker.ask(f"{url}/lookup/1?partition=1", b"?", {}, 60).content == b"b?"

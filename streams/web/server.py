@@ -1,0 +1,315 @@
+"""refold's web server: one for all pages it has.
+
+It runs in a thread with an event loop of its own, so pages answer whatever other loops of the process do. Pages may
+block: they run in bounded threads (lanes.py). A request passes, in this order:
+
+1. a place among the connections (connection.py);
+2. TLS, where there is a certificate;
+3. its head, within bounds of time and size;
+4. the guard (guard.py): target, Host, Origin, token;
+5. the site's route: 404, 405, or 401 where the page is not open to callers without the token;
+6. its content, within bounds of time and size, and never compressed;
+7. a lane of the site's, 503 where its queue is full.
+
+It does not bind off loopback without a token. No answer and no line of the log holds a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+from aiohttp import web
+
+from refold.avro.errors import InputError
+from refold.streams.web.connection import Bounds, Connection, Slot, Slots, response_of
+from refold.streams.web.guard import Guard, Head, is_loopback, unknown_caller
+from refold.streams.web.lanes import Busy, Lane
+from refold.streams.web.page import Answer, Request, Site, problem
+from refold.streams.web.token import TOKEN_ENVIRONMENT, Token
+
+GRACE_S = 5.0
+QUERY_FIELDS_MAX = 32
+ACCEPT_PAUSE_S = 0.02
+BACKLOG = 512
+
+_log = logging.getLogger(__name__)
+
+
+class Access(NamedTuple):
+    """How a server is reached, and by whom.
+
+    allowed_hosts: names it is known by, beside its own addresses. advertised: the URL that others are given, where it
+    is not made of host and port. certificate, key: files in PEM; with them it speaks TLS.
+    """
+
+    token: Token | None = None
+    allowed_hosts: Sequence[str] = ()
+    advertised: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+
+class WebServer:
+    """One site on one address; served from a thread of its own until closed."""
+
+    def __init__(
+        self, host: str, port: int, access: Access | None = None, bounds: Bounds | None = None,
+        what: str = "the worker's pages",
+    ) -> None:  # fmt: skip
+        """Binds at once; port 0: a free one.
+
+        Raises:
+            InputError: the port is taken, the address is not of this machine, a certificate cannot be read, or the
+                address is off loopback and there is no token.
+        """
+        access = access or Access()
+        self._bounds = bounds or Bounds()
+        self._tls = tls_of(access.certificate, access.key)
+        scheme = "http" if self._tls is None else "https"
+        given_url = advertised(access.advertised)
+        self._socket = bind(host, port, what, needs_loopback=access.token is None)
+        shown = f"[{host}]" if ":" in host else host
+        self.url = given_url or f"{scheme}://{shown}:{self._socket.getsockname()[1]}"
+        names = [host, urlsplit(self.url).hostname or host, *access.allowed_hosts]
+        self._guard = Guard(scheme, names, access.token)
+        self._slots = Slots(self._bounds.connections)
+        self._held_bytes = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stop: asyncio.Event | None = None
+        self._lanes: dict[str, Lane] = {}
+
+    def serve(self, site: Site) -> None:
+        """Answer from now on."""
+        self._lanes = {name: Lane(f"refold-web-{name}", threads) for name, threads in site.lanes.items()}
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, args=(site,), name="refold-web", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more requests, let those under way end for GRACE_S, then close every connection. Idempotent."""
+        if self._thread is not None and self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+        self._socket.close()
+        for lane in self._lanes.values():
+            lane.close()
+
+    def _run(self, site: Site) -> None:
+        assert self._loop is not None
+        self._loop.set_exception_handler(_one_line)
+        with contextlib.closing(self._loop):
+            self._loop.run_until_complete(self._serve(site))
+
+    async def _serve(self, site: Site) -> None:
+        assert self._stop is not None
+        manager = web.Server(partial(self._handle, site), handler_cancellation=True)
+        accepting = asyncio.ensure_future(self._accept(manager))
+        await self._stop.wait()
+        accepting.cancel()
+        self._socket.close()
+        self._slots.close_idle()
+        await manager.shutdown(GRACE_S)
+        left = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+        for each in left:
+            each.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def _accept(self, manager: web.Server) -> None:
+        loop = asyncio.get_running_loop()
+        beginning: set[asyncio.Task[None]] = set()
+        while True:
+            while not self._slots.make_room(loop.time()):
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+            try:
+                connected, _ = await loop.sock_accept(self._socket)
+            except OSError as error:
+                # Out of file descriptors, or the caller left: the next one may fare better.
+                _log.warning("a connection was not accepted: %s", error)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            slot = Slot(connected.close)
+            self._slots.take(slot, loop.time())
+            task = loop.create_task(self._begin(manager, slot, connected))
+            slot.close = task.cancel
+            beginning.add(task)
+            task.add_done_callback(beginning.discard)
+            task.add_done_callback(partial(self._note_begun, slot, connected))
+
+    async def _begin(self, manager: web.Server, slot: Slot, connected: socket.socket) -> None:
+        """The handshake, and then a connection."""
+        loop = asyncio.get_running_loop()
+        timeout_s = None if self._tls is None else self._bounds.head_s
+        try:
+            await loop.connect_accepted_socket(
+                partial(Connection, manager, slot, self._slots, self._bounds), connected, ssl=self._tls,
+                ssl_handshake_timeout=timeout_s, ssl_shutdown_timeout=timeout_s,
+            )  # fmt: skip
+        except (OSError, ValueError, asyncio.CancelledError):  # no TLS spoken there, or gone, or too slow
+            self._slots.leave(slot)
+            connected.close()
+
+    def _note_begun(self, slot: Slot, connected: socket.socket, task: asyncio.Task[None]) -> None:
+        """A place that was taken away before the task ran at all."""
+        if task.cancelled():
+            self._slots.leave(slot)
+            connected.close()
+
+    async def _handle(self, site: Site, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.note_content()
+        found = self._admitted(site, request)
+        if isinstance(found, Answer):
+            return response_of(found, closes=request.can_read_body)
+        asked, lane = found
+        held = bytearray()
+        try:
+            refused = await self._read(request, held)
+            if refused is not None:
+                return response_of(refused, closes=True)
+            connection.note_work()
+            try:
+                working = self._lanes[lane].submit(partial(_answered, site, asked._replace(content=bytes(held))))
+            except Busy:
+                return response_of(problem(503, "too many requests wait for an answer; ask again"))
+            return response_of(await asyncio.wrap_future(working))
+        finally:
+            self._held_bytes -= len(held)
+
+    def _admitted(self, site: Site, request: web.BaseRequest) -> Answer | tuple[Request, str]:
+        """Steps 4 and 5."""
+        headers = request.headers
+        local = request.transport.get_extra_info("sockname") if request.transport is not None else None
+        head = Head(
+            request._message.path, headers.getall("Host", []), headers.getall("Origin", []),
+            headers.getall("Authorization", []), str(local[0]) if local else "",
+        )  # fmt: skip
+        refused = self._guard.refusal(head)
+        if refused is not None:
+            return refused
+        path, _, query = head.target.partition("?")
+        try:
+            given = dict(parse_qsl(query, max_num_fields=QUERY_FIELDS_MAX))
+        except ValueError:
+            return problem(400, f"a query has at most {QUERY_FIELDS_MAX} fields")
+        asked = Request(request.method, path, given, headers, self._guard.is_known(head))
+        route = site.route(asked)
+        # Who may not see a page is not told which there are.
+        if not asked.is_known and (isinstance(route, Answer) or not route.is_open):
+            return unknown_caller()
+        return route if isinstance(route, Answer) else (asked, route.lane)
+
+    async def _read(self, request: web.BaseRequest, held: bytearray) -> Answer | None:
+        """Step 6: the content, into `held`; an answer where it is refused."""
+        bounds = self._bounds
+        if not request.can_read_body:
+            return None
+        length = request.content_length
+        if length is None:
+            return problem(411, "say how many bytes you send (Content-Length)")
+        if "Content-Encoding" in request.headers:
+            return problem(415, "send the content as it is, not compressed")
+        if length > bounds.content_bytes:
+            return problem(413, f"post at most {bounds.content_bytes} bytes")
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            async with asyncio.timeout(bounds.content_s):
+                async for part in request.content.iter_any():
+                    if self._held_bytes + len(part) > bounds.contents_bytes:
+                        return problem(503, "too much is being posted at once; ask again")
+                    held += part
+                    self._held_bytes += len(part)
+        except TimeoutError:
+            return problem(408, f"the content did not come within {bounds.content_s:g} s")
+        return None
+
+
+def _answered(site: Site, asked: Request) -> Answer:
+    """The site's answer. What it fails on is a defect: one line in the log says where, none in the answer."""
+    try:
+        return site.answer(asked)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
+        _log.error("the page %.100s failed: %s: %.300s (%s)", asked.path, type(error).__name__, error, where)
+        return problem(500, "the page failed, which is a defect; the server's log says where")
+
+
+def _one_line(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    _log.warning("a connection failed: %s %s", context.get("message"), "" if error is None else type(error).__name__)
+
+
+def bind(host: str, port: int, what: str, *, needs_loopback: bool) -> socket.socket:
+    """A listening socket; InputError, also where it would be off loopback and must not be."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        if needs_loopback and not is_loopback(str(address[0])):
+            raise InputError(
+                f"{what} on {host} can be reached from other machines and need a token: set {TOKEN_ENVIRONMENT} to "
+                "the same secret for every worker and whoever asks them, or bind to 127.0.0.1"
+            )
+        listening = socket.socket(family, kind, protocol)
+        try:
+            # Of two servers on one port the second fails: only what an ended one left is passed over.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+            listening.setblocking(False)
+        except BaseException:
+            listening.close()
+            raise
+    except (OSError, OverflowError, ValueError) as error:
+        raise InputError(
+            f"{host}:{port} cannot be used for {what}: {getattr(error, 'strerror', None) or error}; "
+            "give another with --port, or --port 0 for a free one"
+        ) from error
+    return listening
+
+
+def tls_of(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    """TLS by two files in PEM; None without them. InputError where only one is given, or one cannot be used."""
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise InputError("TLS needs both files: give --tls-cert and --tls-key")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        # Without the function OpenSSL asks a terminal for the password of a key that has one.
+        context.load_cert_chain(certificate, key, password=lambda: b"")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--tls-cert {certificate}, --tls-key {key}: these are no certificate in PEM and its key without a "
+            f"password ({getattr(error, 'reason', None) or error})"
+        ) from error
+    return context
+
+
+def advertised(url: str | None) -> str | None:
+    """The URL that others are given, checked: http or https, a host, and no path."""
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = usable and not parts.path.strip("/") and not parts.query and not parts.fragment and "@" not in url
+    except ValueError:
+        usable = False
+    if not usable or not url.isprintable():
+        raise InputError(f"--advertise {url}: give it as https://HOST:PORT, without a user or a path")
+    return url.rstrip("/")
