@@ -20,6 +20,8 @@ from refold.avro.errors import InputError
 Agent: TypeAlias = Callable[..., Any]
 """agent(run); what it returns is the run's output. It may be a coroutine function."""
 
+_LOADED = "refold_agent_"
+
 
 def agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
     """The agent behind a name, or another function; base: the folder that modules and files are looked up from.
@@ -60,7 +62,7 @@ def _loaded(path: Path, named: str) -> ModuleType:
         raise InputError(f"{named}: there is no file {path}")
     path = path.resolve()
     _on_path(path.parent)
-    name = f"refold_agent_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{_LOADED}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     module = ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module  # for dataclasses and pickles, which look their module up
@@ -79,3 +81,21 @@ def name_of(function: Callable[..., Any]) -> str:
     """A function's own name as module:function; empty where it cannot be found again by it (a lambda, an inner one)."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     return f"{module}:{name}" if module and name and "<" not in name else ""
+
+
+def entry_for(function: Callable[..., Any], what: str = "agent") -> str:
+    """The name by which another process finds a function: of its module, or of the file that was run or loaded.
+
+    what: it is called so in messages. InputError where there is none.
+    """
+    named = name_of(function)
+    module, _, name = named.partition(":")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if named and module != "__main__" and not module.startswith(_LOADED):
+        return named
+    if named and file:
+        return f"{Path(file).resolve()}:{name}"
+    raise InputError(
+        f"another process has to find the {what} by name, and {function!r} has none: give a function that "
+        "stands at the top of a module or of a file"
+    )

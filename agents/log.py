@@ -79,27 +79,52 @@ class AgentLog(Log):
         begun = self.state(f"run/{run}").fields.get("attempts", 1)
         return self._live.resume(recording, begun + 1, self._redacting(redact), sample)
 
-    def replay(self, run: str, agent: Agent | None = None, *, redact: Redact | None = None) -> Replayed:
+    def replay(
+        self, run: str, agent: Agent | str | None = None, *, redact: Redact | None = None, confined: bool = False
+    ) -> Replayed:
         """Run today's code against a recorded run: answered from the recording, with the network closed off.
 
-        agent: the function, sync or async; else the one that the run names (entry), looked up from this folder. redact:
-        as the run was recorded with. Whether it did the same is `is_same`, where not `parting`. Unrecorded where it
-        asked for what is not recorded, NetworkDenied where it reached for the network, InputError where there is no
-        code; docs/REPLAY.md.
+        agent: the function, sync or async, or its name; else the one that the run names (entry); names are looked up
+        from this folder. redact: as the run was recorded with. confined: in a process of its own, to which the kernel
+        denies every socket and process (Linux); the function has to be one that another process finds by its name.
+        Whether it did the same is `is_same`; where not, `parting` and `escapes` say why. Unrecorded where it asked for
+        what is not recorded, NetworkDenied where it reached for the network, InputError where there is no code, or
+        where the kernel refuses; docs/REPLAY.md.
         """
+        if confined:
+            return self._confined(run, agent, redact)
         from refold.agents.replay.run import replayed
 
         recording = self.recording(run)
         redacting = None if redact is None else self._redacting(redact)
-        return replayed(agent or self.agent_of(run), recording, fields=self._fields, redact=redacting)
+        return replayed(self._agent(run, agent), recording, fields=self._fields, redact=redacting)
 
-    async def replay_async(self, run: str, agent: Agent | None = None, *, redact: Redact | None = None) -> Replayed:
-        """As `replay`, in an event loop that runs."""
+    async def replay_async(
+        self, run: str, agent: Agent | str | None = None, *, redact: Redact | None = None, confined: bool = False
+    ) -> Replayed:
+        """As `replay`, in an event loop that runs; a confined one holds the loop up until it is done."""
+        if confined:
+            return self._confined(run, agent, redact)
         from refold.agents.replay.run import replayed_async
 
         recording = self.recording(run)
         redacting = None if redact is None else self._redacting(redact)
-        return await replayed_async(agent or self.agent_of(run), recording, fields=self._fields, redact=redacting)
+        return await replayed_async(self._agent(run, agent), recording, fields=self._fields, redact=redacting)
+
+    def _confined(self, run: str, agent: Agent | str | None, redact: Redact | None) -> Replayed:
+        from refold.agents.confined.replay import replayed_confined
+        from refold.agents.entry import entry_for
+        from refold.agents.redaction.redactor import Redactor
+
+        recording = self.recording(run)
+        entry = entry_for(agent) if callable(agent) else agent or self._required_entry(run)
+        key = self._redaction_key() if isinstance(redact, Redactor) else None
+        return replayed_confined(entry, recording, fields=self._fields, redact=redact, key=key)
+
+    def _agent(self, run: str, agent: Agent | str | None) -> Agent:
+        from refold.agents.entry import agent_of
+
+        return agent_of(agent, Path.cwd()) if isinstance(agent, str) else agent or self.agent_of(run)
 
     def fork(
         self, run: str, *, at: int, state: Mapping[str, Any] | Callable[[Any], Any] | None = None,
@@ -145,15 +170,18 @@ class AgentLog(Log):
 
     def agent_of(self, run: str) -> Agent:
         """The function that a run was begun with, by the name that is recorded. InputError where there is none."""
+        from refold.agents.entry import agent_of
+
+        return agent_of(self._required_entry(run), Path.cwd())
+
+    def _required_entry(self, run: str) -> str:
         entry = self._entry(run)
         if not entry:
             raise InputError(
                 f"run {run} names no agent: give the function, or begin runs with entry=module:function; the "
                 f"recording alone is gone through by `refold run steps {run}`"
             )
-        from refold.agents.entry import agent_of
-
-        return agent_of(entry, Path.cwd())
+        return entry
 
     def _entry(self, run: str) -> str:
         return str(self.state(f"run/{run}").fields.get("entry", ""))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -38,10 +38,11 @@ from refold.agents.recorder.run import Run
 from refold.agents.recorder.sinks import MemorySink
 from refold.agents.redaction.redactor import Redact, unredacted
 from refold.agents.replay.edges import Edge, edges
-from refold.agents.replay.guard import Guard, outside
+from refold.agents.replay.guard import Guard
 from refold.agents.replay.parting import Parting, parting
 from refold.agents.replay.player import EndOfRecording, Replayer
 from refold.agents.replay.recorded import At
+from refold.agents.replay.watch import Escape, outside
 from refold.avro.errors import InputError
 
 Fields = Callable[[str, Plain], Mapping[str, Any]]
@@ -53,11 +54,14 @@ class Replayed:
     """What came of a replay.
 
     recorded, now: the run as it was, and what the code did now. unused: recorded calls that the code did not make now.
+    escapes: what ran, or tried to, and is not in the recording (agents/replay/guard.py); a thread that the code left
+    behind may add to it.
     """
 
     recorded: Recording
     now: Recording
     unused: tuple[At, ...]
+    escapes: Sequence[Escape] = ()
 
     @property
     def hash(self) -> str:
@@ -71,13 +75,13 @@ class Replayed:
 
     @property
     def is_same(self) -> bool:
-        """Whether the code did what was recorded, to the last call."""
-        return self.hash == self.recorded_hash
+        """Whether the code did what was recorded, to the last call, and nothing that is not recorded."""
+        return not self.escapes and self.hash == self.recorded_hash
 
     @property
     def parting(self) -> Parting | None:
-        """The first place where it did otherwise."""
-        return None if self.is_same else parting(self.now, self.recorded)
+        """The first place where it did otherwise; None where all that was recorded is the same."""
+        return None if self.hash == self.recorded_hash else parting(self.now, self.recorded)
 
     @property
     def edges(self) -> Iterator[Edge]:
@@ -95,15 +99,15 @@ class Replayed:
 
 def replayed(
     agent: Agent, recording: Recording, *, fields: Fields | None = None, redact: Redact | None = None,
-    answers: Replayer | None = None,
+    answers: Replayer | None = None, is_confined: bool = False,
 ) -> Replayed:  # fmt: skip
     """Run an agent's code, sync or async, against a recording.
 
     fields: looks up what was read, for recordings that do not hold it. redact: as the run was recorded with. answers:
-    more lenient ones, else those of a Replayer. Departure (Unrecorded, NetworkDenied) where the code left the
-    recording; InputError for a recording that has no code.
+    more lenient ones, else those of a Replayer. is_confined: the kernel confines this process. Departure (Unrecorded,
+    NetworkDenied) where the code left the recording; InputError for a recording that has no code.
     """
-    under = _UnderWay(recording, fields, redact, answers)
+    under = _UnderWay(recording, fields, redact, answers, is_confined=is_confined)
     with under:
         if inspect.iscoroutinefunction(agent):
             asyncio.run(under.run.drive_async(agent))
@@ -145,8 +149,9 @@ class _UnderWay:
     """One replay; a context manager around the agent's code."""
 
     def __init__(
-        self, recording: Recording, fields: Fields | None, redact: Redact | None, answers: Replayer | None = None
-    ) -> None:
+        self, recording: Recording, fields: Fields | None, redact: Redact | None, answers: Replayer | None = None,
+        *, is_confined: bool = False,
+    ) -> None:  # fmt: skip
         if not recording.has_code:
             raise InputError(
                 f"run {recording.run} was imported, so there is no code to run against it: go through it with "
@@ -167,7 +172,7 @@ class _UnderWay:
         self.run = Run(
             head, answers=self._answers, sink=self._sink, reach=_Reading(fields), chance=chance, redact=redact
         )
-        self._guard = Guard(self._answers.depart)
+        self._guard = Guard(self._answers.depart, is_confined=is_confined)
 
     def __enter__(self) -> None:
         self._guard.__enter__()
@@ -185,7 +190,7 @@ class _UnderWay:
     @property
     def result(self) -> Replayed:
         """What came of it."""
-        return Replayed(self._recording, self._sink.recording, self._answers.unused())
+        return Replayed(self._recording, self._sink.recording, self._answers.unused(), self._guard.escapes)
 
     def _left_in(self) -> Step | None:
         left = self.run.left_step

@@ -17,9 +17,9 @@ from refold.agents.journal.record import Attempt, Recording
 from refold.agents.recorder.answers import Departure
 from refold.agents.recorder.run import Run
 from refold.agents.replay.edges import counted, edges
-from refold.agents.replay.guard import NetworkDenied
 from refold.agents.replay.run import replayed, replayed_async, stepped
 from refold.agents.replay.unrecorded import Unrecorded
+from refold.agents.replay.watch import NetworkDenied
 from refold.avro.errors import InputError
 from refold_tests.live_runs import World, recorded
 from refold_tests.made_runs import run_of, step, tool

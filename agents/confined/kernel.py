@@ -1,0 +1,103 @@
+"""A process that the kernel lets open no socket and start no process, whatever runs in it: Python, ctypes, C or Rust.
+
+`confine` installs a seccomp filter in the calling process, for all its threads and for good:
+
+1. The filter lets pass what computes, reads and writes files, starts threads, and makes pairs of stream sockets within
+   the process, which event loops need.
+2. Making any other socket, connecting, listening, starting a process, becoming another program, and reaching into
+   another process raise SIGSYS in the thread that tries. Its Python stack is written to `trace` (faulthandler), and
+   the process ends by that signal: nothing of what was tried takes place.
+3. The handler of SIGSYS cannot be replaced: who tries ends the process.
+4. clone3 and io_uring, whose arguments a filter cannot read, are not there (ENOSYS): C libraries take the older calls.
+
+No privilege is needed, and no user namespace, which containers often forbid. Descriptors that are open stay so: whoever
+starts the process hands none to it that leads out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import faulthandler
+import os
+import platform
+import resource
+import signal
+import struct
+import sys
+from typing import NamedTuple
+
+Step = tuple[int, int, int, int]
+
+
+class _Machine(NamedTuple):
+    """What the kernel's headers say of an architecture. denied: numbers of the calls that end the process."""
+
+    name: int
+    seccomp: int
+    clone: int
+    socketpair: int
+    sigaction: int
+    denied: tuple[int, ...]
+
+
+# Denied: socket, connect, bind, listen, accept, accept4, execve, execveat, ptrace, process_vm_writev, pidfd_getfd; and
+# fork and vfork, where there are calls of that name.
+_MACHINES = {
+    "x86_64": _Machine(0xC000003E, 317, 56, 53, 13, (41, 42, 49, 50, 43, 288, 59, 322, 101, 311, 438, 57, 58)),
+    "aarch64": _Machine(0xC00000B7, 277, 220, 199, 134, (198, 203, 200, 201, 202, 242, 221, 281, 117, 271, 438)),
+}
+_CLONE3, _IO_URING_SETUP = 435, 425
+_OTHER_ABI = 0x40000000
+_CLONE_THREAD, _UNIX, _STREAM, _KIND = 0x10000, 1, 1, 0xF
+_NO_NEW_PRIVS, _SET_FILTER, _ALL_THREADS = 38, 1, 1
+_ALLOW, _TRAP, _ERRNO, _KILL = 0x7FFF0000, 0x00030000, 0x00050000, 0x80000000
+_LOAD, _AND, _IS, _AT_LEAST, _HAS, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST, _SECOND = 0, 4, 16, 24
+_STEP = struct.Struct("=HBBI")
+
+
+class NotConfined(Exception):
+    """The kernel, or what this runs in, refuses; the message says what."""
+
+
+def confine(trace: int) -> None:
+    """Confine this process. trace: a descriptor for the stack of what ends it. NotConfined; then nothing has changed
+    but that the process can gain no privileges."""
+    machine = _MACHINES.get(platform.machine())
+    if sys.platform != "linux" or machine is None:
+        raise NotConfined(f"it takes Linux on {' or '.join(_MACHINES)}; this is {sys.platform} on {platform.machine()}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise NotConfined(f"prctl(PR_SET_NO_NEW_PRIVS) says {os.strerror(ctypes.get_errno())}")
+    steps = _filter(machine)
+    held = ctypes.create_string_buffer(b"".join(_STEP.pack(*step) for step in steps))
+    program = struct.pack("@HP", len(steps), ctypes.addressof(held))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.register(signal.SIGSYS, trace, all_threads=True, chain=True)
+    status = libc.syscall(machine.seccomp, _SET_FILTER, _ALL_THREADS, program)
+    if status != 0:
+        reason = os.strerror(ctypes.get_errno()) if status < 0 else f"thread {status} could not be confined"
+        faulthandler.unregister(signal.SIGSYS)
+        raise NotConfined(f"seccomp says {reason}")
+
+
+def _filter(machine: _Machine) -> list[Step]:
+    """The program, one step after another; a jump counts the steps that it passes over."""
+    steps: list[Step] = [
+        (_LOAD, 0, 0, _ARCHITECTURE), (_IS, 1, 0, machine.name), (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _OTHER_ABI), (_RETURN, 0, 0, _KILL),
+    ]  # fmt: skip
+    for number in machine.denied:
+        steps += [(_IS, 0, 1, number), (_RETURN, 0, 0, _TRAP)]
+    for number in (_CLONE3, _IO_URING_SETUP):
+        steps += [(_IS, 0, 1, number), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    steps += [
+        (_IS, 0, 4, machine.clone), (_LOAD, 0, 0, _FIRST), (_HAS, 1, 0, _CLONE_THREAD), (_RETURN, 0, 0, _TRAP),
+        (_RETURN, 0, 0, _ALLOW),
+        (_IS, 0, 7, machine.socketpair), (_LOAD, 0, 0, _FIRST), (_IS, 0, 3, _UNIX), (_LOAD, 0, 0, _SECOND),
+        (_AND, 0, 0, _KIND), (_IS, 1, 0, _STREAM), (_RETURN, 0, 0, _TRAP), (_RETURN, 0, 0, _ALLOW),
+        (_IS, 0, 3, machine.sigaction), (_LOAD, 0, 0, _FIRST), (_IS, 0, 1, signal.SIGSYS), (_RETURN, 0, 0, _KILL),
+        (_RETURN, 0, 0, _ALLOW),
+    ]  # fmt: skip
+    return steps

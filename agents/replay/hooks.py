@@ -1,0 +1,326 @@
+"""How the guard sees: an audit hook, and wrapped functions that raise no audit event (agents/replay/guard.py).
+
+1. The audit hook sees names, connections, processes and ctypes wherever Python code reaches them, by whatever
+   reference. Python cannot remove it again; it does nothing where no guard is concerned.
+2. Functions and methods without an event are wrapped at the first guard, and stay so: a thread that a replay started
+   may outlive it. A module that is imported later is wrapped at the next guard.
+3. Modules that took such a function into their names before (`from os import write`) get the wrapped one.
+"""
+
+from __future__ import annotations
+
+import _posixsubprocess
+import _thread
+import ctypes
+import functools
+import os
+import socket
+import ssl
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import BuiltinFunctionType, FrameType, ModuleType
+from typing import Any, TypeAlias
+
+from refold.agents.replay.watch import Under, check, current, is_confined, is_watched, site_of, within
+
+Function: TypeAlias = Callable[..., Any]
+Wrapper: TypeAlias = Callable[[Function], Function]
+
+_START, _HAND, _CALL = "start the process", "hand work to another process", "call native code by ctypes:"
+# What an event is called in a message, and which of its arguments shows what it was.
+_EVENTS: dict[str, tuple[str, int]] = {
+    "socket.getaddrinfo": ("look up the name", 0),
+    "socket.gethostbyname": ("look up the name", 0),
+    "socket.gethostbyaddr": ("look up the name", 0),
+    "socket.getnameinfo": ("look up the name", 0),
+    "socket.connect": ("connect to", 1),
+    "socket.bind": ("listen at", 1),
+    "socket.sendto": ("send to", 1),
+    "socket.sendmsg": ("send to", 1),
+    "subprocess.Popen": (_START, 1),
+    "os.system": (_START, 0),
+    "os.exec": (_START, 0),
+    "os.posix_spawn": (_START, 0),
+    "os.spawn": (_START, 1),
+    "pty.spawn": (_START, 0),
+    "os.fork": ("fork this process", -1),
+    "os.forkpty": ("fork this process", -1),
+    "ctypes.dlopen": ("load native code by ctypes:", 0),
+    "ctypes.dlsym": (_CALL, 1),
+    "ctypes.dlsym/handle": (_CALL, 1),
+    "ctypes.call_function": (_CALL, 0),
+}
+_lock = threading.Lock()
+_is_hooked = False
+_wrapped: dict[Function, Function] = {}
+_done: set[tuple[object, str]] = set()
+_looked_through: set[int] = set()
+_starting = threading.local()
+
+
+def install() -> None:
+    """Have everything that is there by now seen; idempotent."""
+    global _is_hooked  # noqa: PLW0603
+    with _lock:
+        for place, names, wrapper in _PLACES:
+            owner = _owner(place)
+            for name in names:
+                _wrap(owner, name, wrapper)
+        for made in _pointers():
+            _wrap(made, "__call__", _calling)
+        _replace_kept()
+        if not _is_hooked:
+            sys.addaudithook(_audit)
+            _is_hooked = True
+
+
+def _owner(place: object) -> object:
+    """The module or class, where it is loaded."""
+    if not isinstance(place, str):
+        return place
+    module, _, name = place.partition(":")
+    found = sys.modules.get(module)
+    return getattr(found, name, None) if name else found
+
+
+def _wrap(owner: object, name: str, wrapper: Wrapper) -> None:
+    own = getattr(owner, name, None)
+    if own is None or (owner, name) in _done:
+        return
+    _done.add((owner, name))
+    around = wrapper(own)
+    if isinstance(owner, ModuleType):
+        _wrapped[own] = around
+    setattr(owner, name, around)
+
+
+def _pointers() -> list[type]:
+    """The classes of functions in libraries that ctypes loaded: each library has one of its own."""
+    return [each for each in ctypes._CFuncPtr.__subclasses__() if each.__name__ == "_FuncPtr"]  # type: ignore[attr-defined]
+
+
+def _replace_kept() -> None:
+    """Put the wrapped functions where modules keep the bare ones under names of theirs."""
+    modules: list[object] = list(sys.modules.values())  # anything may stand there
+    for module in modules:
+        if not isinstance(module, ModuleType) or id(module) in _looked_through:
+            continue
+        _looked_through.add(id(module))
+        names = vars(module)
+        if module.__name__ == __name__:
+            continue
+        for name, kept in list(names.items()):
+            if isinstance(kept, BuiltinFunctionType) and kept in _wrapped:
+                names[name] = _wrapped[kept]
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if event == "open":
+        if isinstance(args[0], int) and is_watched() and _is_for_writing(args[1]) and _is_way_out(args[0]):
+            check("write to a socket that was open before")
+        return
+    found = _EVENTS.get(event)
+    if found is None or not is_watched():
+        return
+    verb, index = found
+    if event.startswith("ctypes.") and is_confined():
+        return
+    check(verb if index < 0 else f"{verb} {_shown(args[index])}")
+
+
+def _shown(thing: object) -> str:
+    if isinstance(thing, tuple) and len(thing) > 1:  # an address; of a newer protocol's, host and port are enough
+        return f"{thing[0]}:{thing[1]}"
+    if isinstance(thing, list):
+        return " ".join(map(_shown, thing))
+    return thing.decode(errors="replace") if isinstance(thing, bytes) else str(thing)
+
+
+# Sockets
+
+
+def _sending(method: Function) -> Function:
+    @functools.wraps(method)
+    def guarded(self: socket.socket, *args: Any, **kwargs: Any) -> Any:
+        if is_watched() and not _is_within(self):
+            check("send on a connection that was open before")
+        return method(self, *args, **kwargs)
+
+    return guarded
+
+
+def _writing(index: int, *names: str) -> Wrapper:
+    """A function that writes to a descriptor, which is its argument at `index` or under one of the names."""
+
+    def wrapper(function: Function) -> Function:
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            if is_watched():
+                given = (
+                    args[index] if len(args) > index else next((kwargs[name] for name in names if name in kwargs), None)
+                )
+                if _is_way_out(given):
+                    check("write to a socket that was open before")
+            return function(*args, **kwargs)
+
+        return guarded
+
+    return wrapper
+
+
+def _is_for_writing(mode: object) -> bool:
+    return not isinstance(mode, str) or any(each in mode for each in "wax+")
+
+
+def _is_way_out(fd: object) -> bool:
+    """Whether it is a socket, and none of a pair within this process."""
+    try:
+        if not (isinstance(fd, int) and stat.S_ISSOCK(os.fstat(fd).st_mode)):
+            return False
+        with socket.socket(fileno=os.dup(fd)) as one:
+            return not _is_within(one)
+    except OSError:
+        return False
+
+
+def _is_within(one: socket.socket) -> bool:
+    """Whether it is one of a pair that this process made for itself, as an event loop does to wake itself up."""
+    try:
+        return one.family == socket.AF_UNIX and not one.getsockname() and not one.getpeername()
+    except OSError:  # closed, or not connected: whatever is sent fails by itself
+        return True
+
+
+# Threads
+
+
+def _starting_thread(start: Function) -> Function:
+    @functools.wraps(start)
+    def guarded(self: threading.Thread) -> None:
+        under = current() if is_watched() else None
+        # A pool's thread serves whoever gives it work, and each piece of work brings its own guard.
+        if under is not None and getattr(self, "_target", None) is not _pool_worker():
+            self.run = _carried(self.run, under)  # type: ignore[method-assign]
+        _starting.is_under_way = True  # the bare thread in it needs nothing more
+        try:
+            start(self)
+        finally:
+            _starting.is_under_way = False
+
+    return guarded
+
+
+def _starting_bare(start: Function) -> Function:
+    @functools.wraps(start)
+    def guarded(function: Function, *args: Any, **kwargs: Any) -> Any:
+        under = current() if is_watched() else None
+        if under is None or getattr(_starting, "is_under_way", False):
+            return start(function, *args, **kwargs)
+        return start(_carried(function, under), *args, **kwargs)
+
+    return guarded
+
+
+def _pool_worker() -> object:
+    return getattr(sys.modules["concurrent.futures.thread"], "_worker", None)
+
+
+def _submitting(submit: Function) -> Function:
+    @functools.wraps(submit)
+    def guarded(self: ThreadPoolExecutor, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
+        under = current() if is_watched() else None
+        return submit(self, fn if under is None else _carried(fn, under), *args, **kwargs)
+
+    return guarded
+
+
+def _carried(work: Function, under: Under) -> Function:
+    """The work, under the same guard in another thread."""
+    there = Under(under.guard, site_of(under.site))
+
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        with within(there):
+            return work(*args, **kwargs)
+
+    return carried
+
+
+# Processes and native code
+
+
+def _forking(function: Function) -> Function:
+    @functools.wraps(function)
+    def guarded(args: Any, *others: Any) -> Any:
+        if is_watched():
+            check(f"{_START} {_shown(list(args))}")
+        return function(args, *others)
+
+    return guarded
+
+
+def _handing(method: Function) -> Function:
+    """Work, or a message, for a process that is there already."""
+
+    @functools.wraps(method)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if is_watched() and not _is_pools_own():
+            check(_HAND)
+        return method(*args, **kwargs)
+
+    return guarded
+
+
+def _is_pools_own() -> bool:
+    """Whether a pool of multiprocessing wakes up its own thread, which it does by a pipe; pools of threads do, too."""
+    pool = sys.modules.get("multiprocessing.pool")
+    if pool is None:
+        return False
+    waking = pool._PoolCache.__delitem__.__code__
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not waking:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _pooling(method: Function) -> Function:
+    """Work for a pool of multiprocessing; one of threads goes on, under the same guard."""
+
+    @functools.wraps(method)
+    def guarded(self: Any, func: Function, *args: Any, **kwargs: Any) -> Any:
+        under = current() if is_watched() else None
+        if under is not None:
+            if not isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool):
+                check(_HAND)
+            func = _carried(func, under)
+        return method(self, func, *args, **kwargs)
+
+    return guarded
+
+
+def _calling(call: Function) -> Function:
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_watched() and not is_confined():
+            check(f"{_CALL} {getattr(self, '__name__', 'a function')}")
+        return call(self, *args, **kwargs)
+
+    return guarded
+
+
+# Where, which names, and how; a text is a module, or a class of one, that is wrapped where it is loaded.
+_PLACES: tuple[tuple[object, tuple[str, ...], Wrapper], ...] = (
+    (socket.socket, ("send", "sendall"), _sending),
+    (ssl.SSLSocket, ("send", "sendall", "write"), _sending),
+    (os, ("write", "writev", "sendfile"), _writing(0, "fd", "out_fd")),
+    (os, ("splice",), _writing(1, "dst")),
+    (threading.Thread, ("start",), _starting_thread),
+    (_thread, ("start_new_thread", "start_new", "start_joinable_thread"), _starting_bare),
+    (ThreadPoolExecutor, ("submit",), _submitting),
+    (_posixsubprocess, ("fork_exec",), _forking),
+    ("concurrent.futures.process:ProcessPoolExecutor", ("submit",), _handing),
+    ("multiprocessing.pool:Pool", ("apply_async", "_map_async", "imap", "imap_unordered"), _pooling),
+    ("multiprocessing.queues:Queue", ("put",), _handing),
+    ("multiprocessing.connection:Connection", ("_send_bytes",), _handing),
+)

@@ -1,0 +1,215 @@
+"""What is watched while code runs under guard, and what is said of it (agents/replay/guard.py).
+
+A context is under guard, outside of every guard, or neither. `check` asks for the running code: under guard it is
+denied, and for code that is neither every open guard gets a note.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from refold.agents.recorder.answers import Departure
+
+ESCAPES_MAX = 100
+_OWN_THREADS = "refold-"
+
+
+class Escape(NamedTuple):
+    """Something that ran, or tried to, and is not in the recording.
+
+    what: such as `connect to 127.0.0.1:80`; site: where, as file:line. thread: the thread that did it outside of the
+    replay's context, and was not stopped; empty where the replayed code was denied it.
+    """
+
+    what: str
+    site: str
+    thread: str = ""
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether it did not take place."""
+        return not self.thread
+
+    def __str__(self) -> str:
+        place = f" at {self.site}" if self.site else ""
+        if self.is_denied:
+            return f"denied: {self.what}{place}"
+        return f"not stopped: {self.what}{place}, in thread {self.thread}, which the replay did not start"
+
+
+class NetworkDenied(Departure):
+    """Code under replay tried to reach the world by itself. what: what it tried; site: where, as file:line."""
+
+    def __init__(self, what: str, site: str) -> None:
+        self.what = what
+        self.site = site
+        super().__init__(
+            f"under replay the code tried to {what}, at {site}: what it gets there is not recorded. Make the call "
+            "through run.model(...), or in a tool (@refold.tool), which is answered from the recording"
+        )
+
+
+class Watch:
+    """What one guard has seen.
+
+    denied: the first thing that was denied. escapes: everything that was denied or noted, each once, up to ESCAPES_MAX;
+    it may grow after the guard is left. frame: while the guard is open, the one that entered it.
+    """
+
+    def __init__(
+        self, on_denied: Callable[[NetworkDenied], None] = lambda denied: None, *, is_confined: bool = False
+    ) -> None:
+        """on_denied is told of each thing that is denied, before it is raised. is_confined: the kernel holds what
+        native code does, so ctypes is allowed."""
+        self.denied: NetworkDenied | None = None
+        self.escapes: list[Escape] = []
+        self.is_confined = is_confined
+        self.frame: FrameType | None = None
+        self._on_denied = on_denied
+
+    def deny(self, what: str, site: str) -> NetworkDenied:
+        """The error to raise."""
+        denied = NetworkDenied(what, site)
+        self.denied = self.denied or denied
+        self.note(Escape(what, site))
+        self._on_denied(denied)
+        return denied
+
+    def note(self, escape: Escape) -> None:
+        """Keep it in `escapes`."""
+        if len(self.escapes) < ESCAPES_MAX and escape not in self.escapes:
+            self.escapes.append(escape)
+
+
+class Under:
+    """That this context is under guard, or outside of every one (None). site: the line that gave it its work, where
+    another thread did."""
+
+    __slots__ = ("guard", "site")
+
+    def __init__(self, guard: Watch | None, site: str) -> None:
+        self.guard = guard
+        self.site = site
+
+
+_UNDER: ContextVar[Under | None] = ContextVar("refold.guard", default=None)
+_OUTSIDE = Under(None, "")
+_LOCK = threading.Lock()
+_open: tuple[Watch, ...] = ()
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """What runs here is not under guard: for refold's own reading of its log."""
+    with within(_OUTSIDE):
+        yield
+
+
+@contextmanager
+def within(under: Under) -> Iterator[None]:
+    """What runs here is under the same guard as the context that `under` is from."""
+    token = _UNDER.set(under)
+    try:
+        yield
+    finally:
+        _UNDER.reset(token)
+
+
+def is_watched() -> bool:
+    """Whether anything that is done here may be denied or noted: a quick look."""
+    return bool(_open) or _UNDER.get() is not None
+
+
+def is_confined() -> bool:
+    """Whether the kernel holds what native code does here."""
+    under = current()
+    return under is not None and under.guard is not None and under.guard.is_confined
+
+
+def current() -> Under | None:
+    """What is said of the running code: by its context, else by the frames on its stack. None: nothing is."""
+    under = _UNDER.get()
+    if under is not None or not _open:
+        return under
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        for guard in _open:
+            if guard.frame is frame:
+                return Under(guard, "")
+        frame = frame.f_back
+    return None
+
+
+def check(what: str) -> None:
+    """NetworkDenied under guard; elsewhere a note for each guard that is open."""
+    under = current()
+    if under is not None:
+        if under.guard is not None:
+            raise under.guard.deny(what, site_of(under.site))
+        return
+    thread = threading.current_thread().name
+    if not _open or thread.startswith(_OWN_THREADS):
+        return
+    escape = Escape(what, site_of(""), thread)
+    for guard in _open:
+        guard.note(escape)
+
+
+def set_under(under: Under) -> contextvars.Token[Under | None]:
+    """Have this context be under a guard from here on."""
+    return _UNDER.set(under)
+
+
+def unset_under(token: contextvars.Token[Under | None]) -> None:
+    """Have it be what it was before."""
+    _UNDER.reset(token)
+
+
+def open_watch(guard: Watch) -> None:
+    """Note for this guard what others do."""
+    global _open  # noqa: PLW0603
+    with _LOCK:
+        _open = (*_open, guard)
+
+
+def close_watch(guard: Watch) -> None:
+    """Note nothing more of others."""
+    global _open  # noqa: PLW0603
+    with _LOCK:
+        _open = tuple(each for each in _open if each is not guard)
+
+
+# Where
+
+_PATHS = sysconfig.get_paths()
+LIBRARIES = tuple({_PATHS[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_HERE = Path(__file__)
+_OURS = {
+    str(folder / name)
+    for folder in (_HERE.parent, _HERE.resolve().parent)
+    for name in ("guard.py", "watch.py", "hooks.py")
+}
+
+
+def site_of(given_from: str) -> str:
+    """The innermost line of a user's own code; without one `given_from`, else the innermost line that is not ours."""
+    innermost = ""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file not in _OURS and not file.startswith("<"):
+            place = f"{file}:{frame.f_lineno} in {frame.f_code.co_name}"
+            innermost = innermost or place
+            if not file.startswith(LIBRARIES):
+                return place
+        frame = frame.f_back
+    return given_from or innermost

@@ -1,0 +1,168 @@
+"""Every way out of a replay that is known: under the guard, and confined (docs/REPLAY.md has them as a table)."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.agents.log import AgentLog
+from refold.agents.recorder.answers import Departure
+from refold.agents.replay.run import Replayed
+from refold_tests import escapes
+from refold_tests.absent import without
+
+HELPER = r"""
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int reach(int port) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int made = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(made, (struct sockaddr *)&to, sizeof to) == 0) send(made, "x", 1, 0);
+    return close(made);
+}
+static void *run(void *port) { reach(*(int *)port); return NULL; }
+void reach_from_a_thread(int port) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, &port) == 0) pthread_join(thread, NULL);
+}
+void reach_by_a_process(int port) {
+    char line[200];
+    snprintf(line, sizeof line, "exec 3<>/dev/tcp/127.0.0.1/%d && echo x >&3", port);
+    execl("/bin/bash", "bash", "-c", line, NULL);
+}
+"""
+
+
+class Counting:
+    """A server on loopback that counts what arrives: connections, and bytes on them."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._counted = threading.Condition()
+        self._connections = self._ended = self._bytes = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                with self._counted:
+                    self._connections += 1
+                threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _read(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(100):
+                with self._counted:
+                    self._bytes += len(data)
+                    self._counted.notify_all()
+        with self._counted:
+            self._ended += 1
+            self._counted.notify_all()
+
+    def arrived(self) -> tuple[int, int]:
+        """Connections and bytes so far: one more connection is made, behind all others, and awaited."""
+        with self._counted:
+            before = self._bytes
+        with socket.create_connection(("127.0.0.1", self.port)) as last:
+            last.sendall(b"!" * 7)
+            with self._counted:
+                assert self._counted.wait_for(lambda: self._bytes >= before + 7, 30)
+                found = (self._connections - 1, self._bytes - 7)
+        with self._counted:
+            assert self._counted.wait_for(lambda: self._ended > 0, 30)
+            self._connections -= 1
+            self._bytes -= 7
+        return found
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Counting]:
+    server = Counting()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A shared library that connects in C."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        without("needs a C compiler")
+    folder = tmp_path_factory.mktemp("helper")
+    (folder / "helper.c").write_text(HELPER)
+    made = folder / "helper.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-pthread", "-o", made, folder / "helper.c"], check=True)
+    return str(made)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[AgentLog]:
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        yield log
+
+
+def came_of(log: AgentLog, monkeypatch: pytest.MonkeyPatch, *, confined: bool) -> Replayed | Departure:
+    monkeypatch.setenv(escapes.ESCAPING, "1")
+    try:
+        return log.replay("r", escapes.agent, confined=confined)
+    except Departure as departure:
+        return departure
+
+
+def is_same(found: Replayed | Departure) -> bool:
+    return isinstance(found, Replayed) and found.is_same
+
+
+@pytest.mark.parametrize("way", sorted(escapes.WAYS))
+def test_the_guard_stops_it_or_the_replay_is_not_the_same(
+    way: str, log: AgentLog, server: Counting, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(escapes.LIBRARY, library)
+    log.run("a", input={"way": way, "port": server.port}, id="r").drive(escapes.agent)
+    assert log.replay("r", escapes.agent).is_same
+    escapes.prepare(server.port, with_processes=way.startswith(("Pool", "ProcessPool")))
+    try:
+        before = server.arrived()
+        found = came_of(log, monkeypatch, confined=False)
+        for ending in escapes.left_behind:
+            ending.set()
+        for thread in threading.enumerate():
+            if thread.name == "late":
+                thread.join(30)
+        assert server.arrived() == before or not is_same(found)
+        assert not is_same(found)
+        if isinstance(found, Replayed):
+            assert any(each.site and each.what for each in found.escapes), found.escapes
+    finally:
+        escapes.left_behind.clear()
+        escapes.clear()
+
+
+@pytest.mark.parametrize("way", sorted({**escapes.WAYS, **escapes.BEYOND_PYTHON}))
+def test_confined_nothing_arrives(
+    way: str, log: AgentLog, server: Counting, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(escapes.LIBRARY, library)
+    log.run("a", input={"way": way, "port": server.port}, id="r").drive(escapes.agent)
+    found = came_of(log, monkeypatch, confined=True)
+    assert server.arrived() == (0, 0)
+    # A thread that was left behind had not begun to act when its process ended.
+    assert not is_same(found) or way == "a thread left behind"
