@@ -88,6 +88,10 @@ class UnknownEntity(InputError):
     """The entity has no observation at the point asked for."""
 
 
+class NotConfinable(InputError):
+    """The kernel, or what this runs in, cannot confine a replay; no code was run."""
+
+
 class StorageError(RefoldError):
     """The storage below the log failed; what was not acknowledged may be written again."""
 

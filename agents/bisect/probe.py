@@ -55,7 +55,8 @@ def probe(recording: Recording, entry: str, folder: Path, redactor: str = "") ->
         return Finding(status="same")
     found = compare(recording, done.now, exact=True)
     if found is None:
-        return Finding(status="parted", lines=tuple(str(done.parting).splitlines()))
+        lines = str(done.parting).splitlines() if done.parting is not None else map(str, done.escapes)
+        return Finding(status="parted", lines=tuple(lines))
     return _parted(found)
 
 

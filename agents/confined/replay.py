@@ -3,7 +3,7 @@
 1. Here, before anything else: the values of everything that the run read are looked up in the log, be it a folder or
    Kafka. The process is given them with the recording, in memory, and no descriptor that leads out.
 2. The process confines itself, then imports the agent's code and replays it, under the guard as well.
-3. If the kernel refuses to confine it, no code is run: InputError.
+3. If the kernel refuses to confine it, no code is run: NotConfinable.
 4. What the guard sees is denied with its place, as in any replay. What gets past Python ends the process by SIGSYS:
    NetworkDenied here, with the line that Python was at.
 """
@@ -28,7 +28,7 @@ from refold.agents.journal.record import Plain, Recording
 from refold.agents.redaction.redactor import Redact, Redactor
 from refold.agents.replay.run import Fields, Replayed
 from refold.agents.replay.watch import LIBRARIES, NetworkDenied
-from refold.avro.errors import InputError, RefoldError
+from refold.avro.errors import InputError, NotConfinable, RefoldError
 from refold.streams.interpreter import command, environment
 
 _WHAT = "open a socket or start a process, past Python"
@@ -38,23 +38,23 @@ _FOLDERS = (str(Path(__file__).parent), str(Path(__file__).resolve().parent))
 
 def replayed_confined(
     entry: str, recording: Recording, *, fields: Fields | None = None, redact: Redact | None = None,
-    key: bytes | None = None, golden: Mapping[str, Plain] | None = None, base: Path | None = None,
+    redactor: str = "", key: bytes | None = None, golden: Mapping[str, Plain] | None = None, base: Path | None = None,
 ) -> Replayed:  # fmt: skip
     """Run an agent's code, by its name, against a recording, confined; else as `replayed`.
 
-    key: of the redactor's tokens. golden: the answers of a golden trace that is not exact. base: the folder that names
-    are looked up from [this one].
+    redactor: a redactor's name, in place of `redact`. key: of the redactor's tokens. golden: the answers of a golden
+    trace that is not exact. base: the folder that names are looked up from [this one].
     """
-    redactor, pickled = _shipped(redact)
+    named, pickled = _shipped(redact)
     here = Path.cwd()
     question = Question(
         recording=recording, entry=entry, base=str(base or here), path=[each or str(here) for each in sys.path],
-        reads=list(_reads(recording, fields)), redactor=redactor, redact=pickled, key=key,
+        reads=list(_reads(recording, fields)), redactor=redactor or named, redact=pickled, key=key,
         golden=None if golden is None else dict(golden),
     )  # fmt: skip
     answer = _asked(question)
     if answer.refused:
-        raise InputError(
+        raise NotConfinable(
             f"a replay cannot be confined here: {answer.refused}. Nothing was run; without --confined (confined=True) "
             "the guard in Python holds it (docs/REPLAY.md)"
         )

@@ -11,7 +11,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,22 +26,28 @@ from refold.agents.journal.record import Recording
 from refold.agents.recorder.answers import Departure
 from refold.agents.redaction.redactor import Redact, for_run
 from refold.agents.redaction.tokens import fresh_key
-from refold.agents.replay.run import replayed
+from refold.agents.replay.run import Replayed, replayed
 from refold.agents.replay.unrecorded import Unrecorded
 
 
-def exercised(golden: Golden, base: Path, entry: str = "") -> Verdict:
+def exercised(golden: Golden, base: Path, entry: str = "", *, confined: bool = False) -> Verdict:
     """Run the agent that the file names, or another one by its entry, and judge it; base: where entries start from.
 
-    InputError where there is no such agent, or redactor.
+    confined: in a process that the kernel confines. InputError where there is no such agent, or redactor, or where the
+    kernel refuses.
     """
     named = entry or golden.entry
+    if confined:
+        return _judged(golden, named, *_settled(golden, partial(_confined, golden, named, base)))
     return judged_run(golden, agent_of(named, base), named, base)
 
 
 def judged_run(golden: Golden, agent: Agent, name: str, base: Path) -> Verdict:
     """Run an agent's function, and judge it; name: what it is called."""
-    did, departure = driven(golden, agent, base)
+    return _judged(golden, name, *driven(golden, agent, base))
+
+
+def _judged(golden: Golden, name: str, did: Recording, departure: Departure | None) -> Verdict:
     return judged(golden, name, did, "" if departure is None else _told(departure, golden))
 
 
@@ -72,8 +80,21 @@ def driven(golden: Golden, agent: Agent, base: Path) -> tuple[Recording, Departu
 
 def _driven(golden: Golden, agent: Agent, redact: Redact | None) -> tuple[Recording, Departure | None]:
     answers = None if golden.is_exact else Lenient(golden.run, golden.answers)
+    return _settled(golden, partial(replayed, agent, golden.run, answers=answers, redact=redact))
+
+
+def _confined(golden: Golden, entry: str, base: Path) -> Replayed:
+    from refold.agents.confined.replay import replayed_confined
+
+    answers = None if golden.is_exact else {each.name: each.answer for each in golden.answers}
+    return replayed_confined(entry, golden.run, redactor=golden.redact, golden=answers, base=base)
+
+
+def _settled(golden: Golden, replay: Callable[[], Replayed]) -> tuple[Recording, Departure | None]:
+    """What a replay did, and what ended it or ran outside of it."""
     try:
-        return replayed(agent, golden.run, answers=answers, redact=redact).now, None
+        done = replay()
     except Departure as departure:
         did = departure.so_far or msgspec.structs.replace(golden.run, steps=(), outcome="", output=None, hash="")
         return did, departure
+    return done.now, Departure(f"something ran that is not recorded: {done.escapes[0]}") if done.escapes else None

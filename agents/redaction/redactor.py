@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from refold.agents.journal.record import Plain
 from refold.agents.redaction.hints import ALL
@@ -71,10 +71,16 @@ class Redactor:
         without: Iterable[str] = (),
         groups: Iterable[str] = (),
     ) -> None:
+        given = {"names": [*names], "left": [*left], "secrets": [*secrets], "without": [*without], "groups": [*groups]}
+        self._given: dict[str, Any] = {**given, "rules": rules}
         self._is_keyed = key is not None
         self._key = fresh_key() if key is None else checked(key)
-        self._rules = Rules(Names([*names], [*left]), rules or {}, without, groups)
-        self._known = Known(each for each in secrets if each)
+        self._rules = Rules(Names(given["names"], given["left"]), rules or {}, given["without"], given["groups"])
+        self._known = Known(each for each in given["secrets"] if each)
+
+    def __reduce__(self) -> tuple[Callable[[], Redactor], tuple[()]]:
+        """For pickle: it is made again of what it was given; rules that are functions have to be of a module."""
+        return partial(type(self), self._key if self._is_keyed else None, **self._given), ()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"

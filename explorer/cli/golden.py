@@ -13,9 +13,10 @@ import click
 from refold.agents.golden.exercise import exercised
 from refold.agents.golden.file import Golden, found, golden_of, read, replace, signed
 from refold.agents.golden.verdict import Verdict, admitted
-from refold.avro.errors import InputError, RefoldError
+from refold.avro.errors import InputError, NotConfinable, RefoldError
 from refold.explorer.cli import golden_add
 from refold.explorer.cli.options import InOrder, Place, as_json, merged, place_options
+from refold.explorer.cli.run_code import confined_option
 from refold.explorer.cli.screen import Column, Screen, counted
 
 LISTED = (
@@ -55,23 +56,26 @@ def golden(
 @click.command()
 @places
 @click.option("--agent", metavar="ENTRY", help="Run this agent, module:function or FILE.py:function, in all of them.")
+@confined_option
 @as_json
-def run(places: tuple[Path, ...], agent: str | None, as_json: bool) -> int:
+def run(places: tuple[Path, ...], agent: str | None, confined: bool, as_json: bool) -> int:
     """Run today's agents against the golden traces; exits with 1 where one does not do what is expected.
 
     Modules are looked up from the folder this is run in. Nothing is sent, written or asked for outside: what is not
-    recorded stops a run, and says what comes nearest.
+    recorded stops a run, and says what comes nearest. With --confined the kernel holds native code to that, too; where
+    it refuses, nothing is run, and the exit status is 2.
 
     \b
     Examples
       refold golden run
+      refold golden run --confined
       refold golden run docs/examples/golden --agent docs/examples/golden/old_agent.py:answer
       refold golden run golden/paid-twice.golden.json --json
     """
     screen = Screen()
     results = []
     for path in _files(places):
-        tree, said, is_good = _result(path, agent)
+        tree, said, is_good = _result(path, agent, confined=confined)
         results.append({"file": str(path), **tree})
         if not as_json:
             for line in said.splitlines():
@@ -140,19 +144,21 @@ def _files(places: tuple[Path, ...]) -> list[Path]:
     return [path for place in places or (Path(golden_add.FOLDER),) for path in found(place)]
 
 
-def _result(path: Path, agent: str | None) -> tuple[dict[str, Any], str, bool]:
+def _result(path: Path, agent: str | None, *, confined: bool) -> tuple[dict[str, Any], str, bool]:
     """What comes of one file: for programs, for people, and whether it is good."""
     try:
-        verdict = _verdict(read(path), agent)
+        verdict = _verdict(read(path), agent, confined=confined)
+    except NotConfinable:
+        raise  # of every file
     except RefoldError as error:
         return {"name": path.name, "passed": False, "error": str(error)}, f"{path.name}: {error}", False
     return {**verdict.tree, "error": None}, str(verdict), verdict.passed
 
 
-def _verdict(golden: Golden, agent: str | None) -> Verdict:
+def _verdict(golden: Golden, agent: str | None, *, confined: bool) -> Verdict:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what agents print goes beside the answer
-            return exercised(golden, Path.cwd(), agent or "")
+            return exercised(golden, Path.cwd(), agent or "", confined=confined)
     except RefoldError:
         raise
     except Exception as error:  # whatever a user's module raises when it is imported

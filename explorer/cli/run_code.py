@@ -49,8 +49,20 @@ def entry_of(log: AgentLog, run: str) -> str:
     return name
 
 
+confined_option = click.option(
+    "--confined", is_flag=True,
+    help="In a process of its own, which the kernel lets open no socket and start no process (Linux).",
+)  # fmt: skip
+
+
 def agent_for(log: AgentLog, run: str, entry: str | None) -> tuple[str, Agent]:
     """The function, and its name; looked up from this folder. InputError where the run names none."""
+    name = name_for(log, run, entry)
+    return name, agent_of(name, Path.cwd())
+
+
+def name_for(log: AgentLog, run: str, entry: str | None) -> str:
+    """The function's name. InputError where the run names none."""
     if log.state(f"run/{run}").fields.get("imported_from"):
         raise InputError(
             f"run {run} was imported: there is no code that did it; go through it with `refold run steps {run}`"
@@ -61,7 +73,7 @@ def agent_for(log: AgentLog, run: str, entry: str | None) -> tuple[str, Agent]:
             f"run {run} names no agent: give its function with --agent module:function, or go through the recording "
             f"alone with `refold run steps {run}`"
         )
-    return name, agent_of(name, Path.cwd())
+    return name
 
 
 def driven(run: Run, agent: Agent) -> Exception | None:

@@ -11,7 +11,7 @@ from refold.agents.replay.run import Stepped, stepped
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.recorded import known_run
-from refold.explorer.cli.run_code import agent_option, redact_option, redactor_for
+from refold.explorer.cli.run_code import agent_option, confined_option, redact_option, redactor_for
 from refold.explorer.cli.run_lines import Lines, head_of
 from refold.explorer.cli.run_replay_all import replay_all
 from refold.explorer.cli.run_replaying import Outcome, run_again, step_through
@@ -26,12 +26,13 @@ from refold.explorer.cli.screen import Screen, counted
 @click.option(
     "--times", type=click.IntRange(1), default=1, metavar="N", help="Replay it so often; every hash must be the same."
 )
+@confined_option
 @click.option("--alone", is_flag=True, help="Without any code: step through the recording, and check its hashes.")
 @as_json
 @on_log
 def replay(
-    place: Place, run_id: str | None, is_all: bool, entry: str | None, redact: str | None, times: int, alone: bool,
-    as_json: bool,
+    place: Place, run_id: str | None, is_all: bool, entry: str | None, redact: str | None, times: int, confined: bool,
+    alone: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run the agent's code again on what was recorded, and say whether it did the same.
 
@@ -40,12 +41,15 @@ def replay(
     returned. Where it does something else the first step that differs is named, and a request that is not recorded is
     shown beside the nearest one that is.
 
+    A guard in Python closes the network off. With --confined the kernel does, also for native code (Linux); where it
+    refuses, nothing is run, and the exit status is 2. docs/REPLAY.md says what each of them holds.
+
     A run that was imported has no code: it is stepped through, and its hashes are computed again.
 
     With --all each run of the log is replayed by the code that it names, or stepped through where it names none, and
     those that did something else are listed. Runs whose content has expired are counted apart.
 
-    Exits with 0 where the hashes are equal, and with 1 where they are not.
+    Exits with 0 where the hashes are equal and nothing else was done, and with 1 where not.
 
     \b
     Examples
@@ -53,19 +57,24 @@ def replay(
       refold run replay 8f2c --times 100
       refold run replay 8f2c --agent desk.agents:refund
       refold run replay 8f2c --alone
-      refold run replay --all
+      refold run replay --all --confined
     """
     if is_all == bool(run_id):
         raise InputError("name one run, or give --all for every run of the log")
     if is_all and entry:
         raise InputError("--agent is for one run: with --all each run is replayed by the code that it names")
+    if alone and confined:
+        raise InputError("--confined is for code that is run, and --alone runs none: give one of them")
     screen, redactor = Screen(), redactor_for(redact)
     with place.read() as log:
         if not run_id:
-            return replay_all(screen, log, redactor, times, alone=alone, as_json=as_json)
+            return replay_all(screen, log, redactor, times, alone=alone, confined=confined, as_json=as_json)
         recording = log.recording(known_run(log, run_id, log.point().cut))
         is_alone = alone or not (recording.has_code or entry)
-        outcome = step_through(recording) if is_alone else run_again(log, recording, entry, redactor, times)
+        if is_alone:
+            outcome = step_through(recording)
+        else:
+            outcome = run_again(log, recording, entry, redactor, times, confined=confined)
     if as_json:
         screen.json(outcome.json())
     elif is_alone:
@@ -87,8 +96,13 @@ def _tell(screen: Screen, outcome: Outcome) -> None:
     often = f", {counted(times, 'time')}" if times > 1 else ""
     screen.say(f"replayed run {run} with {outcome.agent}: {steps}{often}", "bold")
     screen.say(f"  recorded  {result.recorded_hash}")
-    verdict = "equal: the code did the same" if result.is_same else "another: the code did something else"
+    is_equal = result.hash == result.recorded_hash
+    verdict = "equal: the code did the same" if is_equal else "another: the code did something else"
+    if is_equal and result.escapes:
+        verdict = "equal, but something ran that is not in the recording"
     screen.say(f"  replayed  {result.hash}  {verdict}", "green" if result.is_same else "red")
+    for escape in result.escapes:
+        screen.say(f"  outside   {escape}", "red")
     screen.say(f"  edges     {_edges(outcome.recording)}")
     parting = result.parting
     if parting is not None:

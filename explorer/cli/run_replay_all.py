@@ -9,7 +9,7 @@ from typing import Any
 from refold.agents.log import AgentLog
 from refold.agents.recordings.load import rebuilt
 from refold.agents.redaction.redactor import Redact
-from refold.avro.errors import Expired, InputError
+from refold.avro.errors import Expired, InputError, NotConfinable
 from refold.explorer.cli.progress import counting
 from refold.explorer.cli.run_code import entry_of
 from refold.explorer.cli.run_replaying import Outcome, run_again, step_through
@@ -31,12 +31,14 @@ class Left:
         return {"run": self.run, "same": None, "expired": self.is_expired, "error": self.why}
 
 
-def replay_all(screen: Screen, log: AgentLog, redact: Redact | None, times: int, *, alone: bool, as_json: bool) -> int:
+def replay_all(
+    screen: Screen, log: AgentLog, redact: Redact | None, times: int, *, alone: bool, confined: bool, as_json: bool
+) -> int:
     """Replay each run by its own code, or by itself where it has none, and say which are not what was recorded."""
     runs = [name.removeprefix("run/") for name in rebuilt(log, ["run"]) or ()]
     every: list[Outcome | Left] = []
     with counting("replaying", len(runs), "runs") as advance:
-        for each in _replayed(log, runs, redact, times, alone=alone):
+        for each in _replayed(log, runs, redact, times, alone=alone, confined=confined):
             every.append(each)
             advance(1)
     done = [each for each in every if isinstance(each, Outcome)]
@@ -49,7 +51,7 @@ def replay_all(screen: Screen, log: AgentLog, redact: Redact | None, times: int,
 
 
 def _replayed(
-    log: AgentLog, runs: list[str], redact: Redact | None, times: int, *, alone: bool
+    log: AgentLog, runs: list[str], redact: Redact | None, times: int, *, alone: bool, confined: bool
 ) -> Iterator[Outcome | Left]:
     for run in runs:
         try:
@@ -57,7 +59,9 @@ def _replayed(
             if alone or not (recording.has_code and entry_of(log, run)):
                 yield step_through(recording)
             else:
-                yield run_again(log, recording, None, redact, times)
+                yield run_again(log, recording, None, redact, times, confined=confined)
+        except NotConfinable:
+            raise  # of every run
         except (Expired, InputError) as error:
             yield Left(run, str(error), isinstance(error, Expired))
 
@@ -95,4 +99,6 @@ def _said(outcome: Outcome) -> str:
         return f"left the recording: {str(outcome.departure).splitlines()[0]}"
     if outcome.result is not None and outcome.result.parting is not None:
         return f"first differs at {str(outcome.result.parting).splitlines()[0]}"
+    if outcome.result is not None and outcome.result.escapes:
+        return f"did what is not recorded: {outcome.result.escapes[0]}"
     return "does not hash to what is recorded"

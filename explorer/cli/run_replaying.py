@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from refold.agents.entry import Agent, agent_of
 from refold.agents.journal.record import Recording
 from refold.agents.journal.stepping import chained
 from refold.agents.log import AgentLog
@@ -15,7 +17,7 @@ from refold.agents.redaction.redactor import Redact
 from refold.agents.replay.edges import counted as counted_edges
 from refold.agents.replay.edges import edges
 from refold.agents.replay.run import Replayed
-from refold.explorer.cli.run_code import agent_for
+from refold.explorer.cli.run_code import name_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Outcome:
             "steps": len(self.recording.steps) if result is None else len(result.now.steps),
             "edges": counted_edges(edges(self.recording)),
             "unused": 0 if result is None else len(result.unused),
+            "escapes": [] if result is None else [str(each) for each in result.escapes],
             "parting": None if parting is None else {
                 "step": parting.step, "name": parting.name,
                 "differences": [each.line("now", "recorded") for each in parting.differences],
@@ -55,18 +58,22 @@ class Outcome:
         }  # fmt: skip
 
 
-def run_again(log: AgentLog, recording: Recording, entry: str | None, redact: Redact | None, times: int) -> Outcome:
+def run_again(
+    log: AgentLog, recording: Recording, entry: str | None, redact: Redact | None, times: int, *, confined: bool
+) -> Outcome:
     """Run the agent's code on what was recorded, until it does something else or has been run so often.
 
-    What the code prints goes to standard error. InputError where there is no such code.
+    What the code prints goes to standard error. confined: each time in a process that the kernel confines; the code is
+    imported there alone. InputError where there is no such code, or where the kernel refuses.
     """
-    name, agent = agent_for(log, recording.run, entry)
+    name = name_for(log, recording.run, entry)
+    agent: Agent | str = name if confined else agent_of(name, Path.cwd())
     hashes: list[str] = []
     result: Replayed | None = None
     for _ in range(times):
         try:
             with redirect_stdout(sys.stderr):
-                result = log.replay(recording.run, agent, redact=redact)
+                result = log.replay(recording.run, agent, redact=redact, confined=confined)
         except Departure as error:
             return Outcome(recording, name, False, tuple(hashes), result, error)
         hashes.append(result.hash)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
+import os
 import shutil
 import socket
 import subprocess
@@ -15,6 +18,7 @@ import pytest
 import refold
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import Departure
+from refold.agents.recorder.run import Run
 from refold.agents.replay.run import Replayed
 from refold_tests import escapes
 from refold_tests.absent import without
@@ -166,3 +170,42 @@ def test_confined_nothing_arrives(
     assert server.arrived() == (0, 0)
     # A thread that was left behind had not begun to act when its process ended.
     assert not is_same(found) or way == "a thread left behind"
+
+
+async def _waits(run: Run) -> str:
+    with run.step("look"):
+        if os.environ.get(escapes.ESCAPING):
+            inner = asyncio.to_thread(escapes.reach, run.input["port"])
+            await asyncio.get_running_loop().create_task(inner, context=contextvars.Context())
+    return "done"
+
+
+def test_a_task_in_a_context_of_its_own_in_a_loop_from_before_is_noted(
+    log: AgentLog, server: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(log.run("a", input={"port": server.port}, id="r").drive_async(_waits))
+    monkeypatch.setenv(escapes.ESCAPING, "1")
+    found = asyncio.run(log.replay_async("r", _waits))
+    assert found.hash == found.recorded_hash
+    assert not found.is_same
+    assert [each.is_denied for each in found.escapes] == [False] * len(found.escapes) != []
+
+
+def test_a_thread_of_the_users_goes_on_and_is_named(
+    log: AgentLog, server: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent only waits; a thread that it knows nothing of connects meanwhile."""
+    way = {"way": "queue to an older thread", "port": server.port}
+    log.run("a", input=way, id="r").drive(escapes.agent)
+    escapes.prepare(server.port, with_processes=False)
+    try:
+        before = server.arrived()
+        found = came_of(log, monkeypatch, confined=False)
+        assert isinstance(found, Replayed)
+        assert found.hash == found.recorded_hash
+        assert server.arrived() == (before[0] + 1, before[1] + 1)
+        assert {each.thread for each in found.escapes} == {"older"}
+        assert any("escapes.py" in each.site for each in found.escapes)
+        assert "thread older, which the replay did not start" in str(found.escapes[0])
+    finally:
+        escapes.clear()

@@ -1,0 +1,181 @@
+"""A confined replay does what a replay does, in a process to which the kernel leaves no way out."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.agents.log import AgentLog
+from refold.agents.redaction.redactor import Redactor
+from refold.agents.replay.unrecorded import Unrecorded
+from refold.agents.replay.watch import NetworkDenied
+from refold.avro.errors import InputError
+from refold_tests.command import environment, refold_command
+from refold_tests.refusing import REFUSING
+
+CODE = """
+import asyncio, os, sys
+
+if os.environ.get("AT_IMPORT"):
+    import ctypes
+    ctypes.CDLL(None).socket(2, 1, 0)
+
+
+def chat(prompt):
+    return "yes"
+
+
+def agent(run):
+    with run.step("look"):
+        run.state["limit"] = run.read("tool_config/acme").fields["rate_limit"]
+    with run.step("ask"):
+        prompt = os.environ.get("PROMPT", "may I?")
+        run.state["answer"] = run.model(chat, prompt=prompt)
+    if os.environ.get("DIE"):
+        os.kill(os.getpid(), 9)
+    return run.state["answer"]
+
+
+async def waiting(run):
+    with run.step("ask"):
+        await asyncio.sleep(0)
+        return await asyncio.to_thread(run.model, chat, prompt="a?")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with the agent's file."""
+    (tmp_path / "agent.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def log(folder: Path) -> Iterator[AgentLog]:
+    from refold.agents.entry import agent_of
+
+    with refold.open(f"file:{folder / '.refold'}") as log:
+        log.observe("tool_config/acme", {"rate_limit": 50})
+        log.flush()
+        log.run("a", id="r", entry="agent.py:agent").drive(agent_of("agent.py:agent", folder))
+        yield log
+
+
+def test_it_is_the_same_run_with_what_was_read_in_the_log(log: AgentLog) -> None:
+    found = log.replay("r", confined=True)
+    assert found.is_same
+    assert found.hash == found.recorded_hash == log.replay("r").hash
+    assert list(found.escapes) == []
+    assert found.unused == ()
+    assert asyncio.run(log.replay_async("r", confined=True)).is_same
+
+
+def test_an_async_agent_and_its_threads_go_on(log: AgentLog, folder: Path) -> None:
+    from refold.agents.entry import agent_of
+
+    waiting = agent_of("agent.py:waiting", folder)
+    asyncio.run(log.run("a", id="w", entry="agent.py:waiting").drive_async(waiting))
+    assert log.replay("w", confined=True).is_same
+    assert log.replay("w", waiting, confined=True).is_same
+
+
+def test_a_redactor_goes_along(log: AgentLog, folder: Path) -> None:
+    from refold.agents.entry import agent_of
+
+    redact = Redactor(secrets=["may I"])
+    log.run("a", id="red", entry="agent.py:agent", redact=redact).drive(agent_of("agent.py:agent", folder))
+    assert log.replay("red", redact=redact, confined=True).is_same
+    with pytest.raises(InputError, match="the redactor cannot be handed"):
+        log.replay("red", redact=Redactor(rules={"x": lambda text: []}), confined=True)
+
+
+def test_what_is_not_recorded_is_said_as_ever(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMPT", "may I not?")
+    with pytest.raises(Unrecorded) as confined:
+        log.replay("r", confined=True)
+    with pytest.raises(Unrecorded) as plain:
+        log.replay("r")
+    assert str(confined.value) == str(plain.value)
+    assert confined.value.so_far is not None
+    assert confined.value.left_in == plain.value.left_in
+
+
+def test_what_a_module_does_while_it_is_imported_is_held(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AT_IMPORT", "1")
+    with pytest.raises(NetworkDenied) as denied:
+        log.replay("r", confined=True)
+    assert "agent.py:6 in <module>" in denied.value.site
+
+
+def test_a_process_that_dies_gives_no_answer(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIE", "1")
+    with pytest.raises(InputError, match="ended by signal 9"):
+        log.replay("r", confined=True)
+
+
+def test_a_function_has_to_have_a_name(log: AgentLog) -> None:
+    with pytest.raises(InputError, match="at the top of a module or of a file"):
+        log.replay("r", lambda run: None, confined=True)
+    with pytest.raises(InputError, match="has no function nobody"):
+        log.replay("r", "agent.py:nobody", confined=True)
+
+
+def test_the_handler_of_the_kernels_signal_cannot_be_taken(folder: Path) -> None:
+    code = (
+        "import os, signal, sys; from refold.agents.confined.kernel import confine; confine(os.memfd_create('x'))\n"
+        "print('confined', flush=True)\nsignal.signal(signal.SIGSYS, signal.SIG_IGN)\nprint('taken', flush=True)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGSYS, "confined\n"), done.stderr
+
+
+def test_on_the_command_line(log: AgentLog, folder: Path) -> None:
+    log.close()
+    done = refold_command("run", "replay", "r", "--confined", "--times", 2, "--json", folder=folder)
+    assert done.json["same"] is True
+    assert (done.status, done.json["times"], done.json["escapes"]) == (0, 2, [])
+    done = refold_command("run", "replay", "--all", "--confined", folder=folder)
+    assert (done.status, "1 with their code" in done.out) == (0, True), done.out + done.err
+    left = refold_command("run", "replay", "r", "--confined", folder=folder, more={"PROMPT": "else?"})
+    assert (left.status, "it left the recording" in left.out) == (1, True)
+    held = refold_command("run", "replay", "r", "--confined", folder=folder, more={"AT_IMPORT": "1"})
+    assert (held.status, "agent.py:6" in held.out) == (1, True), held.out + held.err
+    assert "give one of them" in refold_command("run", "replay", "r", "--confined", "--alone", folder=folder).refused()
+    added = refold_command("golden", "add", "r", "--expect", "exact", folder=folder)
+    assert added.status == 0, added.err
+    passed = refold_command("golden", "run", "--confined", folder=folder)
+    assert (passed.status, "all 1 passed" in passed.out) == (0, True), passed.out + passed.err
+    failed = refold_command("golden", "run", "--confined", folder=folder, more={"AT_IMPORT": "1"})
+    assert (failed.status, "past Python" in failed.out) == (1, True), failed.out + failed.err
+
+
+def test_where_the_kernel_refuses_nothing_is_run(log: AgentLog, folder: Path) -> None:
+    added = refold_command(
+        "golden", "add", "r", "--expect", "exact", "--log", f"file:{folder / '.refold'}", folder=folder
+    )
+    assert added.status == 0, added.err
+    log.close()
+    for words in (["run", "replay", "r"], ["run", "replay", "--all"], ["golden", "run"]):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", REFUSING, *words, "--confined"],
+            cwd=folder, env=environment(more={"DIE": "1"}), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+        assert "cannot be confined here: seccomp says" in done.stderr
+        assert "Nothing was run" in done.stderr
+
+
+def test_no_descriptor_is_left_behind(log: AgentLog) -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    log.replay("r", confined=True)
+    assert set(Path("/proc/self/fd").iterdir()) <= before
