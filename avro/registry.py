@@ -7,6 +7,10 @@ registry: whatever a Schema Registry gave the derived schemas. They stand in `.s
           reads the log need not ask either.
 A place of `.schemas` may be a hole: a repeat, or a definition that may not follow those before it. Every reader decides
 so alike, by `find` and `check`.
+
+A definition that was set aside is out of effect from that place on: it is no type's newest, decodes nothing, and
+hinders no later one. Below that place all is as it was. Where it was its type's newest, the one before it takes effect
+again, at that place, as if it was registered there.
 """
 
 from __future__ import annotations
@@ -96,6 +100,8 @@ class Registry:
         self._by_wire_id: dict[int, TypeVersion] = {}
         self._by_name: dict[str, list[TypeVersion]] = {}
         self._given: dict[int, tuple[str, object]] = {}  # wire id -> (type, schema), of every derived schema
+        self._out_from: dict[int, int] = {}  # offset of a version set aside -> from which place on
+        self._aside: set[bytes] = set()  # fingerprints of what is set aside
 
     def __len__(self) -> int:
         return len(self._places)
@@ -108,18 +114,31 @@ class Registry:
         return iter(self._places)
 
     def find(self, definition: TypeDefinition) -> TypeVersion | None:
-        """The registered version with this fingerprint, if there is one."""
-        for version in self._by_name.get(definition.name, ()):
+        """The registered version with this fingerprint, if there is one in effect."""
+        for version in self._in_effect(definition.name):
             if version.definition.fingerprint == definition.fingerprint:
                 return version
         return None
+
+    def is_aside(self, definition: TypeDefinition) -> bool:
+        """Whether this definition is set aside, and may not be registered until that is taken back."""
+        return definition.fingerprint in self._aside
+
+    def _in_effect(self, name: str, below: int | None = None) -> list[TypeVersion]:
+        """A type's versions registered below an offset, or all, without those set aside below it."""
+        below = len(self) if below is None else below
+        return [each for each in self._by_name.get(name, ()) if self.is_in_effect(each, below)]
+
+    def is_in_effect(self, version: TypeVersion, below: int) -> bool:
+        """Whether a version is registered below an offset of `.schemas`, and not set aside below it."""
+        return version.offset < below <= self._out_from.get(version.offset, below)
 
     def check(self, definition: TypeDefinition, wire_ids: WireIds | None = None) -> None:
         """Raise SchemaError unless the definition may be added.
 
         Without wire_ids a log bound to a Schema Registry checks the definition alone, before it asks for them.
         """
-        check_evolution((each.definition for each in self._by_name.get(definition.name, ())), definition)
+        check_evolution((each.definition for each in self._in_effect(definition.name)), definition)
         if wire_ids is not None:
             self._check_given(definition, wire_ids)
             return
@@ -128,6 +147,18 @@ class Registry:
         if clash is not None and clash.wire_ids is None and clash.codec.text != codec.text:
             raise SchemaError(f"{definition.name}: its schema has the 31-bit id of one of {clash.definition.name}; "
                               "change any doc-free part of it, such as the order of its fields")  # fmt: skip
+
+    def hinders(self, version: TypeVersion, definition: TypeDefinition, wire_ids: WireIds | None = None) -> bool:
+        """Whether a definition may not be added because of this version alone."""
+        if not self.is_in_effect(version, len(self)):
+            return False
+        alone = Registry()
+        alone.add(version.definition, wire_ids=version.wire_ids)
+        try:
+            alone.check(definition, wire_ids)
+        except SchemaError:
+            return True
+        return False
 
     def _check_given(self, definition: TypeDefinition, wire_ids: WireIds) -> None:
         """An id is one schema's for ever: a registry that was emptied or exchanged gives ids a second time."""
@@ -145,11 +176,52 @@ class Registry:
         version = TypeVersion(definition, len(self._places), registered_at, wire_ids)
         self._places.append(version)
         self._by_name.setdefault(definition.name, []).append(version)
-        self._by_wire_id.setdefault(version.codec.schema_id, version)
-        if wire_ids is not None:
-            for wire_id, schema in zip(wire_ids, _schemas_of(definition), strict=True):
-                self._given.setdefault(wire_id, (definition.name, schema))
+        self._take_ids(version)
         return version
+
+    def _take_ids(self, version: TypeVersion) -> None:
+        self._by_wire_id.setdefault(version.codec.schema_id, version)
+        if version.wire_ids is not None:
+            for wire_id, schema in zip(version.wire_ids, _schemas_of(version.definition), strict=True):
+                self._given.setdefault(wire_id, (version.definition.name, schema))
+
+    def set_aside(self, version: TypeVersion, registered_at: int = 0) -> None:
+        """At the next offset, put a definition out of effect, under whatever offsets it was registered."""
+        definition, place = version.definition, len(self)
+        before = self._in_effect(definition.name)
+        alike = [each for each in before if each.definition.fingerprint == definition.fingerprint]
+        if not alike:
+            self.skip(registered_at)
+            return
+        self._aside.add(definition.fingerprint)
+        # Of an offset: below the next one it still is in effect.
+        self._out_from.update((each.offset, place) for each in alike)
+        left = [each for each in before if each not in alike]
+        if left and before[-1] in alike:
+            again = TypeVersion(left[-1].definition, place, registered_at, left[-1].wire_ids)
+            self._places.append(again)
+            self._by_name[definition.name].append(again)
+        else:
+            self.skip(registered_at)
+        self._by_wire_id.clear()
+        self._given.clear()
+        for each in self:
+            if self.is_in_effect(each, len(self)):
+                self._take_ids(each)
+
+    def restore(self, version: TypeVersion, registered_at: int = 0) -> None:
+        """At the next offset, register a definition again that was set aside; a hole where it may not follow now."""
+        definition = version.definition
+        try:
+            self.check(definition, version.wire_ids)
+        except SchemaError:
+            self.skip(registered_at)
+            return
+        if definition.fingerprint not in self._aside:
+            self.skip(registered_at)
+            return
+        self._aside.discard(definition.fingerprint)
+        self.add(definition, registered_at, version.wire_ids)
 
     def skip(self, registered_at: int = 0) -> None:
         """Take up a hole at the next offset."""
@@ -166,9 +238,9 @@ class Registry:
 
     def newest(self, name: str, below: int | None = None) -> TypeVersion:
         """The newest version of a type, or the newest registered below an offset."""
-        for version in reversed(self._by_name.get(name, ())):
-            if below is None or version.offset < below:
-                return version
+        found = self._in_effect(name, below)
+        if found:
+            return found[-1]
         known = ", ".join(sorted(self._by_name)) or "none yet"
         raise SchemaError(f"unknown type {name!r}; this log knows: {known}. Add its .avsc file with --types")
 
@@ -209,7 +281,8 @@ class Registry:
     def fingerprints(self, below: int | None = None) -> dict[str, bytes]:
         """The fingerprint of each type's newest version, or newest below an offset."""
         below = len(self) if below is None else below
-        return {each.definition.name: each.definition.fingerprint for each in self if each.offset < below}
+        found = (each.definition for each in self if self.is_in_effect(each, below))
+        return {each.name: each.fingerprint for each in found}
 
     def digest(self, below: int | None = None) -> bytes:
         """SHA-256 over each type's name and the fingerprint of its newest version: 32 bytes."""

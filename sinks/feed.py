@@ -141,7 +141,7 @@ class Feed:
         log, reader = self._log, self._reader
         through, end = floor, log.changes_end(partition)
         for record in log.read_changes(partition, self._place(partition, floor)):
-            change = reader.decode(record.data)
+            change = reader.read(record)
             if change.through > through:
                 if self._is_full(taken):
                     break

@@ -107,7 +107,7 @@ class _Loading:
         reader, end = ChangeReader(self._log), self._cut.offsets[partition]
         inexact: dict[str, set[int]] = {}
         for record in self._log.read_changes(partition, 0):
-            change = reader.decode(record.data)
+            change = reader.read(record)
             if change.steps and change.steps[0].offset >= end:
                 break
             type_name = type_of(change.entity)

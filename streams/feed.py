@@ -10,14 +10,14 @@ import time
 from collections.abc import Iterator
 
 from refold.avro.codec import framed_id
-from refold.avro.errors import CorruptionError
+from refold.avro.errors import CorruptionError, UndecodableError
 from refold.avro.observation import type_of
 from refold.reducers.state import hash_state
 from refold.streams.change_codec import ChangeCodec
 from refold.streams.changes import Change
 from refold.streams.cut import Cut
 from refold.streams.history import fold_observed, observed_below
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import ChangeRecord, LogPort
 from refold.streams.table.folds import Folds
 
 
@@ -28,6 +28,16 @@ class ChangeReader:
         self._log = log
         self._codecs: dict[int, ChangeCodec] = {}
         self._known = 0
+
+    def read(self, record: ChangeRecord) -> Change:
+        """The change in a record; CorruptionError, naming its place, where a worker's record holds none."""
+        try:
+            return self.decode(record.data)
+        except (UndecodableError, CorruptionError) as error:
+            raise CorruptionError(
+                f"the change at {record.partition}={record.offset} of .changes cannot be read: {error}; refold verify "
+                "names every other one, and refold rebuild needs none of them"
+            ) from error
 
     def decode(self, data: bytes) -> Change:
         """The change behind framed bytes."""
@@ -56,7 +66,7 @@ def changes_from(log: LogPort, cut: Cut | None, *, live: bool, poll_s: float) ->
                     break  # made since, perhaps by what is done with these
                 positions[partition] = record.offset + 1
                 idle = False
-                change = _trimmed(log, reader.decode(record.data), partition, cut)
+                change = _trimmed(log, reader.read(record), partition, cut)
                 if change is not None:
                     yield change
         if idle:
@@ -73,7 +83,7 @@ def first_past(log: LogPort, reader: ChangeReader, partition: int, offset: int) 
     while low < high:
         middle = (low + high) // 2
         record = next(log.read_changes(partition, middle), None)  # perhaps one behind: not every offset has a change
-        if record is None or reader.decode(record.data).through >= offset:
+        if record is None or reader.read(record).through >= offset:
             high = middle
         else:
             low = record.offset + 1

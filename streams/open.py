@@ -145,7 +145,7 @@ def log_exists(url: str | None = None, timeout_s: float = OWNER_TIMEOUT_S) -> bo
     if not is_kafka(url):
         return is_log(file_path(url))
     try:
-        from refold.streams.log.kafka.log import kafka_log_exists
+        from refold.streams.log.kafka.topics import kafka_log_exists
         from refold.streams.log.kafka.url import parse_url
     except ModuleNotFoundError as error:
         raise _without_kafka(url, error) from error

@@ -102,7 +102,9 @@ class _Outgoing:
                 yield record._replace(data=self._log.registry.embedded(record.data)) if not is_hole(record) else record
 
     def _definition(self, place: TypeVersion | Hole) -> Definition:
-        text = document_text(place.definition) if isinstance(place, TypeVersion) else ""
+        registry = self._log.registry
+        is_in = isinstance(place, TypeVersion) and registry.is_in_effect(place, self._cut.schemas)
+        text = document_text(place.definition) if is_in and isinstance(place, TypeVersion) else ""
         item = Definition(place.offset, place.registered_at, text)
         self._take(item)
         return item

@@ -48,11 +48,16 @@ def read(records: Sequence, ends: Iterable[int] = ()) -> tuple[list[tuple[str, i
     """What a reader has that looks at these ends and at the last: places, digest, whether bound, how many foreign."""
     topic, registry, foreign = Topic(records), Registry(), ForeignRecords()
     given: Any = topic
-    schemas = Schemas(PLACE, registry, given, given, foreign)
+    schemas = Schemas(PLACE, registry, given, given, foreign, lambda token: None)
     for topic.end in (*ends, len(records)):
         schemas.read_on()
     places = [(type(each).__name__, each.registered_at) for each in registry.places()]
-    return places, registry.digest(), schemas.is_bound, sum(each.records for each in foreign.found())
+    return (
+        places,
+        registry.digest(),
+        schemas.is_bound,
+        sum(each.records for each in foreign.found({}, 0, given, given, 0)),
+    )
 
 
 @pytest.mark.parametrize("number", range(len(unreadable_definitions())))

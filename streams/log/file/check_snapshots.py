@@ -1,8 +1,8 @@
 """The rows of a `file:` log that stand where something else may never look: each is one of the forms that stand there.
 
-Manifests, pins and tombs are of epochs of this log's partitions, pins and tombs whole; snapshot records stand below
-their partition's next offset; each state stands at the place of its entity. What manifests and records hold is
-compared with the log elsewhere (streams/verify/snapshots.py).
+Manifests, pins and tombs are of epochs of this log's partitions; pins, tombs and markers can be read; snapshot records
+stand below their partition's next offset; each state stands at the place of its entity. What manifests and records hold
+is compared with the log elsewhere (streams/verify/snapshots.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from refold.avro.errors import CorruptionError
 from refold.streams.log.file.snapshots import next_offsets
-from refold.streams.log.marked import MARKER
+from refold.streams.log.marked import MARKER, marked_of
 from refold.streams.log.port import Mismatch
 from refold.streams.partition import PLACE_BYTES, placed
 from refold.streams.rocks.database import Database
@@ -25,13 +25,23 @@ MANIFESTS = "manifests"
 def check_snapshots(database: Database, partitions: int) -> Iterator[Mismatch]:
     """Every row of `manifests`, `snapshots` and `state` that stands where none may stand."""
     for key, value in database.scan("manifests"):
-        if not key.startswith(MARKER):
+        if key.startswith(MARKER):
+            yield from _check_marker(key, value)
+        else:
             yield from _check_manifest_row(key, value, partitions)
     yield from _check_offsets(database, partitions)
     for key, _ in database.scan("state"):
         name = key[PLACE_BYTES:].decode(errors="replace")
         if key != placed(name):
             yield Mismatch("state", "stands at another place than its own", name)
+
+
+def _check_marker(key: bytes, value: bytes) -> Iterator[Mismatch]:
+    """Readers pass over one that cannot be read, so it is said here."""
+    try:
+        marked_of(key, value)
+    except CorruptionError as error:
+        yield Mismatch(f"markers @{key.removeprefix(MARKER).decode(errors='replace')}", str(error))
 
 
 def _check_manifest_row(key: bytes, value: bytes, partitions: int) -> Iterator[Mismatch]:

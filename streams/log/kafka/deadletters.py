@@ -17,10 +17,11 @@ Who reads a partition skips the offsets with verdicts. For that he has to know u
 from __future__ import annotations
 
 import struct
-from collections.abc import Set
+from collections.abc import Iterator, Set
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from refold.avro.errors import CorruptionError
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import error_of, is_denied, is_passing, storage_error
 from refold.streams.log.kafka.foreign import ForeignRecords
@@ -28,7 +29,8 @@ from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.reached import emitted_of
 from refold.streams.log.kafka.reading import Raw, Reading
 from refold.streams.log.kafka.topics import Topics
-from refold.streams.verdicts import Verdict
+from refold.streams.log.port import DeadLetter
+from refold.streams.verdicts import Verdict, read_verdict
 
 _KEY = struct.Struct(">Q")
 
@@ -94,9 +96,18 @@ class Decided:
         """Ask no more."""
         self._member.close()
 
-    def end(self, partition: int) -> int:
-        """Up to where `.deadletters` was read."""
-        return self._next[partition]
+    def letters(self) -> Iterator[DeadLetter]:
+        """The verdicts as of the last `refresh`. One whose value cannot be read still is a verdict, and is left out."""
+        for place in self._places:
+            for raw in self._reading.records(place, 0, self._next[place.partition]):
+                if not is_verdict(raw):
+                    continue
+                try:
+                    read_verdict(place.partition, raw.value or b"")
+                except CorruptionError:
+                    self._foreign.saw(place, raw.offset)
+                else:
+                    yield DeadLetter(place.partition, raw.offset, raw.value or b"")
 
     def refresh(self) -> None:
         """See what was decided by now."""

@@ -7,9 +7,11 @@ remembered, up to COUNTED_MAX a topic: beyond that the count is a lower bound.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from threading import Lock
 
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.reading import Raw, Reading
 from refold.streams.log.port import Foreign, Position
 
 COUNTED_MAX = 100_000
@@ -29,7 +31,19 @@ class ForeignRecords:
             if len(met) < COUNTED_MAX:
                 met.add(Position(place.partition, offset))
 
-    def found(self) -> list[Foreign]:
-        """How many were met, by topic."""
+    def found(
+        self, rules: Mapping[str, Callable[[Raw], bool]], partitions: int, offsets: Offsets, reading: Reading,
+        last: int | None,
+    ) -> list[Foreign]:  # fmt: skip
+        """How many were met, by topic, once rules by topic were applied to each partition's last offsets.
+
+        last: to so many of them; None: to all.
+        """
+        if last != 0:  # else no broker is asked
+            places = [Place(topic, each) for topic in rules for each in range(partitions)]
+            for place, end in offsets.ends(places).items():
+                for raw in reading.records(place, 0 if last is None else max(0, end - last), end):
+                    if not rules[place.topic](raw):
+                        self.saw(place, raw.offset)
         with self._lock:
             return [Foreign(topic, len(met), min(met)) for topic, met in sorted(self._met.items())]

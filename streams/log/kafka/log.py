@@ -16,14 +16,14 @@ from itertools import chain
 from threading import RLock
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.errors import CorruptionError, InputError, NotAnswerable, RegistryUnavailable, StorageError
+from refold.avro.errors import InputError, NotAnswerable, RegistryUnavailable, StorageError
 from refold.avro.observation import ID_BYTES, Observation
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
 from refold.streams.blobs.store import ContentStore, Removed, Stored
 from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.deadletters import Decided, is_verdict
+from refold.streams.log.kafka.deadletters import Decided
 from refold.streams.log.kafka.emitted import emitted, settled
 from refold.streams.log.kafka.faults import closed_error
 from refold.streams.log.kafka.foreign import ForeignRecords
@@ -64,12 +64,6 @@ from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import no_such_epoch
 
 TIMEOUT_S = 30.0
-
-
-def kafka_log_exists(address: Address, *, config: Mapping[str, str] | None = None, timeout_s: float) -> bool:
-    """Whether there is a log; StorageError where no broker answers."""
-    clients = Clients(merged(address, config), address.prefix)
-    return TopicAdmin(clients.admin(), timeout_s, clients).exists(address)
 
 
 class KafkaLog(LogPort):
@@ -115,17 +109,18 @@ class KafkaLog(LogPort):
         self._schema_ids = schema_ids
         give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
         self._foreign = ForeignRecords()
-        self._schemas = Schemas(
-            Place(self.topics.schemas, 0), self.registry, self.offsets, self.reading, self._foreign, give_ids
+        self.manifests = ManifestMap(
+            self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
         )
+        self._schemas = Schemas(
+            Place(self.topics.schemas, 0), self.registry, self.offsets, self.reading, self._foreign,
+            self.manifests.decided, give_ids,
+        )  # fmt: skip
         self._decided = Decided(
             self.topics, self.partitions, self.clients, self.offsets, self.reading, timeout_s, self._foreign
         )
         self._records = Records(
             self.topics.observations, self._times, self.registry, self._decided, self.reading, self._schemas.read_on
-        )
-        self.manifests = ManifestMap(
-            self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
         )
         self._markers = Markers(self.topics.manifests, self.manifests, self.offsets, self.reading)
         self.snapshots: KafkaSnapshotReader = KafkaSnapshotReader(
@@ -323,18 +318,12 @@ class KafkaLog(LogPort):
         where emission stands at this call."""
         folded = settled(self._emitted, self.topics.observations, self._timeout_s)
         for partition in folded:  # where what was committed was lost, what was sealed still says so
-            sealed = (Reached(each.offset, each.schemas) for each in self._readable_epochs(partition))
+            sealed = (Reached(each.offset, each.schemas) for each in self.snapshots.readable(partition))
             folded[partition] = max([folded[partition], *sealed])
         self._decided.refresh()
         self._ends = seen(self.topics, self.partitions, self.offsets)
         self._schemas.read_on()
         self._folded = folded
-
-    def _readable_epochs(self, partition: int) -> Iterator[Epoch]:
-        for epoch in self.snapshots.epochs(partition):
-            with contextlib.suppress(CorruptionError):
-                self.snapshots.manifest(epoch)
-                yield epoch
 
     def _emitted(self) -> dict[int, Reached]:
         committed = self._decided.ask_committed()
@@ -378,23 +367,11 @@ class KafkaLog(LogPort):
 
     def deadletters(self) -> Iterator[DeadLetter]:
         self._require_open()
-        for each in range(self.partitions):
-            place = Place(self.topics.deadletters, each)
-            for raw in self.reading.records(place, 0, self._decided.end(each)):
-                if is_verdict(raw):
-                    yield DeadLetter(each, raw.offset, raw.value or b"")
+        return self._decided.letters()
 
     def foreign(self, *, last: int | None = 0) -> Sequence[Foreign]:
-        self._require_open()
-        if last != 0:
-            on_demand = {self.topics.changes: is_emitted, self.topics.snapshots: is_snapshot}
-            places = [Place(topic, each) for topic in on_demand for each in range(self.partitions)]
-            for place, end in self.offsets.ends(places).items():
-                start = 0 if last is None else max(0, end - last)
-                for raw in self.reading.records(place, start, end):
-                    if not on_demand[place.topic](raw):
-                        self._foreign.saw(place, raw.offset)
-        return self._foreign.found()
+        rules = {self.topics.changes: is_emitted, self.topics.snapshots: is_snapshot}
+        return self._foreign.found(rules, self.partitions, self.offsets, self.reading, last)
 
     def decided(self, partition: int) -> int:
         """The offset below which workers have decided every record, as of the last `refresh`."""

@@ -3,6 +3,8 @@
 "epoch/", the epoch                 -> a manifest                      in the epoch's partition, as the next two
 "pin/" or "tomb/", the epoch's key  -> streams/snapshots/stored.py
 "marker/", a marker's name          -> a marker                        in partition 0
+"quarantine/", a token              -> decisions.py                    in partition 0
+"format/", what has another format  -> anything                        in partition 0: this release refuses the log
 
 A record with another key, or whose marker, pin or tomb cannot be read, is none of refold's (foreign.py). Such a value
 counts as none for its key, but that of a pin: it keeps its epoch, for without the pin the epoch would be removed. A
@@ -18,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from threading import Lock
 
-from refold.avro.errors import CorruptionError
+from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.log.kafka.decisions import DECISION, Decision, decision_key, decision_of
 from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.reading import Reading
@@ -28,8 +31,9 @@ from refold.streams.snapshots.store import PINNED_UNREADABLY, Pin
 from refold.streams.snapshots.stored import PIN, TOMB, pin_of, pin_value, tomb_of
 
 FORGOTTEN_S = 6 * 3_600.0
+LATER = b"format/"
 MARKERS = 0
-"""The partition where markers are."""
+"""The partition where markers and decisions are."""
 
 
 class ManifestMap:
@@ -60,6 +64,12 @@ class ManifestMap:
                     self._values[place.partition], self._next[place.partition] = {}, 0
                 self._read_on(place, end)
                 self._read_at[place.partition] = now
+            later = next((key for key in self._values[MARKERS] if key.startswith(LATER)), None)
+            if later is not None:
+                raise StorageError(
+                    f"{self._topic}: {later.decode(errors='replace')}: a newer release of refold made this log one "
+                    "that this release cannot read; use the newer one"
+                )
 
     def _read_on(self, place: Place, end: int) -> None:
         values, start = self._values[place.partition], self._next[place.partition]
@@ -82,6 +92,14 @@ class ManifestMap:
         with self._lock:
             return self._values[partition].get(key) if 0 <= partition < self.partitions else None
 
+    def decided(self, token: bytes) -> Decision | None:
+        """An administrator's decision; where its token is not known, what is new is read first."""
+        key = decision_key(token)
+        if self.get(MARKERS, key) is None:
+            self.refresh([MARKERS])
+        value = self.get(MARKERS, key)
+        return None if value is None else decision_of(key, value)
+
     def scan(self, partition: int, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """(key, value) of the keys that begin so, in their order."""
         with self._lock:
@@ -92,6 +110,10 @@ def is_entry(partition: int, key: bytes, value: bytes | None) -> bool:
     """Whether a record is one of refold's: a key of this partition, and nothing or what can be read under it."""
     if key.startswith(MARKER):
         return partition == MARKERS and _is_read(lambda: marked_of(key, value or b""), value)
+    if key.startswith(LATER):
+        return partition == MARKERS
+    if key.startswith(DECISION):  # it stays, so nothing over it is none
+        return partition == MARKERS and value is not None and _is_read(lambda: decision_of(key, value), value)
     epoch = _epoch(partition, key)
     if epoch is None:
         return False

@@ -8,7 +8,9 @@ times.
 Everyone who reads decides alike what each record is, from those before it:
 a definition, where it may follow them (Registry.check);
 a hole, where it repeats one, is refused given them, is of another id space than the first definition, or cannot be read
-as one (readable_definition). A hole has an offset, and nothing else. So has a place where no record is given out.
+as one (readable_definition), or is set aside;
+a decision, where it has the token of one (decisions.py): at its place a definition is set aside, or restored.
+A hole has an offset, and nothing else. So has a place where no record is given out.
 What cannot be read is a hole for every release: docs/FORMAT.md fixes what a definition may say, and a release that
 wants to say more first says so where only those with an administrator's rights write. A record without a definition is
 counted (foreign.py); so nothing that a producer writes here ends a reader.
@@ -34,6 +36,8 @@ from refold.avro.canonical import encode
 from refold.avro.definition import TypeDefinition, document_text, parse
 from refold.avro.errors import InputError, SchemaError
 from refold.avro.registry import Registry, WireIds
+from refold.streams.log.kafka.decisions import HEADER as QUARANTINE
+from refold.streams.log.kafka.decisions import Decision
 from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.producer import Outgoing, Sent
@@ -52,6 +56,8 @@ _TEXT_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', r
 
 _log = logging.getLogger(__name__)
 
+Decided = Callable[[bytes], Decision | None]
+"""The decision of a token in `.manifests` (decisions.py)."""
 GiveIds = Callable[[TypeDefinition], WireIds]
 """Registers a definition's schemas with a Schema Registry."""
 
@@ -61,10 +67,12 @@ class Schemas:
 
     def __init__(
         self, place: Place, registry: Registry, offsets: Offsets, reading: Reading,
-        foreign: ForeignRecords, give_ids: GiveIds | None = None,
+        foreign: ForeignRecords, decided: Decided, give_ids: GiveIds | None = None,
     ) -> None:  # fmt: skip
         self._place = place
         self._foreign = foreign
+        self._decided = decided
+        self._tokens: set[bytes] = set()
         self._registry = registry
         self._offsets = offsets
         self._reading = reading
@@ -107,22 +115,40 @@ class Schemas:
                 f"{definition.name}: this log's schemas are registered with a Schema Registry; name it in "
                 "REFOLD_SCHEMA_REGISTRY, to register this one"
             )
+        if self._registry.is_aside(definition):
+            raise SchemaError(
+                f"{definition.name}: this definition was set aside by an administrator, who may take that back: "
+                "refold quarantine list"
+            )
         _check_bounds(document_text(definition).encode(), definition.name)
-        self._registry.check(definition)
+        self._check(definition)
         ids = None if self._give_ids is None else self._give_ids(definition)
         if ids is not None:
-            self._registry.check(definition, ids)
+            self._check(definition, ids)
         offset = outgoing.write(schema_record(self._place, definition, ids))
         self._offsets.wait_past(
             self._place, offset, "somebody has a transaction open on this topic: end it, then repeat"
         )  # fmt: skip
         self.read_on()
         if self._registry.find(definition) is None:
-            self._registry.check(definition, ids)
+            self._check(definition, ids)
             raise SchemaError(
                 f"{definition.name}: it was not registered, for the log's first definition came at the same time and "
                 "is of another id space; open the log again"
             )
+
+    def _check(self, definition: TypeDefinition, ids: WireIds | None = None) -> None:
+        """As Registry.check; names the definition that hinders, and what an administrator may do about it."""
+        try:
+            self._registry.check(definition, ids)
+        except SchemaError as error:
+            hindering = next((each for each in self._registry if self._registry.hinders(each, definition, ids)), None)
+            if hindering is None:
+                raise
+            raise SchemaError(
+                f"{error}; it is the definition at {self._place.topic} 0={hindering.offset} that hinders it. If that "
+                f"one should not be there and no observation needs it: refold quarantine add 0={hindering.offset}"
+            ) from error
 
     def _skip_to(self, offset: int) -> None:
         while len(self._registry) < offset:
@@ -130,6 +156,10 @@ class Schemas:
 
     def _take(self, raw: Raw) -> None:
         self._time = max(self._time, raw.timestamp)
+        token = raw.header(QUARANTINE)
+        if token is not None:
+            self._decide(raw, token)
+            return
         try:
             space, definition, ids = readable_definition(raw)
         except SchemaError as error:
@@ -137,12 +167,23 @@ class Schemas:
             self._foreign.saw(self._place, raw.offset)
             self._registry.skip(self._time)
             return
-        is_alone = self._space not in {None, space} or self._registry.find(definition) is not None
-        if is_alone or not self._may_follow(definition, ids):
+        is_known = self._registry.find(definition) is not None or self._registry.is_aside(definition)
+        if is_known or self._space not in {None, space} or not self._may_follow(definition, ids):
             self._registry.skip(self._time)
             return
         self._space = space
         self._registry.add(definition, self._time, ids)
+
+    def _decide(self, raw: Raw, token: bytes) -> None:
+        """What an administrator decided takes effect here; what nobody did, or did before, is a hole."""
+        decision = None if token in self._tokens else self._decided(token)
+        version = self._registry.at(decision.offset) if decision and decision.offset < len(self._registry) else None
+        if decision is None or version is None:
+            self._foreign.saw(self._place, raw.offset)
+            self._registry.skip(self._time)
+            return
+        self._tokens.add(token)
+        (self._registry.restore if decision.is_lifted else self._registry.set_aside)(version, self._time)
 
     def _may_follow(self, definition: TypeDefinition, ids: WireIds | None) -> bool:
         try:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from refold.avro.errors import StorageError
+from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.offsets import Offsets, Place
@@ -46,6 +46,13 @@ class KafkaSnapshotReader(SnapshotReader):
     def epochs(self, partition: int) -> Sequence[Epoch]:
         rows = self._manifests.scan(partition, PREFIX)
         return [epoch_of(key) for key, _ in rows]
+
+    def readable(self, partition: int) -> Iterator[Epoch]:
+        """The epochs of a partition whose manifests can be read."""
+        for epoch in self.epochs(partition):
+            with suppress(CorruptionError):
+                self.manifest(epoch)
+                yield epoch
 
     def manifest_bytes(self, epoch: Epoch) -> bytes | None:
         return self._manifests.get(epoch.partition, epoch.key)

@@ -45,7 +45,7 @@ from refold.streams.log.kafka.access import (
 from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, may_pass, storage_error
 from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.url import Address
+from refold.streams.log.kafka.url import Address, merged
 from refold.streams.partition import PARTITIONS_DEFAULT, SLOTS
 
 POLL_S = 0.05
@@ -118,6 +118,12 @@ class Unfit(NamedTuple):
     def error(self, address: Address) -> StorageError:
         """It, as whoever opens the log hears of it."""
         return StorageError(f"{address.url}: the topic {self.topic} {self.problem}; {self.remedy}")
+
+
+def kafka_log_exists(address: Address, *, config: Mapping[str, str] | None = None, timeout_s: float) -> bool:
+    """Whether there is a log; StorageError where no broker answers."""
+    clients = Clients(merged(address, config), address.prefix)
+    return TopicAdmin(clients.admin(), timeout_s, clients).exists(address)
 
 
 class TopicAdmin:

@@ -1,0 +1,166 @@
+"""`refold quarantine`: definitions that an administrator sets aside, and takes back."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refold.avro.errors import InputError
+from refold.avro.times import millis_text
+from refold.explorer.cli.options import InOrder, Place, as_json, merged, on_log, place_options
+from refold.explorer.cli.screen import Column, Screen, moment
+from refold.streams.open import given_url, is_kafka
+
+if TYPE_CHECKING:
+    from refold.streams.log.kafka.log import KafkaLog
+    from refold.streams.log.kafka.quarantine import Entry
+
+POSITION = "POSITION is 0=OFFSET of the definition in .schemas, as `refold quarantine list` shows it."
+_POSITION = re.compile(r"0=(\d{1,18})\Z")
+COLUMNS = (
+    Column("position", "cyan", is_fixed=True), Column("type"), Column("is", is_fixed=True),
+    Column("registered", "dim", is_fixed=True),
+    Column("decided", "dim", is_fixed=True), Column("fingerprint", piped_only=True),
+)  # fmt: skip
+dry_run = click.option("--dry-run", is_flag=True, help="Check everything, write nothing.")
+
+
+@click.group(cls=InOrder, invoke_without_command=True)
+@place_options
+@click.pass_context
+def quarantine(
+    context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None,
+    worker_url: str | None,
+) -> int:  # fmt: skip
+    """Set a definition aside that stands in the way of others.
+
+    Every producer may register definitions in a log on Kafka. One that cannot be read needs nothing: every reader
+    passes over it. One that can be read is in effect, and may hinder the right one: it changed a type as nobody
+    wanted, or has the id that the Schema Registry gave another schema. An administrator sets it aside.
+
+    From that place of `.schemas` on, the definition before it is in effect again, and workers fold the type's
+    entities again by that. Answers for points before it stay as they were. No observation is lost: where one is
+    written by the definition, it is needed, and setting it aside is refused.
+
+    Setting aside and taking back are records in the log. They need the rights of the role admin; a producer
+    cannot write them.
+
+    \b
+    Examples
+      refold quarantine list --log kafka://127.0.0.1:9092/agents
+      refold quarantine add 0=41 --dry-run
+      refold quarantine add 0=41
+      refold quarantine remove 0=41
+    """
+    context.obj = merged(context.find_object(Place) or Place(), log_url, types, owner_timeout, worker_url)
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+    return 0
+
+
+@quarantine.command("list")
+@as_json
+@on_log
+def list_(place: Place, as_json: bool) -> int:
+    """List every definition of the log: its position, since when it is registered, and whether it is set aside.
+
+    \b
+    Example
+      refold quarantine list --json
+    """
+    screen = Screen()
+    with _opened(place, is_writing=False) as log:
+        from refold.streams.log.kafka.quarantine import entries
+
+        found = entries(log)
+    if as_json:
+        screen.json([_json(each) for each in found])
+        return 0
+    rows = [[f"0={each.offset}", each.type_name, "set aside" if each.is_aside else "in effect",
+             moment(each.registered_at * 1000), "-" if each.decided_at is None else moment(each.decided_at * 1000),
+             each.fingerprint.hex()] for each in found]  # fmt: skip
+    screen.table(COLUMNS, rows)
+    return 0
+
+
+@quarantine.command(epilog=POSITION)
+@click.argument("position")
+@dry_run
+@as_json
+@on_log
+def add(place: Place, position: str, dry_run: bool, as_json: bool) -> int:
+    """Set a definition aside.
+
+    It reads the log once, to see that no observation is written by the definition.
+
+    \b
+    Examples
+      refold quarantine add 0=41 --dry-run
+      refold quarantine add 0=41
+    """
+    return _decide(place, position, is_lifted=False, is_dry=dry_run, as_json=as_json)
+
+
+@quarantine.command(epilog=POSITION)
+@click.argument("position")
+@dry_run
+@as_json
+@on_log
+def remove(place: Place, position: str, dry_run: bool, as_json: bool) -> int:
+    """Take back what was set aside: the definition is registered again, and is its type's newest.
+
+    It is refused where it may not follow the definitions that are in effect now.
+
+    \b
+    Example
+      refold quarantine remove 0=41
+    """
+    return _decide(place, position, is_lifted=True, is_dry=dry_run, as_json=as_json)
+
+
+def _decide(place: Place, position: str, *, is_lifted: bool, is_dry: bool, as_json: bool) -> int:
+    screen = Screen()
+    match = _POSITION.match(position)
+    if match is None:
+        raise InputError(f"{position!r:.80}: give 0=OFFSET, as `refold quarantine list` shows it")
+    with _opened(place, is_writing=not is_dry) as log:
+        from refold.streams.log.kafka.quarantine import set_aside, take_back
+
+        decide = take_back if is_lifted else set_aside
+        done = decide(log, int(match[1]), time.time_ns() // 1_000_000, apply=not is_dry)
+    if as_json:
+        screen.json({"dry_run": is_dry, **_json(done)})
+        return 0
+    said = "taken back" if is_lifted else "set aside"
+    would = f"would be {said}; nothing was written" if is_dry else f"is {said}"
+    screen.say(f"the definition of {done.type_name} at 0={done.offset} {would}")
+    return 0
+
+
+@contextmanager
+def _opened(place: Place, *, is_writing: bool) -> Iterator[KafkaLog]:
+    if not is_kafka(place.url):
+        raise InputError(
+            f"{given_url(place.url)}: only on Kafka may others register definitions; give kafka://HOST:PORT/NAME"
+        )
+    from refold.streams.log.kafka.log import KafkaLog
+
+    with place.write(make=False) if is_writing else place.read() as log:
+        assert isinstance(log.port, KafkaLog)
+        yield log.port
+
+
+def _json(entry: Entry) -> dict[str, Any]:
+    return {
+        "position": {"partition": 0, "offset": entry.offset},
+        "type": entry.type_name,
+        "fingerprint": entry.fingerprint.hex(),
+        "registered_at": millis_text(entry.registered_at),
+        "aside": entry.is_aside,
+        "decided_at": None if entry.decided_at is None else millis_text(entry.decided_at),
+    }

@@ -1,0 +1,170 @@
+"""Definitions that an administrator sets aside and takes back, on a real broker: every reader decides alike, cuts
+before are answered as they were, nothing that observations need is set aside, and a producer decides nothing."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import refold
+from refold.avro.errors import InputError, SchemaError, StorageError
+from refold.streams.log.kafka.decisions import HEADER, TOKEN_BYTES
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.quarantine import entries, set_aside, take_back
+from refold.streams.log.kafka.reading import Headers
+from refold.streams.log.kafka.url import parse_url
+from refold.streams.point import Points
+from refold.streams.rebuild.run import rebuild
+from refold_tests.asked import asked_worker
+from refold_tests.brokers import SharedKafka
+from refold_tests.command import refold_command
+from refold_tests.folding import append, await_folded, fold_all, opened, url_of
+from refold_tests.kafka_topics import Broker
+from refold_tests.things import A, defined, document, said
+
+pytestmark = pytest.mark.timeout(300)
+
+NOW_MS = 1_700_000_000_000
+KNOWN = defined(document(last={"type": "long", "refold.reducer": "max"}))
+UNWANTED = defined(document(last={"type": "long", "refold.reducer": "min"}))
+WIDER = defined(
+    document(
+        more={"type": ["null", "string"], "refold.reducer": "latest"}, last={"type": "long", "refold.reducer": "max"}
+    )
+)
+ODD = defined(document("odds", more={"type": "string", "refold.reducer": "latest"}))
+RIGHT = defined(document("odds", more={"type": "long", "refold.reducer": "latest"}))
+
+
+@pytest.fixture
+def url(kafka: SharedKafka, prefix: str) -> str:
+    return url_of(kafka.bootstrap, prefix)
+
+
+def root(log: KafkaLog, *, full: bool = False) -> str:
+    return rebuild(log, Points(log, 0).end(), full=full, parallel=False).root().hex()
+
+
+def place_of(log: KafkaLog) -> Place:
+    return Place(log.topics.schemas, 0)
+
+
+def test_an_unwanted_definition_is_set_aside_and_taken_back(
+    url: str, tmp_path: Path, kafka: SharedKafka, prefix: str
+) -> None:
+    broker = Broker(kafka.bootstrap, prefix)
+    with opened(url) as log:
+        log.register(KNOWN)
+        append(log, [said(A, number) for number in (3, 1, 2)])
+        with asked_worker(url, tmp_path) as (worker, _), refold.open(url) as client:
+            client.snapshot()
+            before, at_first = client.rebuild().root, client.mark("first")
+            log.register(UNWANTED)
+            (unwanted,) = [each for each in entries(log) if each.fingerprint == UNWANTED.fingerprint]
+            client.snapshot()
+            by_it, meanwhile = client.rebuild().root, client.mark("meanwhile")
+            assert by_it != before
+
+            dry = set_aside(log, unwanted.offset, NOW_MS, apply=False)
+            assert not dry.is_aside
+            size = broker.end(place_of(log))
+            done = set_aside(log, unwanted.offset, NOW_MS, apply=True)
+            assert (done.is_aside, done.decided_at) == (True, NOW_MS)
+            assert broker.end(place_of(log)) == size + 1
+            client.snapshot()
+            await_folded(log, worker)
+            for when, expected in (("now", before), (str(at_first), before), (str(meanwhile), by_it)):
+                assert client.rebuild(when).root == client.rebuild(when, full=True).root == expected
+            whole = client.verify()
+            assert (whole.mismatches, whole.foreign) == ([], [])
+            assert client.state(A).fields["last"] == 3
+
+            # What was set aside is not registered again by a producer, nor is anything decided by one.
+            with pytest.raises(SchemaError, match="was set aside by an administrator"):
+                log.register(UNWANTED)
+            token = next(iter(log._schemas._tokens))
+            headers: list[Headers] = [[(HEADER, token)], [(HEADER, secrets.token_bytes(TOKEN_BYTES))], [(HEADER, b"x")]]
+            for each in headers:
+                broker.produce(place_of(log), [None], headers=each)
+            log.refresh()
+            assert [(each.records, each.first.offset) for each in log.foreign()] == [(3, size + 1)]
+            assert root(log) == root(log, full=True) == before
+
+            log.register(WIDER)
+            with opened(url) as other:
+                assert (other.registry.digest(), len(other.registry)) == (log.registry.digest(), len(log.registry))
+                assert [each.is_aside for each in entries(other)] == [False, True, False, False]
+                assert not take_back(other, unwanted.offset, NOW_MS + 1, apply=True).is_aside
+                assert root(other) == root(other, full=True) != before
+            await_folded(log, worker)
+            assert client.verify().ok
+            assert client.rebuild().root == root(log)
+        fold_all(log, tmp_path)
+
+
+def test_what_observations_need_is_not_set_aside(url: str, kafka: SharedKafka, prefix: str) -> None:
+    with opened(url) as log:
+        log.register(KNOWN)
+        log.register(WIDER)
+        version = log.registry.newest(WIDER.name)
+        observation = said(A, 1, more="x")
+        log.append(observation, bytes(32), version.codec.encode_observation(observation))
+        log.flush()
+        end = Broker(kafka.bootstrap, prefix).end(place_of(log))
+        with pytest.raises(InputError, match=r"the observation at .*=0 is written by this definition .* needs it"):
+            set_aside(log, version.offset, NOW_MS, apply=True)
+        for offset, problem in ((end, "there is nothing yet"), (7_000, "there is nothing yet")):
+            with pytest.raises(InputError, match=problem):
+                set_aside(log, offset, NOW_MS, apply=True)
+        Broker(kafka.bootstrap, prefix).produce(place_of(log), [b"{}"])
+        with pytest.raises(InputError, match="every reader passes over it already"):
+            set_aside(log, end, NOW_MS, apply=True)
+        with pytest.raises(InputError, match="is not set aside"):
+            take_back(log, version.offset, NOW_MS, apply=True)
+
+
+def test_a_type_that_only_a_stranger_defined_is_free_again(url: str) -> None:
+    """By the commands, as docs/OPERATIONS.md has them."""
+
+    with opened(url) as log:
+        log.register(KNOWN)
+        log.register(ODD)
+        (entry,) = [each for each in entries(log) if each.type_name == "odds"]
+    position = f"0={entry.offset}"
+
+    def command(*words: str) -> Any:
+        done = refold_command("quarantine", *words, "--json", log=url)
+        assert done.status == 0, done
+        return done.json
+
+    for _ in range(2):  # a dry run changes nothing
+        with opened(url) as log, pytest.raises(SchemaError, match=rf"hinders it.* refold quarantine add {position}$"):
+            log.register(RIGHT)
+        assert command("add", position, "--dry-run")["aside"] is False
+    assert command("add", position)["aside"] is True
+    assert "it is set aside" in refold_command("quarantine", "add", position, log=url).refused()
+    with opened(url) as log:
+        with pytest.raises(SchemaError, match="unknown type 'odds'"):
+            log.registry.newest("odds")
+        assert set(log.registry.fingerprints()) == {KNOWN.name}
+        log.register(RIGHT)
+    assert "cannot follow" in refold_command("quarantine", "remove", position, log=url).refused()
+    assert [each["aside"] for each in command("list")] == [False, True, False]
+    assert refold_command("doctor", log=url).status == refold_command("verify", log=url).status == 0
+    for wrong in ("1=0", "41", "0=x", ""):
+        assert "0=OFFSET" in refold_command("quarantine", "add", wrong, log=url).refused()
+    assert "only on Kafka" in refold_command("quarantine", "list", "--log", "file:/nothing").refused()
+
+
+def test_a_log_of_a_later_format_is_refused(url: str, kafka: SharedKafka, prefix: str) -> None:
+    with opened(url) as log:
+        log.register(KNOWN)
+        Broker(kafka.bootstrap, prefix).produce(Place(log.topics.manifests, 0), [b"2"], key=b"format/schemas")
+        with pytest.raises(StorageError, match=r"format/schemas: a newer release .*; use the newer one"):
+            log.refresh()
+    with pytest.raises(StorageError, match="a newer release"):
+        KafkaLog(parse_url(url))
