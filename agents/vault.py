@@ -40,6 +40,8 @@ from refold.avro.observation import type_of
 from refold.streams.client import Log
 
 SEALED_CONTENT = "application/vnd.refold.sealed"
+# Where a run's metadata is sealed as a whole: what it is called would outlive its key otherwise.
+ALL_METADATA = "*"
 DEFLATED_BYTES_MIN = 512
 KEYS_HELD_MAX = 1024
 
@@ -191,6 +193,11 @@ class Vault(ClearVault):
         if len(self._ciphers) > KEYS_HELD_MAX:
             self._ciphers.popitem(last=False)
         return held
+
+
+def is_sealed(stored: Any) -> bool:
+    """Whether a value is sealed, as it stands in a patch or in a view."""
+    return isinstance(stored, Sealed) or (isinstance(stored, Blob) and stored.media_type == SEALED_CONTENT)
 
 
 def run_key(run_id: str) -> str:

@@ -104,6 +104,10 @@ class CorruptionError(StorageError):
     """Stored bytes differ from what was written."""
 
 
+class KeyUnreadable(CorruptionError):
+    """One key of a ring cannot be used, and with it what it sealed; the others can. The message names its place."""
+
+
 class LockedError(StorageError):
     """Another process owns the log."""
 

@@ -22,12 +22,12 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from refold.agents.keys.ring import KEY_BYTES, new_key
-from refold.avro.errors import CorruptionError, StorageError
+from refold.agents.keys.ring import KEY_BYTES, Damage, new_key
+from refold.avro.errors import KeyUnreadable, StorageError
 from refold.streams.durable import sync_file, sync_path
 
 _NEW = ".new"
@@ -74,14 +74,35 @@ class FileKeyRing:
 
     def ids(self) -> list[str]:
         """As KeyRing."""
-        paths = [each for each in self._folder.iterdir() if not each.suffix] if self._folder.is_dir() else []
-        return sorted(found[0] for each in paths if (found := self._read(each)) is not None)
+        found: list[str] = []
+        for path in self._paths():
+            with suppress(KeyUnreadable):  # `damaged` names it: one file must not stop what is done with the others
+                read = self._read(path)
+                found += [read[0]] if read is not None else []
+        return sorted(found)
+
+    def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
+        """As KeyRing; whose a file is says its name."""
+        ids = {self._path(each): each for each in key_ids}
+        found: list[Damage] = []
+        for path in sorted(self._paths()):
+            try:
+                self._read(path)
+            except KeyUnreadable as error:
+                found.append(Damage(ids.get(path, ""), str(error)))
+        return found
 
     def refresh(self) -> None:
         """Files are looked at when they are asked for."""
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _paths(self) -> list[Path]:
+        try:
+            return [each for each in self._folder.iterdir() if not each.suffix] if self._folder.is_dir() else []
+        except OSError as error:
+            raise StorageError(f"{self.place}: the key ring cannot be read ({error.strerror})") from error
 
     def _path(self, key_id: str) -> Path:
         return self._folder / hashlib.sha256(key_id.encode()).hexdigest()
@@ -120,14 +141,20 @@ class FileKeyRing:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StorageError(f"{path}: the key cannot be read ({error.strerror})") from error
+            raise KeyUnreadable(
+                f"{path}: the key cannot be read ({error.strerror}); give this user the right to, or restore it from a "
+                "copy"
+            ) from error
         try:
             found = json.loads(text)
             key_id, key = str(found["key_id"]), bytes.fromhex(found["key"])
         except (ValueError, KeyError, TypeError):
             key_id, key = "", b""
         if path != self._path(key_id) or len(key) != KEY_BYTES:
-            raise CorruptionError(f"{path}: no key of this ring; restore it from a copy, to read what it sealed")
+            raise KeyUnreadable(
+                f"{path}: no key of this ring: the file is damaged; restore it from a copy to read what it sealed, or "
+                "remove it, and what it sealed is expired"
+            )
         return key_id, key
 
 

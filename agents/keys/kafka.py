@@ -23,14 +23,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import RLock
 
 import cbor2
 
 from refold.agents.keys.master import Masters
-from refold.agents.keys.ring import new_key
+from refold.agents.keys.ring import Damage, new_key
 from refold.avro.canonical import encode
+from refold.avro.errors import KeyUnreadable
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
 from refold.streams.log.kafka.offsets import Offsets, Place
@@ -77,7 +78,7 @@ class KafkaKeyRing:
             self.refresh()
             for key_id, held in self._held.items():
                 for wrapped in held.values():
-                    if not masters.is_of(wrapped):
+                    if masters.is_wrapped(wrapped) and not masters.is_of(wrapped):
                         raise masters.missing(key_id, wrapped, self.place)
         except BaseException:
             self.close()
@@ -117,6 +118,17 @@ class KafkaKeyRing:
         """As KeyRing."""
         with self._lock:
             return sorted(self._held)
+
+    def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
+        """As KeyRing."""
+        found: list[Damage] = []
+        with self._lock:
+            for key_id in sorted(self._held):
+                try:
+                    self._key(key_id)
+                except KeyUnreadable as error:
+                    found.append(Damage(key_id, str(error)))
+        return found
 
     def refresh(self) -> None:
         """As KeyRing."""

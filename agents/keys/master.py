@@ -16,11 +16,13 @@ from urllib.parse import unquote
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from refold.avro.errors import CorruptionError, InputError
+from refold.agents.keys.ring import KEY_BYTES
+from refold.avro.errors import InputError, KeyUnreadable
 
 MASTER_ENVIRONMENT = "REFOLD_MASTER_KEY"
 SECRET_BYTES_MIN = 32
 NAME_BYTES = 6
+TAG_BYTES = 16
 _HOW = "make one with `openssl rand -base64 48`, and keep it where backups of the log are not"
 
 
@@ -43,19 +45,25 @@ class Masters:
         name, cipher = next(iter(self._by_name.items()))
         return name + cipher.encrypt(key, [key_id.encode()])
 
+    def is_wrapped(self, given: bytes) -> bool:
+        """Whether it is as long as what a master key wraps; anything else is damaged, or was never wrapped."""
+        return len(given) == NAME_BYTES + TAG_BYTES + KEY_BYTES
+
     def is_of(self, wrapped: bytes) -> bool:
         """Whether one of these wrapped it."""
         return wrapped[:NAME_BYTES] in self._by_name
 
     def unwrap(self, key_id: str, wrapped: bytes, place: str) -> bytes:
-        """The key; InputError names the master key that is missing, CorruptionError where it was changed."""
+        """The key; InputError names the master key that is missing, KeyUnreadable where it was changed."""
         cipher = self._by_name.get(wrapped[:NAME_BYTES])
-        if cipher is None:
+        if cipher is None and self.is_wrapped(wrapped):
             raise self.missing(key_id, wrapped, place)
         try:
+            if cipher is None:
+                raise ValueError
             return cipher.decrypt(wrapped[NAME_BYTES:], [key_id.encode()])
         except (InvalidTag, ValueError):
-            raise CorruptionError(
+            raise KeyUnreadable(
                 f"{place}: the key {key_id} is not what was wrapped; restore the topic's data, to read what it sealed"
             ) from None
 

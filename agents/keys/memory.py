@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Lock
 
-from refold.agents.keys.ring import new_key
+from refold.agents.keys.ring import Damage, new_key
 
 
 class MemoryKeyRing:
@@ -33,6 +33,10 @@ class MemoryKeyRing:
     def ids(self) -> list[str]:
         """As KeyRing."""
         return sorted(self._keys.copy())
+
+    def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
+        """None."""
+        return []
 
     def refresh(self) -> None:
         """Nobody else has it."""

@@ -15,9 +15,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 KEY_BYTES = 64
+
+
+class Damage(NamedTuple):
+    """A key that cannot be used. key_id: its id, empty where it is of none that was asked for. why: with its place."""
+
+    key_id: str
+    why: str
 
 
 class KeyRing(Protocol):
@@ -37,7 +44,10 @@ class KeyRing(Protocol):
         """Let nobody have the key again, durable on return. Once more is nothing."""
 
     def ids(self) -> Iterable[str]:
-        """The ids of the keys that are there, in their order."""
+        """The ids of the keys that are there and can be used, in their order."""
+
+    def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
+        """The keys that are there and cannot be used. key_ids: those that they may be of."""
 
     def refresh(self) -> None:
         """See what other processes have made and destroyed by now."""

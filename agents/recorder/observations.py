@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from refold.agents.journal import exact
 from refold.agents.journal.record import Attempt, Call, Failure, Plain, Recording, Step, to_tree
+from refold.agents.vault import ALL_METADATA, is_sealed
 
 Seal = Callable[[str, str, Plain], Any]
 """What a patch holds for a payload: (entity, field, JSON tree) -> a value, a Sealed, or a Blob."""
@@ -55,13 +56,19 @@ def run_begun(head: Recording, entry: str, attempt: int, seal: Seal) -> Patch:
     if head.title:
         patch["title"] = seal(entity, "title", head.title)
     if head.metadata:
-        patch["metadata"] = {
-            key: seal(entity, "metadata", exact.written(value)) for key, value in head.metadata.items()
-        }
+        patch["metadata"] = _metadata(entity, head.metadata, seal)
     if head.parent:
         patch["forked_at_step"] = head.forked_at
         patch["fork_patch"] = seal(entity, "fork_patch", exact.written(head.patch))
     return patch
+
+
+def _metadata(entity: str, metadata: Plain, seal: Seal) -> Patch:
+    """Sealed, one value under ALL_METADATA, names and all; in clear, each value under its name."""
+    whole = seal(entity, "metadata", exact.written(metadata))
+    if is_sealed(whole):
+        return {ALL_METADATA: whole}
+    return {key: seal(entity, "metadata", exact.written(value)) for key, value in metadata.items()}
 
 
 def run_ended(ended: Recording, seal: Seal) -> Patch:

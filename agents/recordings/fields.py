@@ -9,7 +9,7 @@ import msgspec
 
 from refold.agents.journal.exact import read
 from refold.agents.journal.record import Failure, Plain
-from refold.agents.vault import Keeper
+from refold.agents.vault import ALL_METADATA, Keeper, is_sealed
 from refold.avro.errors import NotAnswerable
 from refold.avro.jsonform import shower
 from refold.avro.nodes import allows
@@ -59,6 +59,14 @@ class Fields:
         """The content of each element of a map, likewise."""
         stored: Mapping[str, Any] = self._fields.get(field, {})
         return {key: read(self._vault.open(self.entity, field, value)) for key, value in stored.items()}
+
+    def metadata(self) -> dict[str, Plain]:
+        """A run's metadata: sealed as one value under ALL_METADATA, or value by value under clear names."""
+        found = self.exact_map("metadata")
+        whole = found.get(ALL_METADATA)
+        if len(found) == 1 and isinstance(whole, dict) and is_sealed(self._fields["metadata"][ALL_METADATA]):
+            return whole
+        return found
 
     def every(self, field: str) -> list[Plain]:
         """All elements of an append field in their order, also those before the newest that it keeps."""

@@ -18,7 +18,7 @@ from refold.agents.journal.record import Plain
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import has_ended, own_steps, rebuilt, step_count
 from refold.agents.vault import Keeper
-from refold.avro.errors import NotAnswerable
+from refold.avro.errors import CorruptionError, NotAnswerable
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.point import When
@@ -87,12 +87,16 @@ class RunRow:
 
 @dataclass(slots=True)
 class Found:
-    """The runs, newest first. unread: ids of those that may match, but of which a content cannot
-    be read. older: how many agree in clear and were left out by the limit; their steps were not searched."""
+    """The runs, newest first.
+
+    unread: ids of those that may match, but of which a content cannot be read. damaged: by run, what is wrong with its
+    content or its key. older: how many agree in clear and were left out by the limit; their steps were not searched.
+    """
 
     cut: Cut
     rows: list[RunRow] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    damaged: dict[str, str] = field(default_factory=dict)
     older: int = 0
 
 
@@ -118,7 +122,10 @@ def find(log: Log, vault: Keeper, wanted: Wanted, limit: int | None = None, at: 
             except NotAnswerable:
                 found.unread.append(id_of(run))
                 continue
-            found.rows.append(_row(run, own))
+            except CorruptionError as error:  # of this run alone; the others are searched
+                found.damaged[id_of(run)] = str(error)
+                continue
+            found.rows.append(_row(run, own, found.damaged))
     return found
 
 
@@ -133,12 +140,14 @@ def outcome_of(run: Fields) -> str:
     return outcome
 
 
-def _row(run: Fields, own: Sequence[Fields]) -> RunRow:
+def _row(run: Fields, own: Sequence[Fields], damaged: dict[str, str]) -> RunRow:
     plain = run.plain
     try:
         title = run.opened("title") or ""
     except NotAnswerable:
         title = None
+    except CorruptionError as error:
+        title, damaged[id_of(run)] = None, str(error)
     return RunRow(
         run=id_of(run),
         agent=plain("agent", ""),

@@ -160,7 +160,7 @@ def _recording(look: Look, fields: Fields, run: str, vault: Keeper, children: tu
         pinned=plain("pinned", False),
         retention_class=plain("retention_class", ""),
         tags=tuple(plain("tags", ())),
-        metadata=fields.exact_map("metadata"),
+        metadata=fields.metadata(),
     )
 
 

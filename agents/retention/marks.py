@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from refold.agents.journal.record import Plain
+from refold.agents.redaction.redactor import Redact, Redactor, as_of_run, for_run, groups_in
+from refold.agents.redaction.tokens import ENVIRONMENT, fresh_key, kept_key
 from refold.agents.vault import Keeper, run_key
 from refold.avro.errors import Expired, UnknownEntity
 from refold.streams.client import Log
 
 
-def flag(log: Log, vault: Keeper, run: str, reason: str) -> str:
-    """Flag a run, which is kept as long as its class `flagged` says; the observation's id. Expired where it is."""
+def flag(log: Log, vault: Keeper, run: str, reason: str, redact: Redact | None = None) -> str:
+    """Flag a run, which is kept as long as its class `flagged` says; the observation's id. Expired where it is.
+
+    redact: what of the reason may be written; the standard rules without one, whatever the run was recorded through.
+    """
     entity = f"run/{run}"
     _require_content(log, vault, entity)
     patch: dict[str, Any] = {"flagged": True}
     if reason:
-        patch["flag_reason"] = vault.seal(run_key(run), entity, "flag_reason", reason)
+        patch["flag_reason"] = vault.seal(run_key(run), entity, "flag_reason", _written(vault, reason, redact))
     return log.observe(entity, patch)
+
+
+def _written(vault: Keeper, reason: str, redact: Redact | None) -> Plain:
+    """The reason without its secrets. The log's key is made for it only where there is one to hide."""
+    redact = redact or Redactor(groups=groups_in(os.environ))
+    if as_of_run(redact)(reason) == reason:
+        return reason
+    return for_run(redact, lambda: _key(vault))(reason)
+
+
+def _key(vault: Keeper) -> bytes:
+    has_key = vault.ring is not None or os.environ.get(ENVIRONMENT)
+    return kept_key(vault.ring, os.environ) if has_key else fresh_key()
 
 
 def unflag(log: Log, run: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from refold.agents.keys.ring import KeyRing
+from refold.agents.keys.ring import Damage, KeyRing
 from refold.agents.recordings.load import rebuilt
 from refold.agents.retention.classes import DAY_MICROS, FLAGGED, class_of, kept_days
 from refold.agents.retention.survey import Survey, survey
@@ -52,12 +52,16 @@ class Planned:
 
 @dataclass(slots=True)
 class Plan:
-    """All runs as of a cut, by id. free: the contents that go, with their bytes and whether they are sealed."""
+    """All runs as of a cut, by id. free: the contents that go, with their bytes and whether they are sealed.
+
+    damaged: the keys that are there and cannot be used, whether their runs expire or not.
+    """
 
     cut: Cut
     runs: dict[str, Planned]
     free: dict[bytes, tuple[int, bool]]
     seen: Survey
+    damaged: list[Damage] = field(default_factory=list)
 
     @property
     def expiring(self) -> list[Planned]:
@@ -77,7 +81,9 @@ def plan(
     imported = {run: bool(each.get("imported_from")) for run, each in fields.items()}
     seen = survey(log.port, cut, imported) if before is None else before.seen
     runs = judged(fields, seen, days, now_micros)
-    keys = {*ring.ids()} if ring is not None else set()
+    damaged = ring.damaged(map(run_key, runs)) if ring is not None else []
+    # A damaged key is there to be destroyed like any other.
+    keys = {*ring.ids(), *(each.key_id for each in damaged)} if ring is not None else set()
     free = seen.free(run for run, each in runs.items() if not each.kept)
     for run, each in runs.items():
         each.has_key = run_key(run) in keys
@@ -89,7 +95,7 @@ def plan(
                     f"run {run}: its content is sealed, and no key ring is open here, in which to destroy its key; "
                     "name it with REFOLD_KEYS, or set REFOLD_MASTER_KEY"
                 )
-    return Plan(cut, runs, free, seen)
+    return Plan(cut, runs, free, seen, damaged)
 
 
 def run_fields(log: Log, cut: Cut) -> dict[str, Mapping[str, Any]]:

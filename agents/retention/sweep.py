@@ -8,6 +8,9 @@
 4. Remove the contents that only expired runs name (streams/blobs/): they are noted as expired, then go. Of
    a run that was recorded in the clear this is all there is; what stood in its records stays.
 
+Each run is handled by itself. A key that is damaged is destroyed with its run, as any other; one that cannot be
+destroyed leaves its run, contents and all, to the next sweep, and the others go.
+
 A process killed at any moment leaves a log that answers and verifies; the next sweep does what is left, for it begins
 with the same judgement: a run without a key whose contents are still there is judged as ever. Two sweeps at once do
 the same things twice, which is nothing.
@@ -20,11 +23,12 @@ within GRACE_S stays until the next sweep.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from refold.agents.keys.ring import KeyRing
 from refold.agents.retention.plan import Plan, plan
 from refold.agents.vault import run_key
+from refold.avro.errors import StorageError
 from refold.streams.client import Log
 
 GRACE_S = 600
@@ -34,7 +38,10 @@ _EVER_MS = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep did. keys: destroyed. left: contents that were put too lately; they go with the next sweep."""
+    """What a sweep did. keys: destroyed. left: contents that were put too lately; they go with the next sweep.
+
+    failed: by run, why its key could not be destroyed; its contents are left with it.
+    """
 
     plan: Plan
     runs: list[str]
@@ -42,6 +49,7 @@ class Swept:
     contents: int
     bytes: int
     left: int
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros: int) -> Swept:
@@ -50,16 +58,23 @@ def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros:
     if not before.expiring:
         return Swept(before, [], 0, 0, 0, 0)
     found = plan(log, ring, days, now_micros, before)  # step 2
-    keys = 0
+    keys, failed, done = 0, dict[str, str](), list[str]()
     for each in found.expiring:  # step 3
         if each.has_key and ring is not None:
-            ring.destroy(run_key(each.run))
+            try:
+                ring.destroy(run_key(each.run))
+            except StorageError as error:
+                failed[each.run] = str(error)
+                continue
             keys += 1
-    sealed = [digest for digest, (_, is_sealed) in found.free.items() if is_sealed]
-    clear = [digest for digest, (_, is_sealed) in found.free.items() if not is_sealed]
+        done.append(each.run)
+    kept = {run for run, each in found.runs.items() if each.kept}
+    free = found.free if not failed else found.seen.free(found.runs.keys() - kept - failed.keys())
+    sealed = [digest for digest, (_, is_sealed) in free.items() if is_sealed]
+    clear = [digest for digest, (_, is_sealed) in free.items() if not is_sealed]
     contents = size = left = 0
     for digests, before_ms in ((sealed, _EVER_MS), (clear, now_micros // 1000 - GRACE_S * 1000)):  # step 4
         if digests:
             removed = log.port.remove_blobs(digests, before_ms)
             contents, size, left = contents + removed.contents, size + removed.bytes, left + removed.left
-    return Swept(found, [each.run for each in found.expiring], keys, contents, size, left)
+    return Swept(found, done, keys, contents, size, left, failed)

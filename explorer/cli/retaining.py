@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from refold.agents.retention.sweep import GRACE_S, Swept, sweep
 from refold.avro.errors import InputError
 from refold.avro.times import time_text
 from refold.explorer.cli.options import Place, as_json, on_log
-from refold.explorer.cli.screen import Column, Screen, counted, moment
+from refold.explorer.cli.screen import Column, Screen, counted, moment, printable
 
 COLUMNS = (
     Column("run", "cyan"),
@@ -49,6 +50,8 @@ def retain(
     provenance, and verifies. Kept whatever their age: open, pinned and golden runs, and the parents of forks
     that are kept; flagged runs as long as the class `flagged` says.
 
+    A key that is damaged is named with its place, and the exit status is 1; all other runs are done.
+
     \b
     Examples
       refold retain
@@ -66,7 +69,7 @@ def retain(
     screen = Screen()
     if as_json:
         screen.json({"dry_run": True, **_plan_json(found)})
-        return 0
+        return _damage_said(found, {})
     _table(screen, found, is_all=is_all)
     size = sum(each for each, _ in found.free.values())
     screen.say(
@@ -75,15 +78,15 @@ def retain(
     )
     if found.expiring:
         screen.say("nothing was removed; do it with --apply")
-    return 0
+    return _damage_said(found, {})
 
 
 def _swept(swept: Swept, *, is_all: bool, as_json: bool) -> int:
     screen = Screen()
     if as_json:
         done = {"keys": swept.keys, "contents": swept.contents, "bytes": swept.bytes, "left": swept.left}
-        screen.json({"dry_run": False, **_plan_json(swept.plan), "removed": done})
-        return 0
+        screen.json({"dry_run": False, **_plan_json(swept.plan), "removed": done, "failed": swept.failed})
+        return _damage_said(swept.plan, swept.failed)
     _table(screen, swept.plan, is_all=is_all)
     screen.say(
         f"{counted(len(swept.runs), 'run')} expired: {counted(swept.keys, 'key')}, "
@@ -91,7 +94,19 @@ def _swept(swept: Swept, *, is_all: bool, as_json: bool) -> int:
     )
     if swept.left:
         screen.say(f"{counted(swept.left, 'content')} put in the last {GRACE_S // 60} minutes: the next time")
-    return 0
+    return _damage_said(swept.plan, swept.failed)
+
+
+def _damage_said(found: Plan, failed: Mapping[str, str]) -> int:
+    """Name each key that is damaged or could not be destroyed, on standard error; the exit status."""
+    for each in found.damaged:
+        run = each.key_id.removeprefix("run:")
+        planned = found.runs.get(run)
+        whose = f"run {run}: " if planned else ""
+        print(f"refold: {printable(whose + each.why)}", file=sys.stderr)
+    for run, why in failed.items():
+        print(f"refold: {printable(f'run {run}: its key was not destroyed: {why}')}", file=sys.stderr)
+    return 1 if found.damaged or failed else 0
 
 
 def _table(screen: Screen, found: Plan, *, is_all: bool) -> None:
@@ -126,6 +141,7 @@ def _plan_json(found: Plan) -> dict[str, Any]:
             }
             for each in found.runs.values()
         ],
+        "damaged": [{"run": each.key_id.removeprefix("run:"), "error": each.why} for each in found.damaged],
         "contents": len(found.free),
         "bytes": sum(size for size, _ in found.free.values()),
     }  # fmt: skip

@@ -10,6 +10,7 @@ from refold.agents.retention.marks import unflag, unpin
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.recorded import known_run, run_argument
+from refold.explorer.cli.run_code import redact_option, redactor_for
 from refold.explorer.cli.screen import Screen
 
 
@@ -17,10 +18,13 @@ from refold.explorer.cli.screen import Screen
 @run_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever looks at it later.")
 @click.option("--unflag", "takes_back", is_flag=True, help="Take the flag back.")
+@redact_option
 @as_json
 @on_log
-def flag(place: Place, run_id: str, reason: str, takes_back: bool, as_json: bool) -> int:
+def flag(place: Place, run_id: str, reason: str, takes_back: bool, redact: str | None, as_json: bool) -> int:
     """Mark a run as remarkable: it is kept longer, and `refold runs --flagged` lists it.
+
+    The reason is redacted: by the standard rules, or by what --redact names.
 
     \b
     Examples
@@ -29,9 +33,10 @@ def flag(place: Place, run_id: str, reason: str, takes_back: bool, as_json: bool
     """
     if takes_back and reason:
         raise InputError("--unflag and --reason: give one of them")
+    redactor = redactor_for(redact)
     with place.write(make=False) as log:
         run = known_run(log, run_id, log.point().cut)
-        observation = unflag(log, run) if takes_back else set_flag(log, log.vault, run, reason)
+        observation = unflag(log, run) if takes_back else set_flag(log, log.vault, run, reason, redactor)
     return _said(run, observation, "no longer flagged" if takes_back else "flagged", as_json=as_json)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from refold.agents.log import AgentLog
 from refold.agents.recordings.load import rebuilt
 from refold.agents.redaction.redactor import Redact
-from refold.avro.errors import Expired, InputError, NotConfinable
+from refold.avro.errors import CorruptionError, Expired, InputError, NotConfinable
 from refold.explorer.cli.progress import counting
 from refold.explorer.cli.run_code import entry_of
 from refold.explorer.cli.run_replaying import Outcome, run_again, step_through
@@ -62,7 +62,7 @@ def _replayed(
                 yield run_again(log, recording, None, redact, times, confined=confined)
         except NotConfinable:
             raise  # of every run
-        except (Expired, InputError) as error:
+        except (InputError, CorruptionError) as error:
             yield Left(run, str(error), isinstance(error, Expired))
 
 

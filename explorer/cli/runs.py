@@ -57,7 +57,7 @@ def runs(
     """List the runs of agents, the newest first.
 
     All that is asked for has to hold. Text and errors are searched in any case of letters, and only where content
-    has not expired.
+    has not expired. A run whose content or key is damaged is named at the end, and the exit status is 1.
 
     \b
     Examples
@@ -81,7 +81,7 @@ def runs(
         if found.older:
             screen.say(_older(wanted, len(found.rows), found.older))
     _say_unread(found)
-    return 0
+    return 1 if found.damaged else 0
 
 
 def _cells(row: RunRow) -> list[str]:
@@ -119,6 +119,8 @@ def _older(wanted: Wanted, shown: int, older: int) -> str:
 
 
 def _say_unread(found: Found) -> None:
+    for run, why in found.damaged.items():
+        print(f"refold: {printable(f'run {run}: {why}')}", file=sys.stderr)
     if found.unread:
         some = ", ".join(found.unread[:3]) + (", ..." if len(found.unread) > 3 else "")
         many = counted(len(found.unread), "run")
