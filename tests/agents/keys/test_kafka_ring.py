@@ -17,7 +17,7 @@ from refold.agents.keys.kafka import REFRESH_S, KafkaKeyRing
 from refold.agents.keys.master import read_masters
 from refold.agents.keys.ring import KeyRing
 from refold.agents.vault import ClearVault, Vault
-from refold.avro.errors import CorruptionError, InputError, NotAnswerable, StorageError
+from refold.avro.errors import CorruptionError, InputError, KeyUnreadable, NotAnswerable, StorageError
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
 from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.url import parse_url
@@ -191,3 +191,22 @@ def test_a_killed_process_leaves_the_keys_it_told_of(
                 assert found is None or key_id not in gone, (key_id, seed)
                 ring.destroy(key_id)
                 assert opened().get(key_id) is None
+
+
+def test_a_damaged_record_stops_nothing_but_its_own_key(opened: Opened, broker: Broker) -> None:
+    ring = opened()
+    keys = {name: ring.create(name) for name in ("run:a", "run:b")}
+    place = Place(f"{broker.prefix}.keys", 0)
+    with broker.reading() as reading:
+        first, _ = reading.records(place, 0, broker.end(place))
+    broker.produce(place, [b"junk"], key=cbor2.dumps(["run:c", b"12345678"]))
+    broker.produce(place, [None], key=first.key)
+    broker.produce(place, [(first.value or b"")[:-1] + b"?"], key=first.key)
+    ring = opened()
+    assert ring.get("run:b") == keys["run:b"]
+    assert [each.key_id for each in ring.damaged(["run:a", "run:b", "run:c"])] == ["run:a", "run:c"]
+    for key_id in ("run:a", "run:c"):
+        with pytest.raises(KeyUnreadable, match=f"{key_id} is not what was wrapped"):
+            ring.get(key_id)
+        ring.destroy(key_id)
+    assert (ring.damaged([]), ring.ids()) == ([], ["run:b"])
