@@ -7,6 +7,7 @@ time, for a log without an index passes over a partition for each reading.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 
 from refold.avro.errors import UnknownEntity
@@ -32,7 +33,8 @@ def difference(log: LogPort, a: Cut, b: Cut, entity: str | None, *, python: bool
     while some := list(islice(names, AT_ONCE)):
         observed = _observed(log, a, b, some)
         for name in some:
-            found += _of_entity(log, folds, a, b, name, observed[name], python)
+            with suppress(UnknownEntity):  # what is recorded of it was observed after both points' times
+                found += _of_entity(log, folds, a, b, name, observed[name], python)
     return found
 
 

@@ -1,15 +1,19 @@
 """What a type looks like as a table: names of tables and columns, their SQL types, and values as COPY reads them. Pure.
 
 A name is the type's or field's own where PostgreSQL can have it and it is none of refold's (which begin with `_`, of
-tables with `refold_`); else its beginning and eight digits of its SHA-256.
+tables with `refold_`); else its beginning and eight digits of its SHA-256. A column whose name is a reserved word gets
+`_` appended, so that nobody has to quote it: `user_`. So does a name that is a reserved word and `_`s, so that no two
+fields share a column.
 
     int         integer           string          text             date                  date
     long        bigint            enum            text             time-millis, -micros  time
     boolean     boolean           bytes, fixed    bytea            timestamp-...         timestamptz
     float       double precision  decimal         numeric          local-timestamp-...   timestamp
     double      double precision  string uuid     uuid             count                 bigint
-    sum         numeric           array, map, record, refold-json, and whatever may be a Blob or Sealed: jsonb
+    sum         numeric           array, map, record, refold-json, and what else may be a Blob or Sealed: jsonb
 
+A string or enum that may be a Blob or Sealed is text too: the text itself, and of a Blob or Sealed its JSON,
+`{"$blob": {...}}`, written as PostgreSQL writes jsonb.
 PostgreSQL's text and jsonb cannot hold U+0000, which is shown as U+2400; `_held` has it as it was.
 """
 
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import json
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,6 +34,17 @@ from refold.avro.nodes import JSON, allows, value_of
 
 NAME_BYTES_MAX = 63
 SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+# What no release of PostgreSQL from 13 on takes as a column's name without quotes: pg_get_keywords(), R and T.
+_RESERVED = """
+    all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
+    column concurrently constraint create cross current_catalog current_date current_role current_schema current_time
+    current_timestamp current_user default deferrable desc distinct do else end except false fetch for foreign freeze
+    from full grant group having ilike in initially inner intersect into is isnull join lateral leading left like limit
+    localtime localtimestamp natural not notnull null offset on only or order outer overlaps placing primary references
+    returning right select session_user similar some symmetric system_user table tablesample then to trailing true union
+    unique user using variadic verbose when where window with
+"""
+RESERVED = frozenset(_RESERVED.split())
 OWN = "_"
 OWN_TABLES = "refold_"
 NULL = r"\N"
@@ -40,6 +56,7 @@ _WIDER = {
     "integer": ("bigint", "numeric", "jsonb"),
     "bigint": ("numeric", "jsonb"),
     "double precision": ("numeric", "jsonb"),
+    "text": (),
 }
 _PLAIN = {
     "boolean": "boolean", "int": "integer", "long": "bigint", "float": "double precision",
@@ -58,12 +75,16 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class Column(NamedTuple):
-    """One field's column: `sql` as PostgreSQL names the type, `text` makes COPY's text of a canonical value."""
+    """One field's column: `sql` as PostgreSQL names the type, `text` makes COPY's text of a canonical value.
+
+    doc: what the type's file says of the field.
+    """
 
     field: str
     name: str
     sql: str
     text: Text
+    doc: str
 
 
 def table_name(type_name: str) -> str:
@@ -73,7 +94,19 @@ def table_name(type_name: str) -> str:
 
 def column_name(field: str) -> str:
     """The column of a field, by its first name."""
-    return _name(field, taken=field.startswith(OWN) or field in SYSTEM)
+    if is_reserved(field):
+        return f"{field}{OWN}"
+    return _name(field, taken=field.startswith(OWN) or field in SYSTEM or field.rstrip(OWN) in RESERVED)
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a name is a word that PostgreSQL reserves, or one that `column_name` made of it."""
+    return name.rstrip(OWN) in RESERVED and len(name) < NAME_BYTES_MAX
+
+
+def index_name(table: str) -> str:
+    """The index of a type's table on its times."""
+    return _name(f"{OWN_TABLES}recorded_at_{table}", taken=False)
 
 
 def _name(name: str, *, taken: bool) -> str:
@@ -98,20 +131,23 @@ def _column(field: FieldDefinition, held: dict[str, str]) -> Column:
     there = held.get(name)
     if there is not None and widens(sql, there):
         sql = there
-    return Column(field.first_name, name, sql, _text_of(field, sql))
+    return Column(field.first_name, name, sql, _text_of(field, sql), field.doc)
 
 
 def _sql_type(field: FieldDefinition) -> str:
     if field.reducer in ("sum", "count"):
         return "numeric" if field.reducer == "sum" else "bigint"
-    node = field.node
-    if allows(node, "refold.Blob") or allows(node, "refold.Sealed"):
-        return "jsonb"
-    value = value_of(node)
+    value = value_of(field.node)
     logical = value.get("logicalType")
     if logical == JSON:
         return "jsonb"
+    if _has_options(field):
+        return "text" if value["type"] in ("string", "enum") else "jsonb"
     return _LOGICAL.get(str(logical)) or _PLAIN.get(value["type"], "jsonb")
+
+
+def _has_options(field: FieldDefinition) -> bool:
+    return allows(field.node, "refold.Blob") or allows(field.node, "refold.Sealed")
 
 
 def _text_of(field: FieldDefinition, sql: str) -> Text:
@@ -121,6 +157,9 @@ def _text_of(field: FieldDefinition, sql: str) -> Text:
     if sql == "jsonb":
         show = shower(field.node)
         return lambda value: json_text(show(value))
+    if _has_options(field):
+        show = shower(field.node)
+        return lambda value: _text_or_json(show(value))
     node = value_of(field.node)
     logical = node.get("logicalType")
     if logical == "decimal":
@@ -147,6 +186,11 @@ def json_text(value: Any) -> str:
             text = _encode_json(_without_nul(value)).decode()
         return text.replace("\\", "\\\\")
     return text
+
+
+def _text_or_json(shown: Any) -> str:
+    """A text in COPY's text, or what there is in its place, as PostgreSQL makes text of jsonb."""
+    return escaped(shown if isinstance(shown, str) else json.dumps(_without_nul(shown), ensure_ascii=False))
 
 
 def _without_nul(value: Any) -> Any:

@@ -4,22 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from refold.sinks.port import EntityState, HistoryStep
 from refold.sinks.postgres.columns import NULL, Column, escaped, json_text, time_text
 from refold.sinks.states import packed
 
-# Name and SQL type of refold's own columns of an entity's table.
+
+class OwnColumn(NamedTuple):
+    """A column of refold's own: `sql` as PostgreSQL names the type, `doc` its comment."""
+
+    name: str
+    sql: str
+    doc: str
+    is_null: bool = False
+
+
 OWN_COLUMNS = (
-    ("_entity", "text"), ("_version", "bigint"), ("_state_hash", "bytea"), ("_recorded_at", "timestamp with time zone"),
-    ("_partition", "integer"), ("_offset", "bigint"), ("_links", "jsonb"), ("_held", "bytea"),
-)  # fmt: skip
+    OwnColumn("_entity", "text", "TYPE/ID."),
+    OwnColumn("_version", "bigint", "How many distinct observations it is the fold of."),
+    OwnColumn("_state_hash", "bytea", "SHA-256 of the canonical state."),
+    OwnColumn("_recorded_at", "timestamp with time zone", "When the log took the latest of its observations."),
+    OwnColumn("_partition", "integer", "The partition of the log that has it."),
+    OwnColumn("_offset", "bigint", "The offset of the latest of its observations."),
+    OwnColumn("_links", "jsonb", "Its live links: relation, target, valid_from, valid_to."),
+    OwnColumn("_held", "bytea", "The state in refold's own form, from which it is taken on."),
+)
+"""Of an entity's table; its fields' columns follow."""
 HISTORY_COLUMNS = (
-    ("type", "text"), ("entity", "text"), ("version", "bigint"), ("field", "text"), ("op", "text"), ("key", "jsonb"),
-    ("old", "jsonb"), ("new", "jsonb"), ("observation", "bytea"), ("caused_by", "bytea"), ("partition", "integer"),
-    ("offset", "bigint"), ("observed_at", "timestamp with time zone"), ("recorded_at", "timestamp with time zone"),
-    ("agent", "text"), ("run", "text"), ("step", "text"), ("tool", "text"), ("seq", "numeric"),
-)  # fmt: skip
+    OwnColumn("type", "text", "The entity's type."),
+    OwnColumn("entity", "text", "TYPE/ID."),
+    OwnColumn("version", "bigint", "The entity's version that the mutation led to."),
+    OwnColumn("field", "text", "The field that changed, by its first name; _links for a link."),
+    OwnColumn("op", "text", "set, add, remove or clear."),
+    OwnColumn("key", "jsonb", "What changed in a collection.", is_null=True),
+    OwnColumn("old", "jsonb", "The value before.", is_null=True),
+    OwnColumn("new", "jsonb", "The value after.", is_null=True),
+    OwnColumn("observation", "bytea", "The id of the observation that holds the field now."),
+    OwnColumn("caused_by", "bytea", "The id of the observation that caused the mutation."),
+    OwnColumn("partition", "integer", "The partition of that observation."),
+    OwnColumn("offset_", "bigint", "The offset of that observation."),
+    OwnColumn("observed_at", "timestamp with time zone", "When it happened, says its source."),
+    OwnColumn("recorded_at", "timestamp with time zone", "When the log took it."),
+    OwnColumn("agent", "text", "Who said it."),
+    OwnColumn("run", "text", "In which run."),
+    OwnColumn("step", "text", "In which step of the run."),
+    OwnColumn("tool", "text", "By which tool."),
+    OwnColumn("seq", "numeric", "Its number within agent and run."),
+    OwnColumn("mutation", "integer", "Numbers the mutations of one version, from 0."),
+)
 
 
 def state_line(columns: Sequence[Column], state: EntityState) -> str:
@@ -43,14 +76,14 @@ def history_lines(step: HistoryStep) -> str:
     tail = (
         "\t" rf"\\x{step.by.hex()}" f"\t{step.partition}\t{step.offset}\t{time_text(step.observed_at)}\t"
         f"{time_text(step.recorded_at * 1000)}\t{_said_by(source.agent, source.run, source.step, source.tool)}\t"
-        f"{source.seq}\n"
+        f"{source.seq}\t"
     )  # fmt: skip
     return "".join([
         f"{head}{field}\t{op}\t{NULL if key is None else json_text(shown.key(key))}\t"
         f"{NULL if old is None else json_text(shown.value(field, old))}\t"
         f"{NULL if new is None else json_text(shown.value(field, new))}\t"
-        rf"\\x{observation.hex()}" f"{tail}"
-        for field, op, key, old, new, observation in step.mutations
+        rf"\\x{observation.hex()}" f"{tail}{number}\n"
+        for number, (field, op, key, old, new, observation) in enumerate(step.mutations)
     ])  # fmt: skip
 
 

@@ -9,6 +9,9 @@ A write, and a load likewise:
    server upserts. A load deletes what it replaces first and copies straight.
 5. Write the cut. Commit: everything of it stands, or nothing.
 
+Tables of an earlier format are migrated by whoever asks for the position first, in a transaction of its own
+(migration.py).
+
 Whatever fails, the connection is given up, and the next call makes another. A commit whose answer was lost is told by
 the position, which the engine asks for then.
 """
@@ -21,6 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
+from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -29,12 +33,21 @@ from refold.avro.observation import type_of
 from refold.sinks.port import Batch, EntityState, Load, Sink, SinkBusy, SinkRefused
 from refold.sinks.postgres.address import parse_address
 from refold.sinks.postgres.faults import fault
+from refold.sinks.postgres.migration import BEFORE, migrate
 from refold.sinks.postgres.rows import history_lines, state_line
 from refold.sinks.postgres.tables import FORMAT, Connection, Tables, TypeTable
 from refold.streams.cut import Cut, parse_cut
+from refold.streams.log.port import LogPort
 
 LINES_AT_ONCE = 2_000
 STATES_AT_ONCE = 10_000
+
+
+class _Stored(NamedTuple):
+    """What stands in refold_position."""
+
+    format: int
+    cut: Cut
 
 
 class PostgresSink(Sink):
@@ -46,11 +59,16 @@ class PostgresSink(Sink):
         self.wants_history = self._address.history
         self._tables = Tables(self._address.schema, self.name)
         self._connection: Connection | None = None
+        self._log: LogPort | None = None
         digest = hashlib.sha256(b"refold sink\0" + self._address.schema.encode()).digest()
         self._lock = int.from_bytes(digest[:8], "big", signed=True)
 
+    def attach(self, log: LogPort) -> None:
+        self._log = log
+
     def position(self) -> Cut | None:
         with self._transaction() as connection:
+            self._migrate(connection)
             return self._position(connection)
 
     def held(self, names: Collection[str]) -> Mapping[str, bytes]:
@@ -109,25 +127,43 @@ class PostgresSink(Sink):
             yield self._tables.of(name), some
 
     def _position(self, connection: Connection) -> Cut | None:
+        found = self._stored(connection)
+        if found is None:
+            return None
+        if found.format != FORMAT:
+            raise SinkRefused(
+                f"{self.name} was written in format {found.format} by another release of refold; use that release, or "
+                "name another schema with ?schema="
+            )
+        return found.cut
+
+    def _stored(self, connection: Connection) -> _Stored | None:
         if not self._tables.is_made(connection):
             return None
         found = connection.execute(sql.SQL("SELECT format, cut FROM {}").format(self._tables.position)).fetchone()
-        if found is None:
-            return None
-        if found[0] != FORMAT:
-            raise SinkRefused(
-                f"{self.name} was written in format {found[0]} by another release of refold; use that release, or "
-                "name another schema with ?schema="
-            )
-        return parse_cut(found[1])
+        return None if found is None else _Stored(found[0], parse_cut(found[1]))
+
+    def _migrate(self, connection: Connection) -> None:
+        """Bring tables of an earlier format to this one, if they are of the log that is followed."""
+        found, log = self._stored(connection), self._log
+        if found is None or found.format != BEFORE or log is None or found.cut.log_id != log.log_id:
+            return
+        self._take_lock(connection)
+        found = self._stored(connection)
+        if found is not None and found.format == BEFORE:
+            log.refresh()
+            migrate(connection, self._tables, log.registry, found.cut.schemas)
+
+    def _take_lock(self, connection: Connection) -> None:
+        locked = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (self._lock,)).fetchone()
+        if locked is None or not locked[0]:
+            raise SinkBusy(f"{self.name}: another sink is writing there now")
 
     @contextmanager
     def _fenced(self, before: Cut | None, after: Cut) -> Iterator[Connection]:
         """A transaction that takes the store from one cut to the next, or does nothing."""
         with self._transaction() as connection:
-            locked = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (self._lock,)).fetchone()
-            if locked is None or not locked[0]:
-                raise SinkBusy(f"{self.name}: another sink is writing there now")
+            self._take_lock(connection)
             if self._position(connection) != before:
                 raise SinkBusy(f"{self.name}: another sink wrote there meanwhile", retry_after_s=0.0)
             self._tables.make(connection)

@@ -1,8 +1,10 @@
 """The tables of a sink's schema, made and widened as types evolve; nothing is ever dropped.
 
     refold_position   one row: the cut that everything here is the state of
-    refold_history    one row for each mutation
+    refold_history    one row for each mutation, by entity, version and number
     TYPE              one row for each entity of the type: refold's own columns, then one for each field
+
+Tables of an earlier format are brought to this one by migration.py.
 
 A field that is new gets a column. One whose type grew has its column widened. One whose column could not hold it is
 refused. One that is gone keeps its column, empty.
@@ -18,11 +20,12 @@ from psycopg import sql
 
 from refold.avro.definition import TypeDefinition
 from refold.sinks.port import SinkRefused
-from refold.sinks.postgres.columns import Column, columns_of, table_name, widens
-from refold.sinks.postgres.rows import HISTORY_COLUMNS, OWN_COLUMNS
+from refold.sinks.postgres.columns import Column, columns_of, index_name, table_name, widens
+from refold.sinks.postgres.rows import HISTORY_COLUMNS, OWN_COLUMNS, OwnColumn
 
 POSITION, HISTORY = "refold_position", "refold_history"
-FORMAT = 1
+HISTORY_KEY = ("entity", "version", "mutation")
+FORMAT = 2
 # In every table, for whoever looks at it in psql.
 _COMMENT = (
     "State of the refold log's {type} entities; see refold_position for the cut. Written by refold sink postgres."
@@ -39,7 +42,7 @@ class TypeTable:
         self.columns = columns
         self.name = table_name(definition.name)
         self.at = sql.Identifier(schema, self.name)
-        names = [name for name, _ in OWN_COLUMNS] + [each.name for each in columns]
+        names = [each.name for each in OWN_COLUMNS] + [each.name for each in columns]
         listed = sql.SQL(", ").join(map(sql.Identifier, names))
         self._new = sql.Identifier(f"new_{definition.fingerprint.hex()[:16]}")
         self.copy = sql.SQL("COPY {} ({}) FROM STDIN").format(self.at, listed)
@@ -63,8 +66,12 @@ class Tables:
         self._known: dict[str, TypeTable] = {}
         self.position = sql.Identifier(schema, POSITION)
         self.history = sql.Identifier(schema, HISTORY)
-        names = sql.SQL(", ").join(sql.Identifier(name) for name, _ in HISTORY_COLUMNS)
+        names = sql.SQL(", ").join(sql.Identifier(each.name) for each in HISTORY_COLUMNS)
         self.copy_history = sql.SQL("COPY {} ({}) FROM STDIN").format(self.history, names)
+
+    def at(self, name: str) -> sql.Identifier:
+        """A table or an index of the schema, by its name."""
+        return sql.Identifier(self._schema, name)
 
     def forget(self) -> None:
         """Look again: another connection may have a new definition's columns."""
@@ -93,12 +100,23 @@ class Tables:
                 "format integer NOT NULL, cut text NOT NULL, log_id text NOT NULL, written_at timestamptz NOT NULL)"
             ).format(self.position)
         )
-        connection.execute(
-            sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(self.history, _column_list(HISTORY_COLUMNS))
-        )
-        connection.execute(
-            sql.SQL("CREATE INDEX IF NOT EXISTS refold_history_entity ON {} (entity, version)").format(self.history)
-        )
+        if not self.columns(connection, HISTORY):
+            listed = _column_list([(each.name, each.sql) for each in HISTORY_COLUMNS])
+            connection.execute(sql.SQL("CREATE TABLE {} ({})").format(self.history, listed))
+            self.complete_history(connection)
+
+    def complete_history(self, connection: Connection) -> None:
+        """Give refold_history, whose columns are there, its keys, indexes and comments."""
+        _complete(connection, self.history, HISTORY_COLUMNS, HISTORY_KEY)
+        for name in ("recorded_at", "agent"):
+            at = sql.Identifier(f"{HISTORY}_{name}"), self.history, sql.Identifier(name)
+            connection.execute(sql.SQL("CREATE INDEX {} ON {} ({})").format(*at))
+
+    def complete_type(self, connection: Connection, at: sql.Identifier, table: str, *, keyed: bool = False) -> None:
+        """Give a type's table, whose columns are there, its keys, index and comments; keyed: it has its primary key."""
+        _complete(connection, at, OWN_COLUMNS, () if keyed else ("_entity",))
+        index = sql.Identifier(index_name(table))
+        connection.execute(sql.SQL("CREATE INDEX {} ON {} (_recorded_at)").format(index, at))
 
     def ensure(self, connection: Connection, definitions: Mapping[str, TypeDefinition]) -> None:
         """Make or widen the tables of types, where that is not known to be done."""
@@ -108,21 +126,23 @@ class Tables:
                 self._known[name] = self._ensured(connection, definition)
 
     def _ensured(self, connection: Connection, definition: TypeDefinition) -> TypeTable:
-        held = self._columns(connection, table_name(definition.name))
-        columns = columns_of(definition, held)
+        held = self.columns(connection, table_name(definition.name))
+        columns = columns_of(definition, {name: kind for name, (kind, _) in held.items()})
         found = TypeTable(self._schema, definition, columns)
         if not held:
-            wanted = [*OWN_COLUMNS, *((each.name, each.sql) for each in columns)]
-            connection.execute(sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY (_entity))").format(
-                found.at, _column_list(wanted)))  # fmt: skip
+            wanted = [(each.name, each.sql) for each in OWN_COLUMNS] + [(each.name, each.sql) for each in columns]
+            connection.execute(sql.SQL("CREATE TABLE {} ({})").format(found.at, _column_list(wanted)))
             comment = sql.Literal(_COMMENT.format(type=definition.name))
             connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(found.at, comment))
-            return found
-        if any(held.get(name) != kind for name, kind in OWN_COLUMNS):
+            self.complete_type(connection, found.at, found.name)
+        elif any(held.get(each.name, ("", ""))[0] != each.sql for each in OWN_COLUMNS):
             raise SinkRefused(f"{self._place}: there is a table {found.name} that refold did not make; name another "
                               "schema with ?schema=")  # fmt: skip
         for column in columns:
-            self._widen(connection, found, column, held.get(column.name))
+            kind, doc = held.get(column.name, (None, "")) if held else (column.sql, "")
+            self._widen(connection, found, column, kind)
+            if column.doc != doc:
+                comment_on(connection, found.at, column.name, column.doc)
         return found
 
     def _widen(self, connection: Connection, table: TypeTable, column: Column, held: str | None) -> None:
@@ -142,14 +162,36 @@ class Tables:
                 "another schema with ?schema="
             )
 
-    def _columns(self, connection: Connection, table: str) -> dict[str, str]:
-        """SQL types by name of a table's columns; nothing where it is not there."""
+    def columns(self, connection: Connection, table: str) -> dict[str, tuple[str, str]]:
+        """SQL type and comment by name of a table's columns; nothing where it is not there."""
         query = """
-            SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+            SELECT attname, format_type(atttypid, atttypmod), coalesce(col_description(pg_class.oid, attnum), '')
+            FROM pg_attribute
             JOIN pg_class ON pg_class.oid = attrelid JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE nspname = %s AND relname = %s AND attnum > 0 AND NOT attisdropped
         """
-        return dict(connection.execute(query, (self._schema, table)).fetchall())
+        found = connection.execute(query, (self._schema, table)).fetchall()
+        return {name: (kind, doc) for name, kind, doc in found}
+
+
+def comment_on(connection: Connection, table: sql.Identifier, column: str, text: str) -> None:
+    """Set a column's comment; an empty one takes it away."""
+    said = sql.Literal(text) if text else sql.SQL("NULL")
+    at = sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(table, sql.Identifier(column), said)
+    connection.execute(at)
+
+
+def _complete(
+    connection: Connection, table: sql.Identifier, columns: Iterable[OwnColumn], key: Iterable[str]
+) -> None:  # fmt: skip
+    for each in columns:
+        if not each.is_null:
+            name = sql.Identifier(each.name)
+            connection.execute(sql.SQL("ALTER TABLE {} ALTER COLUMN {} SET NOT NULL").format(table, name))
+        comment_on(connection, table, each.name, each.doc)
+    if key:
+        names = sql.SQL(", ").join(map(sql.Identifier, key))
+        connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(table, names))
 
 
 def _column_list(columns: Iterable[tuple[str, str]]) -> sql.Composed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -10,6 +11,7 @@ import psycopg
 from psycopg import sql
 
 from refold.sinks.port import Sink
+from refold.sinks.postgres.columns import column_name
 from refold.sinks.postgres.sink import PostgresSink
 from refold.sinks.postgres.tables import HISTORY, POSITION
 from refold.sinks.states import unpacked
@@ -54,7 +56,9 @@ class PostgresStore(Store):
         definition = self._followed.log.registry.newest(table, schemas).definition
         showers = _showers_of(definition, False)
         own = "_entity, _version, encode(_state_hash, 'hex'), _links, _held"
-        fields = sql.SQL("").join(sql.SQL(", ") + sql.Identifier(name) for name in definition.by_first_name)
+        fields = sql.SQL("").join(
+            sql.SQL(", ") + sql.Identifier(column_name(name)) for name in definition.by_first_name
+        )
         query = sql.SQL("SELECT {} {} FROM {}").format(sql.SQL(own), fields, sql.Identifier(SCHEMA, table))
         for entity, version, state_hash, links, held, *columns in connection.execute(query):
             state = unpacked(entity, definition, held)
@@ -64,6 +68,9 @@ class PostgresStore(Store):
             plain = {
                 name: value for name, value in zip(definition.by_first_name, columns, strict=True) if value is not None
             }
+            # A text column has a Blob as JSON.
+            plain |= {name: json.loads(plain[name]) for name in plain if isinstance(shown[name], dict)
+                      and isinstance(plain[name], str)}  # fmt: skip
             assert {name: _shown(value) for name, value in plain.items()} == shown
             yield entity, (version, state_hash, shown, links)
 

@@ -21,7 +21,7 @@ is nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from refold_tests.reference_cbor import encode
@@ -46,6 +46,27 @@ def reference_mutations(definition: Definition, entity: str, log: Log) -> list[M
             old, new = field_cells(spec, before, field), field_cells(spec, after, field)
             found += _difference(field, collection, old, new, version, cause)
         found += _difference(LINKS, True, link_cells(before), link_cells(after), version, cause)
+    return found
+
+
+def reference_difference(
+    definition: Definition, before: Sequence[Seen], after: Sequence[Seen], last: Seen
+) -> list[Mutation]:
+    """What leads from the fold of some observations of an entity to the fold of others.
+
+    `by` is the observation that holds a place now, and `last` where none holds it; the offset is that of `by`, the
+    version that of `after`.
+    """
+    found: list[Mutation] = []
+    for field in sorted(definition, key=lambda name: name.encode("utf-8")):
+        spec = definition[field]
+        old, new = field_cells(spec, before, field), field_cells(spec, after, field)
+        found += _difference(field, spec.reducer in COLLECTIONS, old, new, len(after), last)
+    found += _difference(LINKS, True, link_cells(before), link_cells(after), len(after), last)
+    by_id = {one.id: one for one in (*before, *after)}
+    for each in found:
+        cause = by_id.get(each["observation"], last)
+        each |= {"by": cause.id, "offset": cause.offset}
     return found
 
 

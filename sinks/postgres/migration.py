@@ -1,0 +1,99 @@
+"""The tables of format 1, as releases before this one made them, brought to the present format.
+
+Format 1 had what follows, and format 2 has what stands after the arrow:
+
+    a string or enum that may be a Blob or Sealed    jsonb, a text in its quotes   ->   text
+    a field whose name is a reserved word            a column of that name         ->   that name and `_`
+    refold_history.offset                            offset                        ->   offset_
+    refold_history                                   no key, (entity, version)     ->   a primary key with `mutation`
+    refold's own columns                             may be NULL                   ->   NOT NULL
+    indexes on times and agents, comments on columns none                          ->   there
+
+1. Whoever opens the sink finds format 1, begins a transaction, and takes the schema's advisory lock.
+2. It looks at the format again: another may have migrated meanwhile.
+3. Names and types of columns follow from the definitions that the log held at the cut: of a field that is gone, from
+   the last one that had it. Values are converted by the server; the position stays.
+4. The rows of one version in refold_history are numbered in the order in which they stand.
+5. Write format 2. Commit: the tables are of one format or of the other, whenever the process is killed.
+A sink of an earlier release that goes on beside it is refused from then on, by the format.
+"""
+
+from __future__ import annotations
+
+from psycopg import sql
+
+from refold.avro.registry import Registry, TypeVersion
+from refold.sinks.postgres.columns import Column, column_name, columns_of, is_reserved, table_name
+from refold.sinks.postgres.rows import OWN_COLUMNS
+from refold.sinks.postgres.tables import FORMAT, HISTORY, Connection, Tables, comment_on
+
+BEFORE = 1
+
+
+def migrate(connection: Connection, tables: Tables, registry: Registry, schemas: int) -> None:
+    """Steps 3 to 5; registry: the log's, with all definitions below `schemas`."""
+    for type_name, columns in _last_columns(registry, schemas).items():
+        _migrate_type(connection, tables, table_name(type_name), columns)
+    _migrate_history(connection, tables)
+    connection.execute(sql.SQL("UPDATE {} SET format = %s").format(tables.position), (FORMAT,))
+
+
+def _last_columns(registry: Registry, schemas: int) -> dict[str, dict[str, Column]]:
+    """By type and by the name that format 1 gave it, each column that the type ever had."""
+    found: dict[str, dict[str, Column]] = {}
+    for version in registry.places():
+        if isinstance(version, TypeVersion) and version.offset < schemas:
+            last = found.setdefault(version.definition.name, {})
+            # A field that is gone says nothing any more.
+            for name, column in last.items():
+                last[name] = column._replace(doc="")
+            last |= {_name_before(each): each for each in columns_of(version.definition)}
+    return found
+
+
+def _name_before(column: Column) -> str:
+    return column.field if is_reserved(column.field) else column.name
+
+
+def _migrate_type(connection: Connection, tables: Tables, table: str, columns: dict[str, Column]) -> None:
+    held = tables.columns(connection, table)
+    if any(held.get(each.name, ("", ""))[0] != each.sql for each in OWN_COLUMNS):
+        return  # not there, or not refold's: who writes it next says so
+    at = tables.at(table)
+    # The longest first: `user_` makes room before `user` takes its name.
+    for before in sorted(held.keys() & columns.keys(), key=len, reverse=True):
+        column, (kind, _) = columns[before], held[before]
+        if before != column.name:
+            _rename(connection, at, before, column_name(column.field))
+        if column.sql == "text" and kind == "jsonb":
+            connection.execute(
+                sql.SQL(
+                    "ALTER TABLE {0} ALTER COLUMN {1} TYPE text "
+                    "USING CASE jsonb_typeof({1}) WHEN 'string' THEN {1} #>> '{{}}' ELSE {1}::text END"
+                ).format(at, sql.Identifier(column.name))
+            )
+        if column.doc:
+            comment_on(connection, at, column.name, column.doc)
+    tables.complete_type(connection, at, table, keyed=True)
+
+
+def _migrate_history(connection: Connection, tables: Tables) -> None:
+    at = tables.history
+    _rename(connection, at, "offset", "offset_")
+    # Most versions have one mutation, and their rows are left as they are.
+    connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN mutation integer NOT NULL DEFAULT 0").format(at))
+    connection.execute(
+        sql.SQL(
+            "UPDATE {0} AS rows SET mutation = numbered.number FROM (SELECT ctid, row_number() OVER "
+            "(PARTITION BY entity, version ORDER BY ctid) - 1 AS number FROM {0}) AS numbered "
+            "WHERE rows.ctid = numbered.ctid AND numbered.number > 0"
+        ).format(at)
+    )
+    connection.execute(sql.SQL("ALTER TABLE {} ALTER COLUMN mutation DROP DEFAULT").format(at))
+    connection.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(tables.at(f"{HISTORY}_entity")))
+    tables.complete_history(connection)
+
+
+def _rename(connection: Connection, table: sql.Identifier, before: str, after: str) -> None:
+    names = table, sql.Identifier(before), sql.Identifier(after)
+    connection.execute(sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(*names))

@@ -1,0 +1,160 @@
+"""`diff` and conflicts on the embedded log at any cuts, drawn by Hypothesis, against the naive reference fold.
+
+Observations come late, again, before what they retract, with clears and priorities, and the type is defined anew on the
+way. Cuts are of next offsets, each also less what was observed after a time. The reference is asked for each of two
+cuts what stands below it; nothing of the code under test says what differs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.avro.errors import NotAnswerable, UnknownEntity
+from refold.avro.observation import Observation
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+from refold.streams.mutations import Row
+from refold_tests.histories import ENTITIES, EVERYTHING, histories
+from refold_tests.offsets_below import Offsets, below, names, records
+from refold_tests.opening import open_log, take
+from refold_tests.reference import encode, reference_conflicts, reference_difference
+from refold_tests.reference_fold import Definition, Seen, distinct, fold, reference_hash, retracted_ids
+from refold_tests.things import THING, defined, document, reference_definition
+
+ANEW = (
+    THING,
+    defined(document(last={"type": "long", "refold.reducer": "max"})),
+    defined(
+        document(last={"type": "long", "refold.reducer": "max"}, start={"type": "string", "refold.reducer": "latest"})
+    ),
+)
+"""The type as it is defined first, and as it is defined anew."""
+
+
+class Drawn(NamedTuple):
+    """A history, after how many of its observations the type is defined anew, and two cuts.
+
+    Cuts are parts of each partition in 1/12, and a time of observation.
+    """
+
+    history: Sequence[Observation]
+    anew: tuple[int, ...]
+    cuts: tuple[tuple[int, int, int | None], ...]
+
+
+PARTS = st.just(12) | st.integers(0, 12)
+CUTS = st.tuples(PARTS, PARTS, st.none() | st.integers(-1, 4))
+
+
+def drawn(made: st.SearchStrategy[list[Observation]]) -> st.SearchStrategy[Drawn]:
+    return st.builds(Drawn, made, st.lists(st.integers(0, 12), max_size=2).map(tuple), st.tuples(CUTS, CUTS))
+
+
+class Side(NamedTuple):
+    """A cut, and what the reference has below it."""
+
+    cut: Cut
+    records: Offsets
+    until: int | None
+
+    def seen(self, entity: str) -> list[Seen]:
+        """An entity's observations that count here."""
+        every = distinct(entity, self.records)
+        gone = retracted_ids(every)
+        return every if self.until is None else [
+            one for one in every if one.observation.observed_at <= self.until and one.id not in gone
+        ]  # fmt: skip
+
+
+def written(log: Log, drawn: Drawn) -> None:
+    """Record the history, one flush each, and define the type anew where that is drawn."""
+    later = iter(ANEW[1:])
+    for number, each in enumerate(drawn.history):
+        if number in drawn.anew:
+            log.register(next(later))
+        take(log, [each])
+
+
+def sides(log: Log, drawn: Drawn) -> list[Side]:
+    every, found = records(log), []
+    for first, second, until in drawn.cuts:
+        ends = {partition: len(every[partition]) * part // 12 for partition, part in enumerate((first, second))}
+        cut = log.point(f"offset:0={ends[0]},1={ends[1]}").cut
+        found.append(Side(cut if until is None else cut.until(until), below(every, ends.items()), until))
+    return found
+
+
+def definition_of(log: Log, schemas: int) -> Definition:
+    return reference_definition(log.port.registry.newest(THING.name, max(schemas, 1)).definition)
+
+
+def in_any_order(mutations: Sequence[dict[str, Any]]) -> list[bytes]:
+    return sorted(encode(each) for each in mutations)
+
+
+def as_mutation(row: Row) -> dict[str, Any]:
+    """A row in the form of the reference."""
+    names_of = ("offset", "version", "field", "op", "key", "old", "new")
+    ids = {"observation": bytes.fromhex(row.observation), "by": bytes.fromhex(row.by)}
+    return {**{name: getattr(row, name) for name in names_of}, **ids}
+
+
+def expected_difference(definition: Definition, entity: str, a: Side, b: Side) -> list[dict[str, Any]]:
+    before, after = a.seen(entity), b.seen(entity)
+    states = [fold(definition, entity, seen) for seen in (before, after)]
+    if reference_hash(states[0]) == reference_hash(states[1]):
+        return []
+    further = max((distinct(entity, each.records) for each in (a, b)), key=len)
+    return reference_difference(definition, before, after, further[-1])
+
+
+@given(drawn(histories()))
+def test_a_difference_is_that_of_the_reference(drawn: Drawn) -> None:
+    with tempfile.TemporaryDirectory() as folder, open_log(Path(folder)) as log:
+        written(log, drawn)
+        a, b = sides(log, drawn)
+        definition = definition_of(log, max(a.cut.schemas, b.cut.schemas))
+        rows = log.diff(a.cut, b.cut)
+        known = names(a.records) | names(b.records)
+        assert {row.entity for row in rows} <= known
+        for entity in known:
+            own = [as_mutation(row) for row in rows if row.entity == entity]
+            if not a.seen(entity) and not b.seen(entity):
+                assert own == []
+                continue
+            assert in_any_order(own) == in_any_order(expected_difference(definition, entity, a, b))
+            assert [as_mutation(row) for row in log.diff(a.cut, b.cut, entity)] == own
+
+
+# Only these fields have conflicts; one entity, so that its agents meet in them.
+@given(drawn(histories(20, ("last", "start", "attrs"), ENTITIES[:1])))
+def test_conflicts_are_those_of_the_reference_at_any_cut(drawn: Drawn) -> None:
+    with tempfile.TemporaryDirectory() as folder, open_log(Path(folder)) as log:
+        written(log, drawn)
+        for side in sides(log, drawn):
+            definition = definition_of(log, side.cut.schemas)
+            for entity in names(side.records):
+                seen = side.seen(entity)
+                try:
+                    found = log.state(entity, side.cut).conflicts
+                except (UnknownEntity, NotAnswerable):
+                    assert not seen
+                    continue
+                losers, total = reference_conflicts(definition, entity, [(one.offset, one.observation) for one in seen])
+                assert found.total == total
+                assert [
+                    (each.field, each.key, each.agent, each.observation, encode(each.value)) for each in found.losers
+                ] == [
+                    (each["field"], each.get("key"), each["agent"], each["observation"], encode(each["value"]))
+                    for each in losers
+                ]
+
+
+def test_the_reference_knows_every_field() -> None:
+    assert all(reference_definition(each).keys() == EVERYTHING.keys() for each in ANEW)
