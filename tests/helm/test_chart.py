@@ -12,7 +12,7 @@ from refold_tests.charts import CHART, Helm, Object, objects
 from refold_tests.kubernetes_tools import KUBERNETES_VERSIONS, conform
 from refold_tests.tree import ROOT
 
-_OPERATORS = "monitoring.coreos.com/"
+_OPERATORS = ("monitoring.coreos.com/", "keda.sh/")
 
 
 def test_lint_finds_nothing(chart: Helm) -> None:

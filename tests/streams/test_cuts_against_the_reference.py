@@ -20,7 +20,7 @@ from refold.avro.observation import Observation
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.mutations import Row
-from refold_tests.histories import ENTITIES, EVERYTHING, histories
+from refold_tests.histories import ENTITIES, EVERYTHING, Plan, build, histories
 from refold_tests.offsets_below import Offsets, below, names, records
 from refold_tests.opening import open_log, take
 from refold_tests.reference import encode, reference_conflicts, reference_difference
@@ -132,8 +132,29 @@ def test_a_difference_is_that_of_the_reference(drawn: Drawn) -> None:
             assert [as_mutation(row) for row in log.diff(a.cut, b.cut, entity)] == own
 
 
-# Only these fields have conflicts; one entity, so that its agents meet in them.
-@given(drawn(histories(20, ("last", "start", "attrs"), ENTITIES[:1])))
+SPOKEN = st.sampled_from(({"last": 1}, {"last": 2}, {"start": "a"}, {"start": "b"}, {"attrs": {"a": "x"}},
+                          {"attrs": {"a": "y", "b": None}}, {"attrs": {"b": "x"}}))  # fmt: skip
+RARELY = st.integers(0, 5).map(lambda number: number == 5)
+DISPUTES = st.lists(
+    st.builds(
+        Plan,
+        entity=st.just(ENTITIES[0]),
+        observed_at=st.integers(0, 3),
+        priority=st.sampled_from((0, 0, 1)),
+        source=st.sampled_from((("a", "r"), ("a", "s"), ("b", "r"), ("c", ""))),
+        patch=SPOKEN,
+        cleared=st.tuples(RARELY, st.sampled_from(("last", "start", "attrs"))).map(lambda drawn: drawn[1:] * drawn[0]),
+        retracts=st.tuples(RARELY, st.integers(1, 4)).map(lambda drawn: drawn[1:] * drawn[0]),
+        causes=st.sampled_from(((), (), (1,), (2,))),
+        delay=st.integers(0, 4),
+    ),
+    min_size=6,
+    max_size=14,
+).map(build)
+"""Few agents that contradict one another about one entity: in the histories of all fields conflicts are rare."""
+
+
+@given(drawn(DISPUTES))
 def test_conflicts_are_those_of_the_reference_at_any_cut(drawn: Drawn) -> None:
     with tempfile.TemporaryDirectory() as folder, open_log(Path(folder)) as log:
         written(log, drawn)

@@ -23,6 +23,17 @@ app.kubernetes.io/component: {{ .component }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The labels of pods: what they are found by, and everybody's. */}}
+{{- define "refold.podLabels" -}}
+{{ include "refold.selector" . }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "refold.image" -}}
@@ -130,7 +141,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* What is mounted into a container; as "refold.env". */}}
+{{/* What is mounted into a container; as "refold.env", with extra: the component's values. */}}
 {{- define "refold.mounts" -}}
 {{- $values := .root.Values -}}
 {{- $kafka := .kafka | default $values.kafka -}}
@@ -149,6 +160,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- range $index, $name := $values.secretFiles }}
 - {name: secret-{{ $index }}, mountPath: {{ printf "/etc/refold/secrets/%s" $name | quote }}, readOnly: true}
+{{- end }}
+{{- with (.extra | default dict).extraVolumeMounts }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
@@ -177,6 +191,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- range $index, $name := $values.secretFiles }}
 - name: secret-{{ $index }}
   secret: {secretName: {{ $name | quote }}, defaultMode: 0440}
+{{- end }}
+{{- with (.extra | default dict).extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
@@ -229,14 +246,35 @@ priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* Pods that run once, and how; of (root, component, args, kafka, keys, resources, serviceAccountName). */}}
+{{/* A spread over hosts and zones that a component's values give; what is null says nothing. */}}
+{{- define "refold.spread" -}}
+{{- with .topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Pods that run once, and how; of (root, component, args, kafka, keys, resources, serviceAccountName, extra). */}}
 {{- define "refold.oncePod" -}}
 {{ include "refold.pod" . }}
 restartPolicy: {{ .restartPolicy | default "Never" }}
 serviceAccountName: {{ .serviceAccountName }}
-{{- /* Where workers may run, it may: what spreads workers is not for it. */}}
-{{- with include "refold.scheduling" (pick .root.Values.workers "nodeSelector" "tolerations") }}
+{{- /* Where workers may run, it may, unless it is told otherwise: what spreads workers is not for it. */}}
+{{- $extra := .extra | default dict }}
+{{- $where := pick .root.Values.workers "nodeSelector" "tolerations" }}
+{{- range $name := list "nodeSelector" "tolerations" "affinity" }}
+{{- $own := get $extra $name }}
+{{- if or (kindIs "map" $own) (kindIs "slice" $own) }}
+{{- $_ := set $where $name $own }}
+{{- end }}
+{{- end }}
+{{- with include "refold.scheduling" $where }}
 {{- . }}
+{{- end }}
+{{- with include "refold.spread" $extra }}
+{{- . }}
+{{- end }}
+{{- with $extra.initContainers }}
+initContainers: {{- toYaml . | nindent 2 }}
 {{- end }}
 containers:
   - name: {{ .component }}

@@ -21,6 +21,20 @@ _OTLP = {"name": "traces", "kind": "otlp", "to": "http://collector:4318", "keys"
 _BROKERS = [{"to": [{"podSelector": {"matchLabels": {"app": "kafka"}}}], "ports": [9093]}]
 _PROMETHEUS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
 
+_EXTRA: dict[str, Any] = {
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "company-ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/company", "readOnly": True}],
+    "initContainers": [{"name": "wait", "image": "busybox:1", "command": ["true"]}],
+}
+_SPREAD = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+           "labelSelector": {"matchLabels": {"a": "b"}}}  # fmt: skip
+_PLACE: dict[str, Any] = {
+    "nodeSelector": {"pool": "jobs"}, "tolerations": [{"key": "jobs", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+        {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}}]}},
+    "topologySpreadConstraints": [_SPREAD],
+}  # fmt: skip
+
 VALUES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "one-worker": {"workers": {"replicas": 1, "podDisruptionBudget": {"enabled": False}}, "log": {"partitions": 1}},
@@ -87,6 +101,24 @@ VALUES: dict[str, dict[str, Any]] = {
                     "agents": "refold.agents.examples.loops", "topologySpreadConstraints": [],
                     "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
                         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}]}}},
+    },
+    "extras": {
+        "commonLabels": {"cost-centre": "42"},
+        "workers": {**_EXTRA, "extraArgs": ["--owner-timeout=60"], "service": {"annotations": {"note": "a"}}},
+        "sinks": [{**_POSTGRES, **_EXTRA, "extraArgs": ["--owner-timeout=60"], "topologySpreadConstraints": [_SPREAD]}],
+        "topics": {**_EXTRA, **_PLACE, "extraArgs": ["--json"], "serviceAccountName": "maker"},
+        "retention": {**_EXTRA, **_PLACE, "enabled": True, "extraArgs": ["--json"]},
+        "garbage": {**_EXTRA, "enabled": True, "serviceAccountName": "cleaner"},
+        "blobs": {"url": "s3://contents/refold"},
+    },
+    "autoscaled": {"workers": {"autoscaling": {"enabled": True}}},
+    "keda": {"workers": {"autoscaling": {"enabled": True, "minReplicas": 1, "maxReplicas": 4, "kedaTriggers": [
+        {"type": "kafka", "metadata": {"bootstrapServers": "kafka:9092", "consumerGroup": "refold.agents",
+                                       "topic": "agents.observations", "lagThreshold": "50000"}}]}}},
+    "renamed-monitoring": {
+        "fullnameOverride": "fold", "nameOverride": "folder", "sinks": [_POSTGRES],
+        "monitoring": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True},
+                       "runbookBaseUrl": "https://docs.example/OPERATIONS.html"},
     },
     "least": {"topics": {"enabled": False}, "test": {"enabled": False}, "serviceAccount": {"create": False},
               "fullnameOverride": "fold", "blobs": {"url": "file:///mnt/blobs"}},

@@ -29,9 +29,9 @@ HELM_VERSION = "3.21.0"
 KUBECONFORM_VERSION = "0.8.0"
 KUBERNETES_VERSIONS = ("1.27.0", "1.31.0", "1.34.0", "1.37.0")
 KINDS = (
-    "configmap-v1", "cronjob-batch-v1", "deployment-apps-v1", "job-batch-v1", "networkpolicy-networking-v1",
-    "persistentvolumeclaim-v1", "pod-v1", "poddisruptionbudget-policy-v1", "service-v1", "serviceaccount-v1",
-    "statefulset-apps-v1",
+    "configmap-v1", "cronjob-batch-v1", "deployment-apps-v1", "horizontalpodautoscaler-autoscaling-v2", "job-batch-v1",
+    "networkpolicy-networking-v1", "persistentvolumeclaim-v1", "pod-v1", "poddisruptionbudget-policy-v1", "service-v1",
+    "serviceaccount-v1", "statefulset-apps-v1",
 )  # fmt: skip
 """Those that a chart may make; more of them are to be added here."""
 _HELM_JAR = "com.marcnuri.helm-java:linux-amd64:0.0.21"
