@@ -92,6 +92,13 @@ class FileKeyRing:
                 found.append(Damage(ids.get(path, ""), str(error)))
         return found
 
+    def remaining(self) -> int:
+        """None: a file is removed with its key."""
+        return 0
+
+    def settle(self) -> None:
+        """There is nothing to do."""
+
     def refresh(self) -> None:
         """Files are looked at when they are asked for."""
 

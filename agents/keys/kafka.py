@@ -15,8 +15,14 @@ Destroying one:
    whoever was killed in between is repeated by the next who destroys it.
 
 Who follows the topic sees it at the next `refresh`, which `get` makes by itself once what it knows is REFRESH_S old.
-The broker drops a destroyed key's bytes when it compacts, `max.compaction.lag.ms` after at the latest; they are
-wrapped.
+
+When the bytes of a destroyed key, which are wrapped, are gone from the brokers' disks:
+1. The segment with the record that destroyed it is closed. A broker closes one that is `segment.ms` (an hour) old when
+   the next record is written, and never by itself: where nobody makes a key, `settle` writes a record. Its key is CBOR
+   ["", empty bytes] and it has no value, so it is no key, and compaction drops it.
+2. The brokers compact the closed segments, within minutes (`max.compaction.lag.ms`, `min.cleanable.dirty.ratio`).
+3. They delete the files of the old segments, `file.delete.delay.ms` (a minute) later.
+`remaining` counts what is before step 2.
 """
 
 from __future__ import annotations
@@ -42,6 +48,7 @@ from refold.streams.log.kafka.url import Address
 
 REFRESH_S = 60.0
 _NEEDED = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
+_CLOSING = encode(["", b""])
 _HOUR_MS = str(3600 * 1000)
 _EXTRA = {
     "segment.ms": _HOUR_MS, "segment.bytes": str(16 << 20), "max.compaction.lag.ms": _HOUR_MS,
@@ -129,6 +136,26 @@ class KafkaKeyRing:
                 except KeyUnreadable as error:
                     found.append(Damage(key_id, str(error)))
         return found
+
+    def remaining(self) -> int:
+        """As KeyRing: records of keys that a later one destroyed, as long as the brokers give them out."""
+        with self._lock:
+            self.refresh()
+            if not self._is_there:
+                return 0
+            end = self._offsets.ends([self._partition])[self._partition]
+            stored: set[bytes] = set()
+            gone: set[bytes] = set()
+            for raw in self._reading.records(self._partition, 0, end):
+                (gone if raw.value is None else stored).add(raw.key or b"")
+            return len(stored & gone)
+
+    def settle(self) -> None:
+        """As KeyRing: write one record, so that a segment whose time is over is closed, and compacted."""
+        with self._lock:
+            self._is_there = self._topics.beside(self._topic, _NEEDED, _EXTRA, self._address, make=False)
+            if self._is_there:
+                self._write(_CLOSING, None, "the record that closes a segment")
 
     def refresh(self) -> None:
         """As KeyRing."""

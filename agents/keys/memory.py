@@ -38,6 +38,13 @@ class MemoryKeyRing:
         """None."""
         return []
 
+    def remaining(self) -> int:
+        """None."""
+        return 0
+
+    def settle(self) -> None:
+        """There is nothing to do."""
+
     def refresh(self) -> None:
         """Nobody else has it."""
 

@@ -49,6 +49,12 @@ class KeyRing(Protocol):
     def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
         """The keys that are there and cannot be used. key_ids: those that they may be of."""
 
+    def remaining(self) -> int:
+        """How many destroyed keys are still in the storage below the ring, for whoever has its disks."""
+
+    def settle(self) -> None:
+        """Let the storage drop what `remaining` counts, as far as it takes anything to do; it may take its time."""
+
     def refresh(self) -> None:
         """See what other processes have made and destroyed by now."""
 

@@ -8,6 +8,8 @@
 4. Remove the contents that only expired runs name (streams/blobs/): they are noted as expired, then go. Of
    a run that was recorded in the clear this is all there is; what stood in its records stays.
 
+5. Let the storage below the key ring drop what it still has of destroyed keys (keys/kafka.py), also of earlier sweeps.
+
 Each run is handled by itself. A key that is damaged is destroyed with its run, as any other; one that cannot be
 destroyed leaves its run, contents and all, to the next sweep, and the others go.
 
@@ -40,7 +42,8 @@ _EVER_MS = 1 << 50
 class Swept:
     """What a sweep did. keys: destroyed. left: contents that were put too lately; they go with the next sweep.
 
-    failed: by run, why its key could not be destroyed; its contents are left with it.
+    failed: by run, why its key could not be destroyed; its contents are left with it. remaining: destroyed keys, of
+    this sweep and of earlier ones, that the storage below the ring has not dropped yet.
     """
 
     plan: Plan
@@ -50,13 +53,14 @@ class Swept:
     bytes: int
     left: int
     failed: dict[str, str] = field(default_factory=dict)
+    remaining: int = 0
 
 
 def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros: int) -> Swept:
     """Remove what has expired at a time; durable on return."""
     before = plan(log, ring, days, now_micros)  # step 1
     if not before.expiring:
-        return Swept(before, [], 0, 0, 0, 0)
+        return Swept(before, [], 0, 0, 0, 0, remaining=_settled(ring))
     found = plan(log, ring, days, now_micros, before)  # step 2
     keys, failed, done = 0, dict[str, str](), list[str]()
     for each in found.expiring:  # step 3
@@ -77,4 +81,12 @@ def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros:
         if digests:
             removed = log.port.remove_blobs(digests, before_ms)
             contents, size, left = contents + removed.contents, size + removed.bytes, left + removed.left
-    return Swept(found, done, keys, contents, size, left, failed)
+    return Swept(found, done, keys, contents, size, left, failed, _settled(ring))
+
+
+def _settled(ring: KeyRing | None) -> int:
+    """How many destroyed keys the storage below the ring still has; it is told to drop them (step 5)."""
+    remaining = 0 if ring is None else ring.remaining()
+    if ring is not None and remaining:
+        ring.settle()
+    return remaining

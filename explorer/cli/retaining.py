@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from refold.agents.keys.ring import KeyRing
 from refold.agents.retention.classes import DAYS, days_of
 from refold.agents.retention.plan import Plan, Planned, plan
 from refold.agents.retention.sweep import GRACE_S, Swept, sweep
@@ -32,6 +33,7 @@ COLUMNS = (
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Remove nothing, only say what would be [the default].")
 @click.option("--apply", "applies", is_flag=True, help="Remove what has expired. It cannot be brought back.")
+@click.option("--check", "is_check", is_flag=True, help="Only say whether destroyed keys are still stored anywhere.")
 @click.option(
     "--class", "classes", multiple=True, metavar="NAME=DAYS",
     help="For how many days a class of runs is kept; may be repeated "
@@ -41,7 +43,7 @@ COLUMNS = (
 @as_json
 @on_log
 def retain(
-    place: Place, dry_run: bool, applies: bool, classes: tuple[str, ...], is_all: bool, as_json: bool
+    place: Place, dry_run: bool, applies: bool, is_check: bool, classes: tuple[str, ...], is_all: bool, as_json: bool
 ) -> int:  # fmt: skip
     """Let the content of old runs expire.
 
@@ -57,13 +59,19 @@ def retain(
       refold retain
       refold retain --class success=3 --class failed=60 --all
       refold retain --apply
+      refold retain --check
     """
-    if dry_run and applies:
-        raise InputError("--dry-run and --apply: give one of them")
+    if dry_run + applies + is_check > 1:
+        raise InputError("--dry-run, --apply and --check: give one of them")
+    if is_check:
+        with place.read() as log:
+            return _checked(log.vault.ring, as_json=as_json)
     days, now_micros = days_of(classes), time.time_ns() // 1000
     if applies:
         with place.write(make=False) as log:
-            return _swept(sweep(log, log.vault.ring, days, now_micros), is_all=is_all, as_json=as_json)
+            ring = log.vault.ring
+            done = sweep(log, ring, days, now_micros)
+            return _swept(done, "" if ring is None else ring.place, is_all=is_all, as_json=as_json)
     with place.read() as log:
         found = plan(log, log.vault.ring, days, now_micros)
     screen = Screen()
@@ -81,11 +89,12 @@ def retain(
     return _damage_said(found, {})
 
 
-def _swept(swept: Swept, *, is_all: bool, as_json: bool) -> int:
+def _swept(swept: Swept, place: str, *, is_all: bool, as_json: bool) -> int:
     screen = Screen()
     if as_json:
         done = {"keys": swept.keys, "contents": swept.contents, "bytes": swept.bytes, "left": swept.left}
-        screen.json({"dry_run": False, **_plan_json(swept.plan), "removed": done, "failed": swept.failed})
+        screen.json({"dry_run": False, **_plan_json(swept.plan), "removed": done, "failed": swept.failed,
+                     "remaining": swept.remaining})  # fmt: skip
         return _damage_said(swept.plan, swept.failed)
     _table(screen, swept.plan, is_all=is_all)
     screen.say(
@@ -94,7 +103,32 @@ def _swept(swept: Swept, *, is_all: bool, as_json: bool) -> int:
     )
     if swept.left:
         screen.say(f"{counted(swept.left, 'content')} put in the last {GRACE_S // 60} minutes: the next time")
+    if swept.remaining:
+        screen.say(_remaining_said(swept.remaining, place))
     return _damage_said(swept.plan, swept.failed)
+
+
+def _checked(ring: KeyRing | None, *, as_json: bool) -> int:
+    """Say how many destroyed keys are still stored; the exit status is 1 where there are some."""
+    remaining = 0 if ring is None else ring.remaining()
+    screen = Screen()
+    if as_json:
+        screen.json({"keys": None if ring is None else ring.place, "remaining": remaining})
+    elif ring is None:
+        screen.say("no key ring is open here: nothing is sealed, and no key can be left")
+    elif remaining:
+        screen.say(_remaining_said(remaining, ring.place))
+    else:
+        screen.say(f"no destroyed key is left in {ring.place}")
+    return 1 if remaining else 0
+
+
+def _remaining_said(remaining: int, place: str) -> str:
+    return (
+        f"{counted(remaining, 'destroyed key')} still on the brokers' disks, in {place}, wrapped by the master key: "
+        "they are dropped when the topic is compacted. Run `refold retain --apply` once more after an hour, then "
+        "`refold retain --check`"
+    )
 
 
 def _damage_said(found: Plan, failed: Mapping[str, str]) -> int:

@@ -1,0 +1,172 @@
+"""After retention, beside whoever records: every byte on the disks is searched for keys and for what they sealed."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from refold.agents.log import AgentLog, open_log
+from refold.agents.retention.classes import days_of
+from refold.agents.retention.marks import pin
+from refold.agents.retention.sweep import sweep
+from refold.avro.errors import Expired
+from refold.explorer.cli.main import run
+from refold.streams.log.kafka.offsets import Place
+from refold.testing.kafka import Kafka
+from refold_tests.child import Child
+from refold_tests.kafka_topics import Broker
+from refold_tests.waiting import await_true
+
+SECRET = "what the customer told us "
+NOTHING = days_of(["success=0", "failed=0"])
+COMPACTED_WITHIN_S = 240
+
+RECORDING = """
+import sys
+from refold.agents.log import open_log
+
+url, first, secret = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+with open_log(url) as log:
+    for number in range(first, 1_000_000):
+        with log.run("agent", id=f"r{number}", input={"said": secret * 3}, metadata={secret: number}) as run:
+            with run.step("only"):
+                run.state["said"] = run.model(lambda **given: {"text": secret * 99}, number=number)["text"]
+        log.flush()
+        print(number, flush=True)
+        sys.stdin.readline()
+"""
+
+
+def stored(folders: Iterable[Path]) -> bytes:
+    """Every byte below some folders; files may go meanwhile."""
+    found = []
+    for folder in folders:
+        for path in folder.rglob("*"):
+            try:
+                found.append(path.read_bytes() if path.is_file() else b"")
+            except FileNotFoundError:
+                continue
+    return b"".join(found)
+
+
+def forms(key: bytes) -> list[bytes]:
+    """A key's bytes, and how they may be written; a part is enough to find it."""
+    half = key[:24]
+    return [half, key[24:48], half.hex().encode(), base64.b64encode(half)]
+
+
+def key_of(log: AgentLog, name: str) -> bytes:
+    ring = log.vault.ring
+    assert ring is not None
+    ring.refresh()
+    key = ring.get(f"run:{name}")
+    assert key is not None
+    return key
+
+
+def test_beside_a_recorder_nothing_of_what_expired_is_left_in_any_file(
+    tmp_path: Path, child: Callable[..., Child]
+) -> None:
+    """A process records runs; after each its key is taken note of, and a sweep expires all that have ended."""
+    url = f"file:{tmp_path}/log"
+    keys: dict[str, bytes] = {}
+    with open_log(url) as log:
+        log.observe("document/kept", {"kind": "stays"})
+        recorder = child(RECORDING, url, 0, SECRET)
+        for number in range(12):
+            assert recorder.line() == str(number)
+            keys[f"r{number}"] = key_of(log, f"r{number}")
+            if number == 0:
+                pin(log, log.vault, "r0")
+            recorder.say("on")
+            done = sweep(log, log.vault.ring, NOTHING, 1 << 52)
+            assert (done.failed, done.remaining) == ({}, 0)
+        assert recorder.line() == "12"
+        recorder.process.terminate()
+        recorder.process.wait()
+        sweep(log, log.vault.ring, NOTHING, 1 << 52)
+        assert log.recording("r0").input == {"said": SECRET * 3}
+        for name in [*keys][1:]:
+            with pytest.raises(Expired):
+                log.recording(name)
+        log.snapshot()
+        assert log.verify().ok
+        whole = stored([tmp_path])
+        held = [name for name, key in keys.items() if any(form in whole for form in forms(key))]
+    assert held == ["r0"]
+    whole = stored([tmp_path])
+    assert [name for name, key in keys.items() if any(form in whole for form in forms(key))] == ["r0"]
+    assert SECRET.encode() not in whole
+    assert "what the customer" not in json.dumps([path.name for path in tmp_path.rglob("*")])
+
+
+@pytest.mark.kafka
+def test_a_destroyed_key_leaves_the_brokers_segments_once_they_are_compacted(
+    kafka_cluster: Callable[..., Kafka],
+    tmp_path: Path,
+    child: Callable[..., Child],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("REFOLD_MASTER_KEY", base64.b64encode(b"m" * 48).decode())
+    kafka = kafka_cluster(data=tmp_path / "kafka")
+    url = f"kafka://{kafka.bootstrap}/p?partitions=1&blobs=file://{tmp_path}/blobs"
+    broker = Broker(kafka.bootstrap, "p")
+    topic = Place("p.keys", 0)
+
+    def refold(*arguments: str) -> tuple[int, str]:
+        status = run([*arguments, "--log", url])
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    recorder = child(RECORDING, url, 0, SECRET)
+    assert recorder.line() == "0"
+    for name, value in (
+        ("segment.ms", "500"), ("max.compaction.lag.ms", "500"), ("min.cleanable.dirty.ratio", "0.0"),
+        ("delete.retention.ms", "0"), ("file.delete.delay.ms", "1"),
+    ):  # fmt: skip
+        broker.alter(topic.topic, name, value)
+    for number in (1, 2):
+        recorder.say("on")
+        assert recorder.line() == str(number)
+    with open_log(url) as log:
+        keys = {f"r{number}": key_of(log, f"r{number}") for number in range(3)}
+        pin(log, log.vault, "r0")
+        log.flush()
+    with broker.reading() as reading:
+        raw = [each.value for each in reading.records(topic, 0, broker.end(topic)) if each.value is not None]
+    wrapped = dict(zip(keys, raw, strict=True))
+
+    def held() -> list[str]:
+        whole = stored([tmp_path / "kafka"])
+        return [name for name, value in wrapped.items() if value[8:40] in whole]
+
+    assert held() == ["r0", "r1", "r2"], "the search finds what is there"
+    assert refold("retain", "--check") == (0, "no destroyed key is left in the topic p.keys\n")
+    status, said = refold("retain", "--apply", "--class", "success=0")
+    assert status == 0
+    assert "2 runs expired: 2 keys" in said
+    assert "2 destroyed keys still on the brokers' disks, in the topic p.keys" in said
+    recorder.say("on")
+    assert recorder.line() == "3"
+
+    def is_dropped() -> bool:
+        assert refold("retain", "--apply", "--class", "success=9999")[0] == 0
+        return refold("retain", "--check")[0] == 0
+
+    await_true(is_dropped, within_s=COMPACTED_WITHIN_S)
+    await_true(lambda: held() == ["r0"], within_s=COMPACTED_WITHIN_S)
+    recorder.process.terminate()
+    recorder.process.wait()
+    with open_log(url) as log:
+        assert log.recording("r0").input == log.recording("r3").input == {"said": SECRET * 3}
+        for name in ("r1", "r2"):
+            with pytest.raises(Expired):
+                log.recording(name)
+    whole = stored([tmp_path])
+    assert not any(form in whole for key in keys.values() for form in forms(key)), "unwrapped, they are nowhere"
+    assert SECRET.encode() not in whole
