@@ -115,7 +115,7 @@ class Registry:
 
     def find(self, definition: TypeDefinition) -> TypeVersion | None:
         """The registered version with this fingerprint, if there is one in effect."""
-        for version in self._in_effect(definition.name):
+        for version in self.in_effect(definition.name):
             if version.definition.fingerprint == definition.fingerprint:
                 return version
         return None
@@ -124,7 +124,7 @@ class Registry:
         """Whether this definition is set aside, and may not be registered until that is taken back."""
         return definition.fingerprint in self._aside
 
-    def _in_effect(self, name: str, below: int | None = None) -> list[TypeVersion]:
+    def in_effect(self, name: str, below: int | None = None) -> list[TypeVersion]:
         """A type's versions registered below an offset, or all, without those set aside below it."""
         below = len(self) if below is None else below
         return [each for each in self._by_name.get(name, ()) if self.is_in_effect(each, below)]
@@ -138,7 +138,7 @@ class Registry:
 
         Without wire_ids a log bound to a Schema Registry checks the definition alone, before it asks for them.
         """
-        check_evolution((each.definition for each in self._in_effect(definition.name)), definition)
+        check_evolution((each.definition for each in self.in_effect(definition.name)), definition)
         if wire_ids is not None:
             self._check_given(definition, wire_ids)
             return
@@ -188,7 +188,7 @@ class Registry:
     def set_aside(self, version: TypeVersion, registered_at: int = 0) -> None:
         """At the next offset, put a definition out of effect, under whatever offsets it was registered."""
         definition, place = version.definition, len(self)
-        before = self._in_effect(definition.name)
+        before = self.in_effect(definition.name)
         alike = [each for each in before if each.definition.fingerprint == definition.fingerprint]
         if not alike:
             self.skip(registered_at)
@@ -228,7 +228,7 @@ class Registry:
         self._places.append(Hole(len(self._places), registered_at))
 
     def versions(self, name: str) -> list[TypeVersion]:
-        """Every version of a type, oldest first."""
+        """Every version of a type, oldest first, those set aside too."""
         return list(self._by_name.get(name, ()))
 
     def registered_by(self, time_ms: int) -> int:
@@ -238,7 +238,7 @@ class Registry:
 
     def newest(self, name: str, below: int | None = None) -> TypeVersion:
         """The newest version of a type, or the newest registered below an offset."""
-        found = self._in_effect(name, below)
+        found = self.in_effect(name, below)
         if found:
             return found[-1]
         known = ", ".join(sorted(self._by_name)) or "none yet"

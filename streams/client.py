@@ -158,10 +158,10 @@ class Log:
         if found is not None:
             return found
         mine = self._types.get(type_name)
-        known = self._port.registry.versions(type_name)
+        known = self._port.registry.in_effect(type_name)
         if not known:  # it is registered once, and another process may have a newer version than this one's
             self._port.refresh()
-            known = self._port.registry.versions(type_name)
+            known = self._port.registry.in_effect(type_name)
         if mine is not None and (type_name in self._mine or not known):
             return self._port.registry.find(mine) or TypeVersion(mine, UNREGISTERED, 0)
         if not known:
@@ -355,7 +355,8 @@ class Log:
     @property
     def types(self) -> dict[str, TypeDefinition]:
         """Every type that can be observed here: the log's newest, and what is shipped or given."""
-        return {**self._types, **{each.definition.name: each.definition for each in self._port.registry}}
+        registry = self._port.registry
+        return {**self._types, **{name: registry.newest(name).definition for name in registry.fingerprints()}}
 
     def close(self) -> None:
         """Flush and let go of the log."""

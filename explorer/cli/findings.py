@@ -129,7 +129,7 @@ def foreign_text(each: Foreign) -> str:
 
 def types(log: Log) -> Iterator[Finding]:
     """Whether each type can be folded here."""
-    for name in sorted({version.definition.name for version in log.port.registry}):
+    for name in sorted(log.port.registry.fingerprints()):
         version = log.port.registry.newest(name)
         custom = ", ".join(str(field.code["name"]) for field in version.definition.fields.values() if field.code)
         try:

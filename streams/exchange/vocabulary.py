@@ -66,7 +66,7 @@ class Vocabulary:
         return taken
 
     def _newer(self, name: str, versions: list[Carried]) -> list[Carried]:
-        held = self._registry.versions(name)
+        held = self._registry.in_effect(name)
         if not held:
             return versions
         places = [
@@ -102,7 +102,7 @@ class Vocabulary:
 
     def _candidates(self, type_name: str) -> list[TypeDefinition]:
         """Every definition the type may be read by, the one to write by first."""
-        held = [version.definition for version in reversed(self._registry.versions(type_name))]
+        held = [version.definition for version in reversed(self._registry.in_effect(type_name))]
         mine = [self._mine[type_name]] if type_name in self._mine else []
         carried = list(reversed(self._carried.get(type_name, ())))
         shipped = [self._shipped[type_name]] if type_name in self._shipped else []
@@ -110,6 +110,6 @@ class Vocabulary:
         for definition in (*mine, *held, *carried, *shipped):
             found.setdefault(definition.fingerprint, definition)
         if not found:
-            known = ", ".join(sorted({*self._mine, *self._shipped, *(each.definition.name for each in self._registry)}))
+            known = ", ".join(sorted({*self._mine, *self._shipped, *self._registry.fingerprints()}))
             raise SchemaError(f"unknown type {type_name!r}; known here: {known}. Add its .avsc file with --types")
         return list(found.values())

@@ -88,7 +88,7 @@ def _named(what: str, given: Iterable[str] | None) -> frozenset[str] | None:
 
 
 def _require_known(registry: Registry, type_name: str, asked: str) -> None:
-    known = {version.definition.name for version in registry}
+    known = registry.fingerprints()
     if type_name not in known:
         shown = ", ".join(sorted(known)) or "none yet"
         raise SchemaError(f"{asked}: nothing of the type {type_name!r} was recorded here; this log has {shown}")

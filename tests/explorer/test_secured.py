@@ -31,11 +31,14 @@ from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.schemas import schema_record
 from refold.streams.log.kafka.url import merged, parse_url
 from refold.streams.registry.settings import registry_settings
 from refold.streams.worker.config import FoldConfig
 from refold_tests.brokers import SharedKafka, started
+from refold_tests.junk import unreadable_definitions
 from refold_tests.secured import PREFIX, USERS, Secured, Watched, started_command
+from refold_tests.things import defined
 from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
 
@@ -127,6 +130,46 @@ def test_the_main_job_under_least_privilege(secured: Secured, tmp_path: Path, mo
     exports = [path.read_bytes().decode(errors="replace") for path in tmp_path.iterdir()]
     assert len(exports) == 2
     secured.said += [*watched.commands, *exports]
+
+
+def _commands_of(heading: str) -> list[list[str]]:
+    """The commands of refold in a section of docs/OPERATIONS.md, as words."""
+    page = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
+    block = page.partition(f"\n### {heading}\n")[2].partition("```shell\n")[2].partition("```")[0]
+    return [line.partition("#")[0].split()[1:] for line in block.splitlines() if line.startswith("refold ")]
+
+
+def test_a_poisoned_schemas_is_mended_as_the_page_says(secured: Secured) -> None:
+    """A producer with a producer's rights wrote it; docs/OPERATIONS.md is followed word by word by an admin."""
+    fields = [{"name": "title", "type": ["null", "long"], "refold.reducer": "sum"}]
+    poison = defined({"type": "record", "name": "runbook", "fields": fields})
+    with secured.worker("worker", name="poisoned") as worker:
+        with secured.as_user("producer"):
+            address = parse_url(secured.url)
+            clients = Clients(merged(address, None), address.prefix)
+            with contextlib.closing(Outgoing(clients)) as outgoing:
+                place = Place(f"{PREFIX}.schemas", 0)
+                for junk in unreadable_definitions():
+                    if len(junk.value or b"") < 900_000:
+                        outgoing.send(Sent(place, junk.key, junk.value, junk.headers, "junk"))
+                at = outgoing.write(schema_record(place, poison, None))
+        assert "title" in secured.ask("producer", "observe", "runbook/r", "title=x", status=2)
+        words = _commands_of("A poisoned .schemas")
+        assert [each[:2] for each in words] == [
+            ["quarantine", "list"], ["quarantine", "add"], ["quarantine", "add"], ["doctor"], ["verify"],
+        ]  # fmt: skip
+        denied = secured.ask("producer", "quarantine", "add", f"0={at}", status=2)
+        assert "lacks" in denied
+        for each in words:
+            said = secured.ask("manager", *(word.replace("0=41", f"0={at}") for word in each))
+            if each[-1] == "list":
+                assert f"0={at}" in said
+            if each == ["doctor"]:
+                assert f"foreign in {PREFIX}.schemas" in said
+        secured.ask("producer", "observe", "runbook/r", "title=x")
+        await_true(lambda: worker.is_ready and secured.ask("reader", "verify", "--json")["unchecked"] == [])
+        assert secured.ask("reader", "state", "runbook/r", "--json")["fields"]["title"]["value"] == "x"
+        assert secured.ask("reader", "verify", "--json")["ok"] is True
 
 
 def test_agents_over_changes_connect_as_their_worker_does(secured: Secured) -> None:
