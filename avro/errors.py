@@ -100,6 +100,10 @@ class Denied(StorageError):
     """An access list of the brokers lacks something; the message names it, and the command that grants it."""
 
 
+class Unanswered(StorageError):
+    """No broker gave an answer in time, which says nothing about what stands there: wait, and ask again."""
+
+
 class CorruptionError(StorageError):
     """Stored bytes differ from what was written."""
 

@@ -8,11 +8,16 @@ When the group's coordinator dies while offsets are sent, the client may wait fo
 given (confluentinc/librdkafka#5511; seen with 2.16, for minutes after the coordinator was back). So each try is short,
 they are repeated until the transaction's time is over, and a try that does not come back is left where it is.
 
-Before the commit is asked for, nothing is decided. Where the membership moved on in this very moment, a broker was away
-for longer than the client waits, or the client hangs, the producer is made anew under its id, which aborts the
-transaction for certain, whatever the old one does later: `NotEmitted`, and the batch may be emitted again. That goes on
-no longer than a transaction may take. All other failures end the worker, for what became of the transaction is not
-known here; the next start finds out.
+After any failure the producer is made anew under its id, and begins by `init_transactions`: that aborts what was open,
+or waits until a commit that was under way is decided, whatever the old producer does later. Nothing is emitted before
+it succeeded; each try is short, so that the fold serves its membership between them, and an outage is waited out.
+1. Before the commit is asked for, nothing is decided: `NotEmitted`, and the batch may be emitted again.
+2. From then on only the log says what became of the transaction: `Undecided`, and the partitions of the batch are taken
+   up anew, as at a start of the worker (start.py).
+3. A client that is fenced is one of the two, too. The coordinator fences it where its transaction took too long, as in
+   an outage; or another process has begun under its id. In the second case the group refuses this worker as well
+   (membership.py), and it is that which ends it.
+What a broker denies, or finds wrong with a request, ends the worker.
 
 A transaction without offsets is not made, for it would not be fenced; nor one by a client that is in no generation of
 its group at all, for the broker takes offsets from those unasked.
@@ -21,6 +26,7 @@ its group at all, for the broker takes offsets from those unasked.
 from __future__ import annotations
 
 import contextlib
+import logging
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +36,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from refold.avro.errors import StorageError
+from refold.streams.events import tell
 from refold.streams.log.kafka.access import GROUP, READ, TOPIC, TRANSACTIONAL_ID, WRITE, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.deadletters import verdict_key
@@ -44,23 +51,35 @@ from refold.streams.worker.table import Overlay, PartitionTable
 # A dead letter holds a whole record, which another producer's limits may have let through.
 MESSAGE_BYTES_MAX = 1_000_000_000
 _POLL_S = 0.2
+_BEGIN_S = 1.0
 _ABORT_S = 5.0
 _SEND_S = 3.0
 _HANGS_S = 2 * _SEND_S
 _AGAIN = "start it again, it goes on where it was"
+_log = logging.getLogger(__name__)
+
 _METADATA = b"CGMDv2:"
 _GENERATION = struct.Struct("<i")
 
-_MOVED = frozenset({
+# What another producer, and the membership of then, does not meet again: a generation that moved on; a transaction that
+# took too long, or that a broker which came back does not have; a client that is fenced, in the middle of another call,
+# or failed for any of these.
+_BEGUN_ANEW = frozenset({
     KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.FENCED_INSTANCE_ID, KafkaError.INVALID_TXN_STATE, KafkaError.CONCURRENT_TRANSACTIONS,
+    KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    KafkaError.UNKNOWN_PRODUCER_ID, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError._FENCED, KafkaError._FATAL,
+    KafkaError._CONFLICT, KafkaError._STATE, KafkaError._PREV_IN_PROGRESS, KafkaError._MSG_TIMED_OUT,
+    KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INCONSISTENT, KafkaError._FAIL,
 })  # fmt: skip
-
-# A broker that came back has no such transaction open.
-_LOST = frozenset({KafkaError.INVALID_TXN_STATE})
 
 
 class NotEmitted(Exception):
-    """The transaction was aborted, for certain: nothing was emitted."""
+    """Nothing was emitted, and nothing of it will be; it may be tried again."""
+
+
+class Undecided(Exception):
+    """The commit was asked for, and whether it was made is not known here."""
 
 
 class Step(NamedTuple):
@@ -82,33 +101,64 @@ class Emitter:
         self._timeout_ms = timeout_ms
         self._producer = self._connected()
         self._lettered: dict[int, int] = {}
-        self._failing_from_s: float | None = None
+        self._is_begun = False
 
     def fence(self, is_stopping: Callable[[], bool]) -> None:
         """Abort what an earlier process, or producer, of this id left open, and keep it from going on."""
-        while not is_stopping():
-            if self._tried("begin", lambda: self._producer.init_transactions(_POLL_S * 5)):
-                return
+        while not (self.begin() or is_stopping()):
+            pass
+
+    def begin(self) -> bool:
+        """Whether this producer may emit: it has fenced those before it, or does so now; within about a second."""
+        if not self._is_begun:
+            try:
+                self._producer.init_transactions(_BEGIN_S)
+            except KafkaException as failed:
+                self._raise_lasting("begin", failed)
+                error = error_of(failed)
+                if error is None or not error.retriable():
+                    self._begin_anew("begin", failed)
+                return False
+            self._is_begun = True
+        return True
+
+    def is_fenced(self) -> bool:
+        """Whether another producer has begun under this id, or the coordinator ended a transaction that took too long.
+
+        Asks by a transaction that is never committed. True as well where nobody says.
+        """
+        if not self._is_begun:
+            return True
+        topic = self._topics.observations
+        outside = self._clients.reader(**{"group.id": self._topics.group})
+        try:
+            self._producer.begin_transaction()
+            nobody = outside.consumer_group_metadata()
+            offsets = [TopicPartition(topic, 0, 0)]
+            within(_HANGS_S, partial(self._producer.send_offsets_to_transaction, offsets, nobody, _SEND_S))
+            self._producer.abort_transaction(_ABORT_S)
+        except (KafkaException, TimeoutError) as failed:
+            self._begin_anew("look whether it is fenced", failed)
+            return True
+        finally:
+            outside.close()
+        return False
 
     def emit(self, steps: Sequence[Step], membership: Callable[[], bytes]) -> dict[int, int]:
-        """Emit steps in one transaction; NotEmitted, StorageError.
+        """Emit steps in one transaction; NotEmitted, Undecided, StorageError.
 
         Returns the next offset of `.deadletters` in those partitions where there are new ones.
         """
         self._lettered.clear()
-        if not is_member(membership()):
+        if not self.begin() or not is_member(membership()):
             raise NotEmitted
         try:
             self._emit(steps, membership)
-        except NotEmitted:
-            self._begin_anew()
-            raise
         except StorageError:
             # A next owner of these partitions need not wait for it to time out.
             with contextlib.suppress(KafkaException):
                 self._producer.abort_transaction(_ABORT_S)
             raise
-        self._failing_from_s = None
         return dict(self._lettered)
 
     def _connected(self) -> Producer:
@@ -120,10 +170,11 @@ class Emitter:
             "message.max.bytes": MESSAGE_BYTES_MAX,
         })  # fmt: skip
 
-    def _begin_anew(self) -> None:
-        deadline = self._deadline_s()
+    def _begin_anew(self, doing: str, why: Exception) -> None:
+        """Let go of the producer, in whatever state it is, and have another begin."""
+        tell(_log, "transaction_begun_anew", logging.WARNING, doing=doing, why=text_of(why))
+        self._is_begun = False
         self._producer = self._connected()
-        self.fence(lambda: time.monotonic() > deadline)
 
     def _deadline_s(self) -> float:
         return time.monotonic() + self._timeout_ms / 1000
@@ -132,7 +183,7 @@ class Emitter:
         try:
             self._producer.begin_transaction()
         except KafkaException as failed:
-            raise self._failure("begin", failed) from failed
+            raise self._not_emitted("begin", failed) from failed
         for step in steps:
             self._produce(step)
         offsets = [
@@ -146,10 +197,18 @@ class Emitter:
     def _commit(self) -> None:
         """Without a limit of its own the client waits for ever, where it has no broker left to ask."""
         deadline = self._deadline_s()
-        while not self._tried("commit", lambda: self._producer.commit_transaction(_SEND_S)):
-            if time.monotonic() > deadline:
-                raise StorageError(f"the worker's transaction ({self._id}) could not commit: no answer in "
-                                   f"{self._timeout_ms / 1000:.0f} s; {_AGAIN}")  # fmt: skip
+        while True:
+            try:
+                self._producer.commit_transaction(_SEND_S)
+                return
+            except KafkaException as failed:
+                error = error_of(failed)
+                may_resume = error is not None and error.retriable() and not error.txn_requires_abort()
+                if may_resume and time.monotonic() < deadline:
+                    continue
+                self._raise_lasting("commit", failed)
+                self._begin_anew("commit", failed)
+                raise Undecided from failed
 
     def _produce(self, step: Step) -> None:
         headers = step.overlay.stored.at.headers
@@ -174,7 +233,7 @@ class Emitter:
             except BufferError:
                 self._producer.poll(_POLL_S)
             except KafkaException as failed:
-                raise self._undecided("emit", failed) from failed
+                raise self._not_emitted("emit", failed) from failed
 
     def _lettered_at(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -186,38 +245,29 @@ class Emitter:
         while True:
             member = membership()
             if not is_member(member):
-                raise NotEmitted
+                raise self._not_emitted("send its offsets", NotEmitted("the worker is in no generation of its group"))
             try:
                 within(_HANGS_S, partial(self._producer.send_offsets_to_transaction, offsets, member, _SEND_S))
                 return
             except TimeoutError:
                 hangs = KafkaError(KafkaError._TIMED_OUT, f"no answer in {_HANGS_S:.0f} s")
-                raise self._undecided("send its offsets", KafkaException(hangs)) from None
+                raise self._not_emitted("send its offsets", KafkaException(hangs)) from None
             except KafkaException as failed:
                 error = error_of(failed)
-                if error is not None and error.code() in _MOVED and not error.fatal():
-                    raise NotEmitted from failed
                 if error is None or not error.retriable() or time.monotonic() > deadline:
-                    raise self._undecided("send its offsets", failed) from failed
+                    raise self._not_emitted("send its offsets", failed) from failed
 
-    def _undecided(self, doing: str, failed: KafkaException) -> NotEmitted | StorageError:
-        """What a failure before the commit is: once it has gone on for as long as a transaction may, it ends."""
-        now_s = time.monotonic()
-        if self._failing_from_s is None:
-            self._failing_from_s = now_s
-        is_over = now_s - self._failing_from_s > self._timeout_ms / 1000
-        return self._failure(doing, failed) if is_over or not may_pass(failed, _LOST) else NotEmitted()
+    def _not_emitted(self, doing: str, failed: Exception) -> NotEmitted:
+        """What a failure before the commit is; StorageError where waiting does not mend it."""
+        if isinstance(failed, KafkaException):
+            self._raise_lasting(doing, failed)
+        self._begin_anew(doing, failed)
+        return NotEmitted()
 
-    def _tried(self, doing: str, call: Callable[[], None]) -> bool:
-        """Whether it went well; False where it may be tried again."""
-        try:
-            call()
-        except KafkaException as failed:
-            error = error_of(failed)
-            if error is not None and error.retriable() and not error.txn_requires_abort():
-                return False
+    def _raise_lasting(self, doing: str, failed: KafkaException) -> None:
+        error = error_of(failed)
+        if error is None or not (error.retriable() or may_pass(failed, _BEGUN_ANEW)):
             raise self._failure(doing, failed) from failed
-        return True
 
     def _failure(self, doing: str, failed: KafkaException) -> StorageError:
         error = error_of(failed)

@@ -9,6 +9,11 @@ A client may have nobody to ask any more, for good: the one broker that it knew 
 and was forgotten before it could begin anew with those that were named (confluentinc/librdkafka#5301; seen with 2.16).
 So a member is asked for its topic at times. One that twice has no answer, where another client has one, is left behind
 with what it was given, and another joins in its place.
+
+A static member (group.instance.id) may be fenced by itself: a broker that died had registered it anew, and the answer
+with its new member id was lost. It is told from another worker under its name by `is_alone` (service.py), for the group
+cannot tell: a broker that replaces a static member keeps what it knew of the one before. One that is alone joins anew,
+which has the broker forget the member that nobody is. After ANEW_MAX times in ANEW_WITHIN_S it ends all the same.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from refold.avro.errors import StorageError
+from refold.streams.events import tell
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import is_lasting, storage_error, text_of
@@ -33,6 +39,8 @@ _LOOK_MS = 5_000
 _ASKED_EVERY_S = 5.0
 _ANSWERED_S = 1.0
 _STANDING_EVERY_S = 0.5
+ANEW_MAX = 3
+ANEW_WITHIN_S = 120.0
 
 Told = Callable[[Iterable[int]], None]
 
@@ -44,9 +52,9 @@ class Membership:
 
     def __init__(
         self, clients: Clients, topics: Topics, config: FoldConfig, given: Told, taken: Told,
-        standing: Callable[[bool], None] = lambda _: None,
+        standing: Callable[[bool], None] = lambda _: None, is_alone: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        """standing: told at times whether it is a member."""
+        """standing: told at times whether it is a member. is_alone: whether no other worker has its name."""
         self._settings: dict[str, object] = {
             "group.id": topics.group,
             "client.id": config.client_id,
@@ -63,9 +71,12 @@ class Membership:
         self._topic = topics.observations
         self._given, self._taken = given, taken
         self._standing, self._stood_s = standing, 0.0
+        self._is_alone = is_alone
+        self._own: set[int] = set()
         self._problem: Exception | None = None
         self._asked_s = time.monotonic()
         self._is_deaf = False
+        self._anew_s: list[float] = []
         self._consumer = self._joining()
 
     def serve(self, timeout_s: float = 0) -> None:
@@ -74,10 +85,8 @@ class Membership:
         self._raise_problem()
         error = None if message is None else message.error()
         if error is not None and error.code() == KafkaError._FATAL:
-            raise StorageError(
-                f"the worker is out of its group: {text_of(error)}; where another one runs under its name, "
-                f"{self._instance}, give each an --instance of its own, then start it again"
-            )
+            self._require_alone(error)
+            self._join_anew("it was fenced, and nobody else is in the group under its name")
         if error is not None and is_lasting(error, _ENDING):
             needs = self._clients.lacks(Grant(GROUP, self._group, READ))
             raise storage_error("the worker cannot be in its group", error, needs=needs)
@@ -111,11 +120,27 @@ class Membership:
         was_deaf, self._is_deaf = self._is_deaf, not self._has_answer(self._consumer)
         if was_deaf and self._is_deaf and self._has_another_answer():
             self._is_deaf = False
-            _log.warning("of all clients only the one in the group has no answer from any broker: it joins anew")
-            self._consumer.close()
-            self._consumer = self._joining()
-            self._raise_problem()
+            self._join_anew("of all clients only the one in the group has no answer from any broker")
         self._asked_s = time.monotonic()
+
+    def _join_anew(self, why: str) -> None:
+        tell(_log, "group_joined_anew", logging.WARNING, group=self._group, why=why)
+        self._consumer.close()
+        # A member that was fenced is not told what it lost.
+        self._tell(self._taken, [TopicPartition(self._topic, each) for each in sorted(self._own)])
+        self._own.clear()
+        self._raise_problem()
+        self._consumer = self._joining()
+
+    def _require_alone(self, fatal: KafkaError) -> None:
+        """That no other worker has this one's name, as far as can be told; StorageError."""
+        now_s = time.monotonic()
+        self._anew_s = [each for each in self._anew_s if now_s - each < ANEW_WITHIN_S] + [now_s]
+        if len(self._anew_s) > ANEW_MAX or not self._is_alone():
+            raise StorageError(
+                f"the worker is out of its group ({text_of(fatal)}): another one runs under its name, "
+                f"{self._instance}; give each an --instance of its own, then start it again"
+            )
 
     def _has_answer(self, consumer: Consumer) -> bool:
         try:
@@ -139,9 +164,11 @@ class Membership:
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         consumer.incremental_assign([TopicPartition(self._topic, each.partition, 0) for each in places])
         consumer.pause(places)
+        self._own |= {each.partition for each in places}
         self._tell(self._given, places)
 
     def _on_taken(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._own -= {each.partition for each in places}
         self._tell(self._taken, places)
         consumer.incremental_unassign(places)
 

@@ -9,15 +9,17 @@ One batch, all partitions together:
 6. Only then the next batch is folded.
 
 A process that ends between 4 and 5 has tables that are behind: the next start folds them up to the committed point and
-emits nothing of it again (start.py). One that ends before 4 has emitted nothing. Between two batches definitions are
-taken up, by steps that go through 2 to 5 alike (way.py).
+emits nothing of it again (start.py). One that ends before 4 has emitted nothing. Where the answer to 4 is lost, this
+process does the same without ending: the batch's partitions are let go and taken up anew. Between two batches
+definitions are taken up, by steps that go through 2 to 5 alike (way.py).
 
 Beside all this a thread seals epochs of the tables (snapshots.py), and where it was asked for, another one follows the
 partitions that others have (standby.py).
 
 When the group takes a partition away, it is between two batches, and what came of it and is not folded is dropped. One
-that is lost in the middle of a batch is left out of it: the broker refused its emission. Whatever else fails ends the
-worker, and its next start finds out from the log what became of it.
+that is lost in the middle of a batch is left out of it: the broker refused its emission. While no broker answers, the
+worker waits, and a partition that could not be taken up is tried again. Whatever else fails ends the worker, and its
+next start finds out from the log what became of it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
-from refold.avro.errors import StorageError
+from refold.avro.errors import RegistryUnavailable, StorageError, Unanswered
 from refold.streams.events import LetterLog, listed, tell
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
@@ -39,7 +41,7 @@ from refold.streams.registry.ids import SchemaIds, UnknownId
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.condition import Kept, Surroundings
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.emission import Emitter, NotEmitted, Step
+from refold.streams.worker.emission import Emitter, NotEmitted, Step, Undecided
 from refold.streams.worker.fetching import AtEnd, Fetcher
 from refold.streams.worker.folder import folder_problem, held
 from refold.streams.worker.membership import Membership
@@ -56,6 +58,7 @@ STARTS_AT_ONCE = 2
 IDLE_S = 0.1
 RETRY_S = 1.0
 ENDED_POLL_S = 1.0
+OUTAGE_RECENT_S = 120.0
 FETCHED_AT_ONCE = 2_000
 # The Schema Registry is asked between batches, which wait for its answer.
 ASKED_S = 2.0
@@ -69,12 +72,16 @@ def _clock_ms() -> int:
 
 
 class Starting:
-    """A partition that is being taken up by a thread. took_s: how long that took, once it is done."""
+    """A partition that is being taken up by a thread.
+
+    took_s: how long that took, once it is done. again_at_s: when it is tried again, where no broker answered.
+    """
 
     def __init__(self) -> None:
         self.cancelled = Event()
         self.table: Future[PartitionTable] | None = None
         self.took_s = 0.0
+        self.again_at_s: float | None = None
 
 
 class FoldService:
@@ -187,7 +194,13 @@ class FoldService:
                 self._standbys.warm(self._stopping.is_set)
             self._group = Kept(self._clock_ms, f"it is not a member of its group {self._log.topics.group}")
             self._membership = Membership(
-                self._log.clients, self._log.topics, self._config, self._given, self._taken, self._note_standing
+                self._log.clients,
+                self._log.topics,
+                self._config,
+                self._given,
+                self._taken,
+                self._note_standing,
+                self._is_alone,
             )
             while not self._stopping.is_set():
                 self._turn(self._membership)
@@ -207,6 +220,14 @@ class FoldService:
         self._close()
         tell(_log, "drained")
 
+    def _is_alone(self) -> bool:
+        """Whether a member that was fenced was so by itself: no other worker has its name.
+
+        Another one fences the producer before it joins (`_run`). So does the coordinator, where a transaction took too
+        long, as in an outage.
+        """
+        return not self._emitter.is_fenced() or self._watch.was_lost_within(OUTAGE_RECENT_S)
+
     def _note_standing(self, is_in: bool) -> None:
         """Whether it is a member of its group."""
         assert self._group is not None
@@ -219,6 +240,7 @@ class FoldService:
 
     def _turn(self, membership: Membership) -> None:
         self._letters.look()
+        self._emitter.begin()
         if self._standbys is not None:
             self._standbys.check()
         membership.serve()
@@ -284,13 +306,24 @@ class FoldService:
     def _commit(self, membership: Membership) -> None:
         """One batch, by the steps of the protocol."""
         steps = [step for each in list(self._partitions.values()) if (step := each.step()) is not None]
+        stopping_from_s: float | None = None
         while steps:
             try:
                 lettered = self._emitter.emit(steps, membership.metadata)
             except NotEmitted:
                 membership.serve(IDLE_S)
                 steps = [step for step in steps if self._still_has(step)]
+                if self._stopping.is_set():
+                    stopping_from_s = stopping_from_s or self._now_s()
+                    if self._now_s() - stopping_from_s > self._config.transaction_ms / 1000:
+                        raise Unanswered(
+                            "the worker ends without having committed what was at hand: no broker took it for "
+                            f"{self._config.transaction_ms / 1000:.0f} s; nothing is lost, its next start folds it"
+                        ) from None
                 continue
+            except Undecided:
+                self._take_up_anew([step.partition for step in steps])
+                return
             for step in steps:
                 for verdict in step.verdicts:
                     self._letters.tell(step.partition, verdict.offset, verdict.reason)
@@ -308,12 +341,18 @@ class FoldService:
 
     def _follow_definitions(self) -> None:
         if self._fetcher.schemas_moved:
+            try:
+                self._starter.refresh()
+            except Unanswered:
+                return  # tried again at the next turn
             self._fetcher.schemas_moved = False
-            self._starter.refresh()
 
     def _resolve(self, wire_id: int) -> Missing | None:
         """Look for a schema to the end of `.schemas`, and where the log is bound to one, in the Schema Registry."""
-        self._starter.refresh()
+        try:
+            self._starter.refresh()
+        except Unanswered as error:  # it waits as for a registry: nothing is known of the schema
+            raise RegistryUnavailable(str(error)) from error
         if self._log.registry.writer(b"\0" + wire_id.to_bytes(4, "big")) is not None:
             return None
         unknown = self._log.unknown_id(wire_id)
@@ -344,8 +383,19 @@ class FoldService:
     def _begin_started(self) -> None:
         for number, starting in list(self._starting.items()):
             if starting.table is not None and starting.table.done():
+                if starting.again_at_s is not None:
+                    if self._now_s() >= starting.again_at_s:
+                        starting.again_at_s = None
+                        starting.table = self._pool.submit(self._start, number, starting)
+                    continue
+                try:
+                    table = starting.table.result()
+                except Unanswered as error:
+                    starting.again_at_s = self._now_s() + RETRY_S
+                    self._waits.note(number, str(error))
+                    continue
                 del self._starting[number]
-                table = starting.table.result()
+                self._waits.note(number, "")
                 decider = Decider(self._log.registry, self._resolve, number, self._log.partitions)
                 self._partitions[number] = Partition(
                     number, table, self._log.registry, decider, self._now_s, starting.took_s
@@ -382,6 +432,12 @@ class FoldService:
             self._sealing.end(number)
             self._waits.forget(number)
             partition.table.close()
+
+    def _take_up_anew(self, numbers: Iterable[int]) -> None:
+        """Let go of tables, as when the group takes them, and take them up anew: the log says where they stand."""
+        for number in numbers:
+            self._end_folding(number)
+        self._given(numbers)
 
     def _recover_asked(self) -> None:
         """Between two batches: let go of the tables, as when the group takes them, and take them up anew without."""

@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from typing import NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
 
 from refold.avro.errors import RefoldError
 from refold.streams.events import tell
@@ -60,13 +59,17 @@ class Watch:
         self._clock_ms = clock_ms
         self._broker = Kept(clock_ms, "no broker was asked yet")
         self.now = Watched(self._broker.now)
-        self._was_answered = False
+        self._was_answered = self._was_lost = False
         self._admin = clients.admin()
         self._admin_since_s = time.monotonic()
         self._lag_at_s = self._settings_at_s = 0.0
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="refold-watch", daemon=True)
         self._thread.start()
+
+    def was_lost_within(self, duration_s: float) -> bool:
+        """Whether, so long ago or less, no broker answered."""
+        return not self.now.broker.holds or (self._was_lost and self.now.broker.seconds(self._clock_ms()) <= duration_s)
 
     def close(self) -> None:
         """Ask no more. What is under way is not waited for: it may take as long as a broker does not answer."""
@@ -104,11 +107,25 @@ class Watch:
         if now_s - self._lag_at_s >= LAG_EVERY_S:
             self._lag_at_s = now_s
             with contextlib.suppress(RefoldError, KafkaException):
-                self.now = self.now._replace(group_lag=group_lag(self._admin, self._topics, self._partitions))
+                self.now = self.now._replace(group_lag=self._group_lag())
         if now_s - self._settings_at_s >= SETTINGS_EVERY_S:
             self._settings_at_s = now_s
             with contextlib.suppress(RefoldError, KafkaException):
                 self._note_settings(tuple(TopicAdmin(self._admin, _ASKED_S).unfit(self._address)))
+
+    def _group_lag(self) -> dict[int, int]:
+        """By partition. By a consumer, for an admin client crashes the process where a coordinator that has just
+        started answers (seen with librdkafka 2.16: rd_kafka_handle_OffsetFetch without a group)."""
+        ends = Offsets(self._admin, _ASKED_S).ends(Place(self._topics.observations, each) for each in self._partitions)
+        reader = self._clients.reader(**{"group.id": self._topics.group})
+        try:
+            asked = [TopicPartition(self._topics.observations, each) for each in self._partitions]
+            committed = {each.partition: max(0, each.offset) for each in reader.committed(asked, _ASKED_S)
+                         if each.error is None}  # fmt: skip
+        finally:
+            reader.close()
+        return {place.partition: max(0, end - committed[place.partition])
+                for place, end in ends.items() if place.partition in committed}  # fmt: skip
 
     def _note_settings(self, unfit: tuple[Unfit, ...]) -> None:
         for each in {*unfit} - {*self.now.unfit}:
@@ -125,15 +142,5 @@ class Watch:
             self._was_answered = True
             tell(_log, event, servers=self._clients.servers, after_s=after_s)
         else:
+            self._was_lost = True
             tell(_log, "broker_lost", logging.WARNING, servers=self._clients.servers, why=why)
-
-
-def group_lag(admin: AdminClient, topics: Topics, partitions: range) -> dict[int, int]:
-    """By partition, how many offsets of `.observations` the group has not committed. KafkaException, StorageError."""
-    asked = [TopicPartition(topics.observations, each) for each in partitions]
-    (done,) = admin.list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(topics.group, asked)], request_timeout=_ASKED_S
-    ).values()
-    committed = {each.partition: max(0, each.offset) for each in done.result().topic_partitions}
-    ends = Offsets(admin, _ASKED_S).ends([Place(topics.observations, each) for each in partitions])
-    return {place.partition: max(0, end - committed.get(place.partition, 0)) for place, end in ends.items()}

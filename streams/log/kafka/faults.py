@@ -6,7 +6,7 @@ from collections.abc import Set
 
 from confluent_kafka import KafkaError, KafkaException
 
-from refold.avro.errors import CorruptionError, Denied, InputError, StorageError
+from refold.avro.errors import CorruptionError, Denied, InputError, StorageError, Unanswered
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, VARIABLES
 
 # Kafka's client goes on by itself after these: the broker is not there, or not yet the one to ask.
@@ -96,7 +96,7 @@ def text_of(failed: Exception | KafkaError) -> str:
 
 def storage_error(doing: str, failed: KafkaException | KafkaError, last: str = "", needs: str = "") -> StorageError:
     """What could not be done and why; `last` is what the client last heard of its brokers, `needs` what is said where
-    an access list lacks something (Clients.lacks)."""
+    an access list lacks something (Clients.lacks). Unanswered where waiting may mend it."""
     error = error_of(failed)
     why = text_of(failed)
     if error is not None and needs and is_unlisted(error):
@@ -105,7 +105,8 @@ def storage_error(doing: str, failed: KafkaException | KafkaError, last: str = "
         return StorageError(f"{doing}: {why}; see the settings in the file that {CONFIG_ENVIRONMENT} names, and the "
                             "rights of that user on the broker")  # fmt: skip
     heard = f" ({last})" if last and last not in why else ""
-    return StorageError(f"{doing}: {why}{heard}")
+    kind = Unanswered if error is not None and is_passing(error) else StorageError
+    return kind(f"{doing}: {why}{heard}")
 
 
 def settings_error(failed: Exception) -> InputError:

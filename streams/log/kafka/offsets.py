@@ -18,7 +18,7 @@ from typing import NamedTuple
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from refold.avro.errors import StorageError
+from refold.avro.errors import StorageError, Unanswered
 from refold.streams.log.kafka.faults import may_pass, storage_error
 
 POLL_S = 0.05
@@ -100,7 +100,7 @@ class Offsets:
                 if answer.offset != OFFSET_INVALID:
                     found[Place(each.topic, each.partition)] = answer
                 elif time.monotonic() > deadline:
-                    raise StorageError(f"{doing}: no leader gave one; look whether all brokers are up")
+                    raise Unanswered(f"{doing}: no leader gave one; look whether all brokers are up")
                 else:
                     unled.add(each.topic)
             if unled and self._another is not None and tries in _ANOTHER_AFTER:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from refold.avro.errors import StorageError
+from refold.avro.errors import StorageError, Unanswered
 from refold.reducers.cells import new_tuple
 from refold.streams.log.kafka.access import READ, TOPIC, Grant
 from refold.streams.log.kafka.clients import Clients
@@ -161,7 +161,7 @@ class Reading:
             if first is None:
                 waited_s += _POLL_S
                 if waited_s > self._timeout_s:
-                    raise StorageError(
+                    raise Unanswered(
                         f"{place.topic}/{place.partition}: nothing came from {self._clients.servers} for "
                         f"{self._timeout_s:g} s, with offsets {start} to {end} to be read; "
                         f"{self._clients.said or 'is the broker running?'}"

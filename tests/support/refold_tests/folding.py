@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,7 +40,7 @@ PATIENCE_S = 120.0
 
 REFUSED = 2
 WORKER = """
-import json, signal, sys
+import json, os, signal, sys
 from pathlib import Path
 from refold.avro.errors import RefoldError
 from refold.streams.worker.config import FoldConfig
@@ -49,7 +50,7 @@ from refold_tests import dying
 
 way.ENTITIES_AT_ONCE = 3
 url, folder, instance, static, moment, count, sent, settings = sys.argv[1:9]
-soon = {"commit_ms": 20, "records_max": 50, "session_ms": 4000, "transaction_ms": 5000}
+soon = {"commit_ms": 20, "records_max": 50, "session_ms": 4000, "transaction_ms": 5000, "client_id": f"w-{os.getpid()}"}
 dying.die_at(moment, int(count), signal.Signals(int(sent)))
 try:
     config = FoldConfig(url, Path(folder), instance, is_static=static == "1", **{**soon, **json.loads(settings)})
@@ -204,7 +205,7 @@ class Running:
 @contextmanager
 def running(url: str, folder: Path, **settings: Any) -> Iterator[Running]:
     """A worker in this process, drained at the end unless it ended by itself."""
-    soon = {"commit_ms": 20, "session_ms": 4_000, "transaction_ms": 5_000}
+    soon = {"commit_ms": 20, "session_ms": 4_000, "transaction_ms": 5_000, "client_id": f"w-{uuid.uuid4().hex}"}
     found = Running(FoldConfig(url, folder, "w", **{**soon, **settings}))
     try:
         yield found

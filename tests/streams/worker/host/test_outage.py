@@ -1,0 +1,85 @@
+"""The only broker is killed, or stands still, under a worker: pages, metrics and log say so, and when it is back.
+
+Nothing is lost, and the worker does not end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import refold
+from refold.testing.kafka import Kafka
+from refold_tests.waiting import await_true
+from refold_tests.worker_process import Worker, starting
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+ENTITIES = [f"document/d{number}" for number in range(12)]
+
+
+def series(worker: Worker) -> dict[str, float]:
+    with urlopen(f"{worker.url}/metrics", timeout=60) as found:
+        families = list(text_string_to_metric_families(found.read().decode()))
+    return {f"{one.name} {sorted(one.labels.items())}": one.value for each in families for one in each.samples}
+
+
+def value(worker: Worker, name: str) -> float:
+    (found,) = [each for key, each in series(worker).items() if key.split()[0] == name]
+    return found
+
+
+def observe(url: str, number: int) -> None:
+    with refold.open(url) as log:
+        for entity in ENTITIES:
+            log.observe(entity, {"fields": {"a": number}}, source="one")
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], tmp_path: Path, how: str) -> None:
+    kafka = kafka_cluster()
+    url = f"kafka://{kafka.bootstrap}/shop"
+    observe(f"{url}?partitions=2", 1)
+    with starting(url, tmp_path) as start:
+        worker = start("one", "--instance", "one")
+        await_true(lambda: worker.is_ready)
+        await_true(lambda: "refold_group_lag_records" in str(series(worker)))
+        before = series(worker)
+        for each in ("started", "group_joined", "partitions_taken", "partition_rebuilt", "broker_connected"):
+            assert worker.events(each), each
+
+        (kafka.kill if how == "kill" else kafka.pause)(1)
+        await_true(lambda: not worker.is_ready)
+        status, said = worker.get("/ready")
+        assert status == 503
+        assert "no broker answers" in said["why"]
+        assert not said["broker"]["connected"]
+        assert said["broker"]["since"] in said["why"]
+        assert worker.get("/health")[1]["broker"] == said["broker"]
+        assert (value(worker, "refold_broker_connected"), value(worker, "refold_brokers")) == (0, 0)
+        # Its session is over, and what it had may be another's.
+        await_true(lambda: value(worker, "refold_group_member") == 0)
+        status, said = worker.get("/health")
+        assert not said["group"]["member"]
+        await_true(lambda: worker.get("/health")[0] == 503)
+        assert "no broker answers" in worker.get("/health")[1]["why"]
+        during = series(worker)
+        assert before.keys() <= during.keys(), "a series ended"
+        assert worker.events("broker_lost")
+        assert worker.events("group_lost")
+        assert worker.events("partitions_lost")
+
+        (kafka.restart if how == "kill" else kafka.resume)(1)
+        await_true(lambda: worker.is_ready)
+        assert worker.get("/health")[0] == 200
+        assert "after_s=" in worker.events("broker_back")[0]
+        observe(url, 2)
+        await_true(lambda: sum(each["offset"] for each in worker.folding.values()) == 2 * len(ENTITIES))
+        assert worker.process.poll() is None
+        assert worker.stop() == (0, "")
+    with refold.open(url) as log:
+        changes = sorted((each.entity, each.to_version) for each in log.changes())
+    assert changes == sorted((entity, version) for entity in ENTITIES for version in (1, 2))
