@@ -13,8 +13,6 @@ What holds:
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,22 +27,25 @@ from refold.avro.errors import InputError, StorageError
 from refold.streams.rocks import layout
 from refold.streams.rocks.batch import Batch
 from refold.streams.rocks.families import FAMILIES, Family, Memory, owner_options
-from refold.streams.rocks.faults import closed_error, raise_fault, raise_key_error, raise_lost
+from refold.streams.rocks.faults import closed_error, raise_fault, raise_key_error, raise_lost, unwritable
 from refold.streams.rocks.gate import Gate
 from refold.streams.rocks.reader import Footprint, footprint, open_reader
+from refold.streams.rocks.reader_folder import ReaderFolder
 from refold.streams.rocks.scan import Cursor, Pinned, Row, rows
 
 
 class Database:
     """Made by `create`, `building`, `open` (owner) or `read` (reader); a context manager. Threads may share it."""
 
-    def __init__(self, path: Path, raw: Rdict, *, note: layout.SyncedNote | None = None, folder: str = "") -> None:
+    def __init__(
+        self, path: Path, raw: Rdict, *, note: layout.SyncedNote | None = None, folder: ReaderFolder | None = None
+    ) -> None:
         self.path = path
         self._raw = raw
         self._columns = _columns(raw)
         self._handles: dict[Family, ColumnFamily] = {}
         self._note = note  # the owner's
-        self._folder = folder  # a reader's
+        self._folder = "" if folder is None else folder.path  # a reader's
         self._footprint: Footprint = ()
         self._gate = Gate(partial(closed_error, path))
         self._cursors: weakref.WeakSet[Cursor | Pinned] = weakref.WeakSet()
@@ -55,7 +56,7 @@ class Database:
         if note is not None:
             self._handles = {name: raw.get_column_family_handle(name) for name in FAMILIES}
         # Also runs at the interpreter's end, for a reader that nobody closed.
-        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, True) if folder else None
+        self._remove_folder = None if folder is None else weakref.finalize(self, folder.remove)
 
     @classmethod
     def create(
@@ -94,19 +95,22 @@ class Database:
         """
         place = Path(path).resolve()
         layout.require_log(place, kind)
-        folder = tempfile.mkdtemp(prefix="refold-read-")
+        folder = ReaderFolder()
         try:
             seen = footprint(place)
-            reader = cls(place, open_reader(place, folder), folder=folder)
+            raw = open_reader(place, folder.path)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
             raise
+        reader = cls(place, raw, folder=folder)
         reader._footprint = seen
         return reader
 
     @classmethod
     def _own(cls, path: Path, *, create: bool, memory: Memory | None = None) -> Database:
         synced = layout.synced_number(path)
+        if not create and not layout.may_write(path):
+            raise unwritable(path, path / "db")
         try:
             options, families = owner_options(create=create, memory=memory)
             raw = Rdict(str(path / "db"), options=options, column_families=families)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sized
 from pathlib import Path
 from typing import NoReturn
@@ -23,6 +24,9 @@ def raise_fault(error: Exception, path: Path, doing: str) -> NoReturn:
     if type(error) is not Exception:
         raise error
     text = str(error)
+    if "Permission denied" in text:
+        found = re.search(r"/[^:]*", text.replace(str(path), "", 1) if text.startswith(str(path)) else text)
+        raise unreadable(path, Path(found[0]) if found else path) from error
     if "lock hold by current process" in text or "While lock file" in text:
         raise LockedError(
             f"{path}: the log is owned by a running process; append through it, or open the log for reading"
@@ -46,6 +50,22 @@ def raise_fault(error: Exception, path: Path, doing: str) -> NoReturn:
         f"{path}: storage failed while {doing}: {text}; mend the device, open the log again and repeat what "
         "was not acknowledged"
     ) from error
+
+
+def unreadable(path: Path, file: Path) -> StorageError:
+    """What is raised where this user may not read a file of the log."""
+    return StorageError(
+        f"{path}: this user may not read {file}: give it the right to read everything there (chmod -R a+rX {path}), or "
+        "run this as a user that has it"
+    )
+
+
+def unwritable(path: Path, place: Path) -> StorageError:
+    """What is raised where the log is to be written, and this user, or the file system, does not allow it."""
+    return StorageError(
+        f"{path}: opened to write, and {place} cannot be written: the file system is read-only, or this user lacks the "
+        f"right to write; commands that only read, such as state and verify, go on"
+    )
 
 
 def closed_error(path: Path) -> StorageError:

@@ -15,6 +15,7 @@ FORMAT.creating becomes FORMAT by rename when all else is on the device: a log i
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -31,6 +32,8 @@ from refold.avro.errors import InputError, LockedError, StorageError
 from refold.streams.durable import sync_path
 
 FORMAT_NUMBER = 1
+OPENERS_FILE = "rocksdict-config.json"
+"""What rocksdict writes into db/ whenever it opens a database, also to read."""
 Kind = Literal["file", "table"]
 """What the folder is: a whole log, or the table of a partition of one."""
 
@@ -159,7 +162,10 @@ class SyncedNote:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path / "SYNCED", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._descriptor = os.open(path / "SYNCED", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise _not_a_file(path / "SYNCED", error) from error
 
     def write(self, number: int) -> None:
         body = struct.pack(">Q", number)
@@ -173,16 +179,40 @@ class SyncedNote:
         os.close(self._descriptor)
 
 
+def _not_a_file(file: Path, error: OSError) -> StorageError:
+    if error.errno == errno.ELOOP:
+        return StorageError(
+            f"{file}: a symbolic link, which refold does not follow: it writes this file; remove the link, and put the "
+            "file itself there if it has been moved"
+        )
+    return StorageError(f"{file}: cannot be opened: {error.strerror}")
+
+
 def synced_number(path: Path) -> int:
-    """The number in the note; 0 (no check) if it is absent or torn."""
+    """The number in the note; 0 (no check) if it is absent or torn.
+
+    StorageError where it is a link, which is not followed, or cannot be read.
+    """
     try:
-        record = (path / "SYNCED").read_bytes()
-    except OSError:
+        descriptor = os.open(path / "SYNCED", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
         return 0
+    except OSError as error:
+        raise _not_a_file(path / "SYNCED", error) from error
+    try:
+        record = os.read(descriptor, 13)
+    finally:
+        os.close(descriptor)
     if len(record) != 12 or struct.unpack(">I", record[8:])[0] != crc32(record[:8]):
         return 0
     number: int = struct.unpack(">Q", record[:8])[0]
     return number
+
+
+def may_write(path: Path) -> bool:
+    """Whether this user may write the database of the log at `path`; also False on a read-only file system."""
+    written = path / "db" / OPENERS_FILE
+    return os.access(path / "db", os.W_OK) and (not written.exists() or os.access(written, os.W_OK))
 
 
 def _format_text(path: Path) -> str | None:

@@ -8,10 +8,16 @@ A read-only instance reads the manifest, then the tables and the write-ahead log
 remove some of them meanwhile, but writes to the manifest first. So an opening counts only if the manifest did
 not change while it lasted, and if it holds every write known to be synced. What fails again and again while
 the manifest stays as it is, is no race with the owner but damage.
+
+Reading takes the right to read and nothing else. rocksdict writes a small file of its own next to the database that it
+opens, so where this user may not write there, the database is opened by links to its files, in the reader's own folder.
+The links are made after the manifest was looked at, so the same check holds for them. RocksDB then opens every file at
+once, and the links go again.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,8 +25,8 @@ from rocksdict import AccessType, Rdict
 
 from refold.avro.errors import StorageError
 from refold.streams.rocks.families import reader_options
-from refold.streams.rocks.faults import raise_fault, raise_lost
-from refold.streams.rocks.layout import synced_number
+from refold.streams.rocks.faults import raise_fault, raise_lost, unreadable
+from refold.streams.rocks.layout import OPENERS_FILE, may_write, synced_number
 
 # Names and sizes of the files the owner appends to: equal ones mean that it wrote nothing.
 Footprint = tuple[tuple[str, int], ...]
@@ -40,6 +46,8 @@ def open_reader(path: Path, folder: str) -> Rdict:
             raw = _open(path, folder)
         except Exception as error:
             failures = failures + 1 if before == _manifest(path) else 0
+            if isinstance(error, PermissionError) and error.filename:
+                raise unreadable(path, Path(error.filename)) from error
             if failures == _FAILURES_MAX or "No such file or directory" not in str(error):
                 raise_fault(error, path, "opening the log for reading")
         else:
@@ -66,9 +74,19 @@ def footprint(path: Path) -> Footprint:
 
 
 def _open(path: Path, folder: str) -> Rdict:
+    if may_write(path):
+        return _opened(path / "db", folder)
+    with tempfile.TemporaryDirectory(prefix="db-", dir=folder) as links:
+        for file in (path / "db").iterdir():
+            if file.name != OPENERS_FILE:
+                Path(links, file.name).symlink_to(file)
+        return _opened(Path(links), folder)
+
+
+def _opened(database: Path, folder: str) -> Rdict:
     options, families = reader_options(folder)
     access = AccessType.read_only(error_if_log_file_exist=False)
-    return Rdict(str(path / "db"), options=options, column_families=families, access_type=access)
+    return Rdict(str(database), options=options, column_families=families, access_type=access)
 
 
 def _manifest(path: Path) -> tuple[str, int]:

@@ -1,0 +1,198 @@
+"""Reading takes the right to read and nothing else: on a read-only mount, and for another user."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.avro.errors import StorageError
+from refold.streams.rocks.database import Database
+from refold.streams.rocks.reader_folder import PREFIX, sweep
+from refold_tests.absent import without
+from refold_tests.command import COMMAND, Done, environment
+
+WRITER = """
+import os, signal, sys, refold
+log = refold.open(f"file:{sys.argv[1]}")
+log.observe("tool_config/acme", {"rate_limit": 50})
+log.mark("before")
+log.observe("tool_config/acme", {"rate_limit": 70})
+run = log.run("a", id="r")
+with run:
+    with run.step("s"):
+        run.state["x"] = 1
+log.flush()
+os.kill(os.getpid(), signal.SIGKILL)  # nothing has left the write-ahead log
+"""
+READING = [
+    ["state", "tool_config/acme"], ["history", "tool_config/acme"], ["why", "tool_config/acme.rate_limit"],
+    ["diff", "@before", "now"], ["rebuild"], ["verify"], ["runs"], ["run", "show", "r"], ["export", "OUT"],
+]  # fmt: skip
+MOUNTED = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 99; shift; exec "$@"'
+Reader = Callable[..., Done]
+
+
+def _without_override() -> None:
+    """Root, whom permissions do not bind, becomes a user whom they do."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in (0, 1, 2, 3):  # chown, dac_override, dac_read_search, fowner
+        libc.prctl(24, capability, 0, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log whose owner was killed before it moved anything out of the write-ahead log."""
+    path = tmp_path_factory.mktemp("killed") / "log"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", WRITER, path], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert any(file.stat().st_size for file in (path / "db").glob("*.log"))
+    (path / "owner.sock").unlink(missing_ok=True)  # which cannot be copied
+    return path
+
+
+@pytest.fixture(params=["a read-only mount", "another user"])
+def reading(request: pytest.FixtureRequest, killed: Path, tmp_path: Path) -> Reader:
+    """Runs `refold` where the log can be read and nothing of it written."""
+    path = tmp_path / "held" / "log"
+    shutil.copytree(killed, path)
+    if request.param == "another user":
+        for each in (path, *path.rglob("*")):
+            if os.geteuid() == 0:
+                os.chown(each, 12345, 12345)
+            each.chmod(0o555 if each.is_dir() else 0o444)
+
+    def read(*words: object) -> Done:
+        command = [*COMMAND, *map(str, words)]
+        is_mount = request.param != "another user"
+        if is_mount:
+            unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+            command = [*unshare, "sh", "-c", MOUNTED, "sh", str(path.parent), *command]
+        done = subprocess.run(
+            command, env=environment(f"file:{path}"), capture_output=True, text=True, check=False, cwd=tmp_path,
+            preexec_fn=None if is_mount else _without_override,
+        )  # fmt: skip
+        if is_mount and (done.returncode == 99 or "unshare" in done.stderr):
+            without(f"needs a mount namespace: {done.stderr}")
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    read.path = path  # type: ignore[attr-defined]
+    return read
+
+
+def test_what_only_reads_works_after_a_crash_too(reading: Reader, killed: Path, tmp_path: Path) -> None:
+    before = _bytes(reading.path)  # type: ignore[attr-defined]
+    for words in READING:
+        done = reading(*(tmp_path / "out.jsonl" if each == "OUT" else each for each in words))
+        assert done.status in ((0, 1) if words[0] == "diff" else (0,)), (words, done.err)
+    assert reading("state", "tool_config/acme", "--json").json["fields"]["rate_limit"]["value"] == 70
+    with refold.open(f"file:{killed}", read_only=True) as log:
+        assert reading("rebuild", "--json").json["root"] == log.rebuild().root
+    assert _bytes(reading.path) == before  # type: ignore[attr-defined]
+
+
+def test_doctor_examines_it(reading: Reader) -> None:
+    done = reading("doctor", "--json")
+    assert done.status in (0, 1), done.err
+    assert "70" not in done.err
+
+
+def test_what_writes_names_the_path_and_what_is_missing(reading: Reader) -> None:
+    for words in (["observe", "tool_config/acme", "rate_limit=1"], ["mark", "x"], ["snapshot"]):
+        said = reading(*words).refused()
+        assert str(reading.path / "db") in said  # type: ignore[attr-defined]
+        assert "read-only" in said
+        assert "right to write" in said
+
+
+def test_a_lost_write_is_still_refused(reading: Reader) -> None:
+    path: Path = reading.path  # type: ignore[attr-defined]
+    for file in (path / "db").glob("*.log"):
+        file.chmod(0o644)
+        with file.open("r+b") as wal:
+            wal.truncate(file.stat().st_size // 2)
+        file.chmod(0o444)
+    assert "was acknowledged" in reading("state", "tool_config/acme").refused()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_what_may_not_be_read_is_named(killed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    shutil.copytree(killed, path)
+    manifest = next((path / "db").glob("MANIFEST-*"))
+    os.chown(manifest, 12345, 12345)
+    manifest.chmod(0o600)
+    done = subprocess.run(
+        [*COMMAND, "state", "tool_config/acme"], env=environment(f"file:{path}"), capture_output=True, text=True,
+        check=False, preexec_fn=_without_override,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert manifest.name in done.stderr
+    assert "may not read" in done.stderr
+
+
+def test_a_link_called_synced_is_not_followed(killed: Path, tmp_path: Path) -> None:
+    path, target = tmp_path / "log", tmp_path / "precious"
+    shutil.copytree(killed, path)
+    (path / "SYNCED").unlink()
+    target.write_bytes(b"precious")
+    (path / "SYNCED").symlink_to(target)
+    for opened in (Database.read, Database.open):
+        with pytest.raises(StorageError, match="symbolic link"):
+            opened(path)
+    with pytest.raises(StorageError, match="symbolic link"):
+        refold.open(f"file:{path}")
+    assert target.read_bytes() == b"precious"
+
+
+READER = """
+import os, signal, sys
+from refold.streams.rocks.database import Database
+reader = Database.read(sys.argv[1])
+print(reader._folder, flush=True)
+sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_folder_of_a_killed_reader_is_removed_and_no_other(
+    killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [sys.executable, "-P", "-c", READER, str(killed)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        subprocess.Popen(command, env=environment(), text=True, **pipes) as dying,  # type: ignore[call-overload]
+        subprocess.Popen(command, env=environment(), text=True, **pipes) as living,  # type: ignore[call-overload]
+    ):
+        left, kept = Path(dying.stdout.readline().strip()), Path(living.stdout.readline().strip())
+        assert left.parent == kept.parent == tmp_path
+        dying.communicate("die\n")
+        assert left.is_dir()
+        other, making = tmp_path / "elsewhere", Path(tempfile.mkdtemp(prefix=PREFIX, dir=tmp_path))
+        other.mkdir()
+        (tmp_path / f"{PREFIX}link").symlink_to(other)
+        assert subprocess.run([*COMMAND, "runs"], env=environment(f"file:{killed}"), check=False).returncode == 0
+        assert not left.exists()
+        assert kept.is_dir()
+        assert making.is_dir()
+        assert other.is_dir()
+        os.utime(making, (0, 0))
+        sweep(tmp_path)
+        assert not making.exists()
+        living.communicate("die\n")
+
+
+def _bytes(path: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in path.rglob("*") if each.is_file()}
