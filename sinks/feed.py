@@ -66,12 +66,14 @@ class Feed:
         self._changes_max = changes_max
         self._reader = ChangeReader(log)
         self._places: dict[int, int] = {}
+        self._looked: dict[int, tuple[int, int]] = {}
         self._remembered = Remembered()
         self._shown: dict[bytes, Shown] = {}
 
     def forget(self) -> None:
         """Remember nothing of what was given out: it may not stand in the sink."""
         self._places.clear()
+        self._looked.clear()
         self._remembered.clear()
 
     def first(self, progress: Progress = lambda more, total: None) -> Load:
@@ -104,11 +106,23 @@ class Feed:
         log, changes, times = self._log, 0, []
         ends = log.ends()
         for partition, offset in position.offsets.items():
-            missing = log.changes_end(partition) - self._place(partition, offset) if offset < ends[partition] else 0
+            missing = log.changes_end(partition) - self._past(partition, offset) if offset < ends[partition] else 0
             if missing > 0:
                 changes += missing
                 times.append(log.recorded_below(partition, offset + 1))
         return Lag(changes, min(times, default=None))
+
+    def _past(self, partition: int, offset: int) -> int:
+        """The first change past an offset, those that only reach it left out; looked for once for each offset."""
+        known = self._looked.get(partition)
+        if known is None or known[0] != offset:
+            place = self._place(partition, offset)
+            for record in self._log.read_changes(partition, place):
+                if self._reader.read(record).through > offset:
+                    break
+                place = record.offset + 1
+            self._looked[partition] = known = offset, place
+        return known[1]
 
     def _place(self, partition: int, floor: int) -> int:
         """The first change past an offset that was not taken yet."""

@@ -47,6 +47,15 @@ class Report:
     last_busy: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A cut that a sink of whole cuts took, of so many entities; changes: since the one before, 0 for the first."""
+
+    cut: Cut
+    changes: int
+    entities: int
+
+
 @dataclass(slots=True)
 class Watch:
     """Who is told of it. loading: more records read for a load, of how many; storing: more entities handed to the sink;
@@ -55,7 +64,7 @@ class Watch:
 
     loading: Progress = lambda more, total: None
     storing: Progress = lambda more, total: None
-    wrote: Callable[[Load | Batch | Cut], None] = lambda taken: None
+    wrote: Callable[[Load | Batch | Committed], None] = lambda taken: None
     asked: Callable[[], None] = lambda: None
     refused: Callable[[StorageError, float], None] = lambda error, retry_after_s: None
     lags: Callable[[Lag], None] = lambda lag: None
@@ -138,16 +147,25 @@ class _Keeper:
 def keep_snapshots(
     log: LogPort, sink: SnapshotSink, *, follow: bool, every_s: float, stop: Event, watch: Watch | None = None
 ) -> Report:
-    """Commit the log's present cut to a sink of whole cuts; with `follow` again every `every_s` where it moved."""
+    """Commit the log's present cut to a sink of whole cuts; with `follow` again every `every_s` where it moved.
+
+    How far the store is behind is told before each commit, after it, and about every second while it waits.
+    """
     watch = watch or Watch()
     report = watch.report
+    feed = Feed(log, lambda names: {}, history=False)
     while not stop.is_set():
         began = time.monotonic()
         try:
             report.position = sink.position()
             log.refresh()
+            feed.forget()
+            changes = 0
             if report.position is not None:
                 checked(log, sink.name, report.position)
+                lag = feed.lag(report.position)
+                watch.lags(lag)
+                changes = lag.changes
             cut = Points(log, 0).end()
             if cut != report.position:
                 view = StateView(log, cut, rebuild(log, cut, watch.loading))
@@ -155,11 +173,16 @@ def keep_snapshots(
                 report.position = cut
                 report.loads += 1
                 report.entities += len(view)
-                watch.wrote(cut)
+                watch.wrote(Committed(cut, changes, len(view)))
+                feed.forget()
+                watch.lags(feed.lag(cut))
             watch.asked()
             if not follow:
                 break
-            stop.wait(max(0.0, every_s - (time.monotonic() - began)))
+            while not stop.is_set() and (rest_s := every_s - (time.monotonic() - began)) > 0:
+                stop.wait(min(LAG_EVERY_S, rest_s))
+                log.refresh()
+                watch.lags(feed.lag(cut))
         except StorageError as error:
             stop.wait(_noted(error, watch, follow=follow))
     return report

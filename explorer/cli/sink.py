@@ -17,9 +17,8 @@ from refold.explorer.cli.sink_screen import SinkScreen
 from refold.sinks.feed import Lag
 from refold.sinks.port import Batch, Load, Sink
 from refold.sinks.registry import open_sink
-from refold.sinks.run import Report, Watch, keep_snapshots, keep_up
+from refold.sinks.run import Committed, Report, Watch, keep_snapshots, keep_up
 from refold.streams.collector import calm_collector
-from refold.streams.cut import Cut
 from refold.streams.open import given_url
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def sink(place: Place, name: str, to: str, once: bool, every_s: float, metrics_p
         screen = ending.enter_context(SinkScreen(name, is_long=not once))
         ending.enter_context(_ended_by_signals(stop))
         ending.enter_context(calm_collector())
-        watch = _watch(screen, metrics)
+        watch = _watch(screen, metrics, is_of_changes=isinstance(store, Sink))
         if isinstance(store, Sink):
             report = keep_up(log, store, follow=not once, stop=stop, watch=watch)
         else:
@@ -79,12 +78,15 @@ def sink(place: Place, name: str, to: str, once: bool, every_s: float, metrics_p
     return 0
 
 
-def _watch(screen: SinkScreen, metrics: SinkMetrics | None) -> Watch:
-    """What the screen shows and Prometheus asks for."""
+def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bool) -> Watch:
+    """What the screen shows and Prometheus asks for. Of a sink of whole cuts no line says how far."""
 
-    def wrote(taken: Load | Batch | Cut) -> None:
-        changes = taken.changes if isinstance(taken, Batch) else 0
-        entities = len(taken.states) if isinstance(taken, Batch) else taken.total if isinstance(taken, Load) else 0
+    def wrote(taken: Load | Batch | Committed) -> None:
+        changes = 0 if isinstance(taken, Load) else taken.changes
+        if isinstance(taken, Batch):
+            entities = len(taken.states)
+        else:
+            entities = taken.total if isinstance(taken, Load) else taken.entities
         screen.wrote(changes)
         if metrics is not None:
             metrics.committed(changes, entities)
@@ -101,7 +103,8 @@ def _watch(screen: SinkScreen, metrics: SinkMetrics | None) -> Watch:
 
     def lags(lag: Lag) -> None:
         oldest_s = None if lag.oldest_ms is None else lag.oldest_ms / 1000
-        screen.lags(lag.changes, 0.0 if oldest_s is None else max(0.0, time.time() - oldest_s))
+        if is_of_changes:
+            screen.lags(lag.changes, 0.0 if oldest_s is None else max(0.0, time.time() - oldest_s))
         if metrics is not None:
             metrics.lags(lag.changes, oldest_s)
 

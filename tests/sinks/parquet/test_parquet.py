@@ -16,11 +16,12 @@ import pytest
 
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, StorageError
+from refold.sinks.feed import Lag
 from refold.sinks.parquet.columns import columns_of
 from refold.sinks.parquet.manifest import decoded
 from refold.sinks.parquet.sink import COMMITS, MANIFESTS, ParquetSink, open_sink
 from refold.sinks.port import SinkBusy, SinkRefused
-from refold.sinks.run import Report, keep_snapshots
+from refold.sinks.run import Report, Watch, keep_snapshots
 from refold.streams.objects.folder import FolderObjects
 from refold.streams.objects.port import Objects
 from refold.streams.objects.remote import RemoteObjects
@@ -133,6 +134,39 @@ def test_a_log_that_fails_for_a_moment_is_waited_for_by_whoever_follows(
         with pytest.raises(StorageError, match="not now"):
             keep_snapshots(log, sink, follow=False, every_s=0, stop=threading.Event())
     assert_rebuilt(followed, folder)
+
+
+def test_how_far_it_is_behind_is_told(
+    followed: SinkLog, folder: Place, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Before a commit, after it, and while it waits for the next."""
+    told: list[Any] = []
+    watch = Watch(wrote=told.append, lags=told.append)
+    followed.write([said(A, 1)])
+    with followed.reader() as log:
+        keep_snapshots(
+            log, ParquetSink(folder.objects, 0), follow=False, every_s=1, stop=threading.Event(), watch=watch
+        )
+        first, caught_up = told
+        assert (first.changes, first.entities, caught_up) == (0, 1, Lag(0, None))
+        told.clear()
+        followed.write([said(A, 2)])
+        followed.write([said(A, 3)])
+        monkeypatch.setattr("refold.sinks.run.LAG_EVERY_S", 0.01)
+        stop = threading.Event()
+
+        def lags(lag: Lag) -> None:
+            told.append(lag)
+            if len(told) == 3:
+                followed.write([said(A, 4)])
+            if len(told) > 3 and lag.changes:
+                stop.set()
+
+        watch = Watch(wrote=told.append, lags=lags)
+        keep_snapshots(log, ParquetSink(folder.objects, 0), follow=True, every_s=3600, stop=stop, watch=watch)
+    behind, second, caught_up, last = told[0], told[1], told[2], told[-1]
+    assert (behind.changes, second.changes, second.entities, caught_up.changes) == (2, 2, 1, 0)
+    assert (behind.oldest_ms is None, caught_up.oldest_ms, last.changes) == (False, None, 1)
 
 
 def test_on_kafka_too(kafka_log: SinkLog, folder: Place, seed: int) -> None:
