@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo kafka test test-faults bench soak lint format clean
+.PHONY: help demo kafka test test-faults fuzz bench soak lint format clean
 
 help: ## this list
 	@echo 'refold: start with `make demo`; before you push, `make test`.'
@@ -39,6 +39,9 @@ test: lint ## what CI runs: lint, then every test, the fault tests in their shor
 test-faults: $(VENV)/.installed-dev ## the fault tests, 30 rounds each: kill -9, zombies, lost disks, brokers that die
 	@REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-30} \
 	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m faults $(ARGS)
+
+fuzz: $(VENV)/.installed-dev ## drive every entrance with damaged and hostile input, for 10 minutes; ARGS="--seconds 36000"
+	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.fuzz.campaign $(ARGS)
 
 soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests with many more examples: hours
 	@REFOLD_SOAK=1 REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-300} \

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from refold.avro import strict_json
 from refold.avro.definition import CodeOf, TypeDefinition, parse
 from refold.avro.errors import SchemaError
 
+BYTES_MAX = 4 << 20
 FOLDER = Path(__file__).parent / "types"
 
 
@@ -38,10 +39,16 @@ def load_types(paths: Iterable[Path], code_of: CodeOf | None = None) -> dict[str
 def load_type(file: Path, code_of: CodeOf | None = None) -> TypeDefinition:
     """The definition in one .avsc file."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
+        with file.open("rb") as stream:
+            data = stream.read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
+            raise SchemaError(f"{file}: is longer than {BYTES_MAX:,} bytes, which no type is")
+        document = strict_json.loads(data.decode(), pairs_hook=_each_once)
     except OSError as error:
         raise SchemaError(f"{file}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except SchemaError:
+        raise
+    except ValueError as error:
         raise SchemaError(f"{file}: not JSON: {error}") from None
     return parse(document, code_of, str(file))
 

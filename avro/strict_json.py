@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from refold.avro.errors import InputError
+
 DEPTH_MAX = 100
 ITEMS_MAX = 1_000_000
 
@@ -63,6 +65,19 @@ def loads(
     if _SURROGATE.search(text):
         _refuse_surrogates(tree)
     return tree
+
+
+def json_or_text(text: str) -> Any:
+    """The JSON value in `text` where it is any, so 50 is a number and "50" a text; else the text itself.
+
+    Raises InputError where it is JSON that cannot be used.
+    """
+    try:
+        return loads(text)
+    except json.JSONDecodeError:
+        return text
+    except JsonRefused as error:
+        raise InputError(f"the value {text!r:.120} cannot be used: {error}; put text in double quotes") from None
 
 
 def _has_more(text: str, items_max: int) -> bool:

@@ -186,14 +186,28 @@ def _place(url: str | None) -> tuple[Path, int | None, str | None]:
         raise InputError(
             f"{place}: unknown option {sorted(options)[0]!r}; a file: log takes ?partitions=N and ?blobs=URL"
         )
-    return Path(unquote(path)).expanduser(), _partitions(place, partitions), store_url(blobs) if blobs else None
+    return _folder(place, path), _partitions(place, partitions), store_url(blobs) if blobs else None
+
+
+def _folder(url: str, quoted: str) -> Path:
+    """The folder behind a URL's path. InputError where no folder can be called so."""
+    try:
+        name = unquote(quoted, errors="strict")
+    except UnicodeDecodeError:
+        raise InputError(f"{url}: its path is not UTF-8 once %XX is read") from None
+    if "\0" in name:
+        raise InputError(f"{url}: its path holds a zero byte, which no folder's name does")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{url}: {error}") from None
 
 
 def _partitions(url: str, partitions: str | None) -> int | None:
     if partitions is None:
         return None
-    if not partitions.isdecimal():
-        raise InputError(f"{url}: partitions={partitions}: give a whole number")
+    if not partitions.isdecimal() or len(partitions) > 18:
+        raise InputError(f"{url}: partitions={partitions:.80}: give a whole number")
     return check_partitions(int(partitions))
 
 

@@ -17,14 +17,15 @@ and lists, ["a name"] into names with other signs.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from refold.agents.journal.record import Outcome, Plain
+from refold.avro import strict_json
 from refold.avro.errors import InputError
+from refold.avro.strict_json import json_or_text
 
 Operator: TypeAlias = Literal["=", "!=", "<=", ">=", "<", ">", "~"]
 Subject: TypeAlias = Literal["exact", "sequence", "count", "value"]
@@ -33,11 +34,12 @@ SEQUENCES = ("tools", "steps", "decisions")
 COUNTED = (*SEQUENCES, "model_calls", "reads")
 VALUES = ("outcome", "output", "state", "error")
 ANY = "..."
+_DIGITS_MAX = 18
 
 _EXAMPLES = (
     'such as outcome=succeeded, "tools=lookup,refund", "lookup<=3", "state[3].ticket.status=open", output.refund=50'
 )
-_PART = re.compile(r"""\.(?P<name>[^.\[\]"]+)|\[(?P<index>-?\d+)\]|\[(?P<quoted>"(?:[^"\\]|\\.)*")\]""")
+_PART = re.compile(r"""\.(?P<name>[^.\[\]"]+)|\[(?P<index>-?[0-9]{1,18})\]|\[(?P<quoted>"(?:[^"\\]|\\.)*")\]""")
 _SPLIT = re.compile(
     r"""(?P<left>(?:"(?:[^"\\]|\\.)*"|[^"=!<>~])*)(?P<operator><=|>=|!=|==|=|<|>|~)(?P<value>.*)""", re.DOTALL
 )
@@ -136,20 +138,25 @@ def _path(text: str, rest: str) -> tuple[str | int, ...]:
         if part["name"] is not None:
             found.append(part["name"].strip())
         else:
-            found.append(json.loads(part["quoted"] or part["index"]))
+            found.append(_part(text, part["quoted"] or part["index"]))
         at = part.end()
     return tuple(found)
 
 
-def _value(text: str) -> Plain:
+def _part(text: str, written: str) -> str | int:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+        found: str | int = strict_json.loads(written)
+    except ValueError as error:
+        raise _refused(text, f"{written} is no name: {error}") from None
+    return found
+
+
+def _value(text: str) -> Plain:
+    return json_or_text(text)
 
 
 def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
 def _refused(text: str, why: str) -> InputError:

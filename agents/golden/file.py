@@ -37,10 +37,14 @@ import msgspec
 from refold.agents.golden.text import compact, parsed, pretty
 from refold.agents.journal.record import Asked, Attempt, Call, Failure, Fork, Plain, Recording, Retry, Step
 from refold.agents.journal.stepping import chained, unchained
+from refold.avro.canonical import json_tree
 from refold.avro.errors import CorruptionError, InputError
 
 FORMAT = 1
 SUFFIX = ".golden.json"
+BYTES_MAX = 64 << 20
+_LEVELS_OF_FORM = 20
+"""How deep a value stands in a file, at most: each may be as deep as any other JSON value."""
 _MARK, _SIGNATURE = "refold_golden", "sha256"
 _ADD = "write one with: refold golden add RUN --out"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -135,7 +139,7 @@ def replace(path: Path, text: str) -> None:
 
 def read(path: Path) -> Golden:
     """The golden trace in a file."""
-    return golden_of(_text(path), str(path))
+    return golden_of(text_in(path), str(path))
 
 
 def found(place: Path) -> list[Path]:
@@ -157,9 +161,14 @@ def found(place: Path) -> list[Path]:
     return files
 
 
-def _text(path: Path) -> str:
+def text_in(path: Path) -> str:
+    """A file's text. InputError where it is too long, or no text."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
+            raise InputError(f"{path}: no golden trace: it is longer than {BYTES_MAX:,} bytes")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: no golden trace: it is no UTF-8 text ({error})") from None
 
@@ -167,18 +176,20 @@ def _text(path: Path) -> str:
 def _parsed(text: str, place: str) -> dict[str, Plain]:
     try:
         document = parsed(text)
-    except (ValueError, RecursionError, TypeError) as error:
-        raise InputError(f"{place}: no golden trace: it is no JSON ({error})") from None
+        json_tree(document, "", -_LEVELS_OF_FORM)
+    except ValueError as error:
+        raise InputError(f"{place}: no golden trace: it is no JSON that can be used ({error})") from None
     if not isinstance(document, dict) or _MARK not in document:
         raise InputError(f"{place}: no golden trace: it has no {_MARK!r}; `refold golden add` writes them")
     return document
 
 
 def _read(document: dict[str, Plain], place: str) -> Golden:
-    reader = _READERS.get(document[_MARK])
+    mark = document[_MARK]
+    reader = _READERS.get(mark) if type(mark) is int else None
     if reader is None:
         raise InputError(
-            f"{place}: its format {document[_MARK]!r} is none that this release reads ({FORMAT} is the newest): "
+            f"{place}: its format {mark!r:.80} is none that this release reads ({FORMAT} is the newest): "
             "install the release that wrote it, or a later one"
         )
     return reader(document, place)
@@ -192,7 +203,29 @@ def _read_1(document: dict[str, Plain], place: str) -> Golden:
     unknown = _unknown(document["run"], _tree(unchained(golden.run)), "run")
     if unknown:
         raise InputError(f"{place}: {unknown} is nothing that a recorded run has; take it out, or spell it right")
-    return msgspec.structs.replace(golden, run=chained(golden.run))
+    wrong = _misshapen(golden.run)
+    if wrong:
+        raise InputError(f"{place}: {wrong}")
+    try:
+        return msgspec.structs.replace(golden, run=chained(golden.run))
+    except ValueError as error:
+        raise InputError(f"{place}: the recorded run cannot be gone through: {error}") from None
+
+
+def _misshapen(run: Recording) -> str:
+    """What is wrong with the form of what was recorded, "" where nothing is: trees whose form a kind decides."""
+    for step in run.steps:
+        for attempt in step.attempts:
+            for number, call in enumerate(attempt.calls, 1):
+                place = f"run.steps: step {step.number}: call {number}: a call of kind {call.asked.kind}"
+                if call.asked.kind == "decide" and not (
+                    isinstance(call.asked.request, dict) and "choice" in call.asked.request
+                ):
+                    return f"{place} has a request with a choice"
+    for fork in run.parted:
+        if isinstance(fork.patch, dict) and not isinstance(fork.patch.get("state", []), list):
+            return "run.patch: its state is a list of edits"
+    return ""
 
 
 _READERS = {1: _read_1}

@@ -11,6 +11,7 @@ import json
 import re
 
 from refold.agents.journal.record import Plain
+from refold.avro import strict_json
 
 _WIDTH = 100
 _PIECE_MAX = 80
@@ -25,8 +26,8 @@ def pretty(tree: Plain) -> str:
 
 
 def parsed(text: str) -> Plain:
-    """The tree behind the text. ValueError where it is no JSON."""
-    return _joined(json.loads(text))
+    """The tree behind the text. ValueError where it is no JSON, or none that can be used."""
+    return _joined(strict_json.loads(text))
 
 
 def compact(tree: Plain) -> str:
@@ -74,8 +75,10 @@ def _pieces(text: str) -> list[str]:
 def _joined(tree: Plain) -> Plain:
     if isinstance(tree, dict):
         if tree.keys() == {_TEXT} and isinstance(tree[_TEXT], list):
+            if not all(isinstance(piece, str) for piece in tree[_TEXT]):
+                raise ValueError(f"a {_TEXT} is a list of texts")
             return "".join(tree[_TEXT])
-        if tree.keys() == {_OBJECT}:
+        if tree.keys() == {_OBJECT} and isinstance(tree[_OBJECT], dict):
             return {key: _joined(value) for key, value in tree[_OBJECT].items()}
         return {key: _joined(value) for key, value in tree.items()}
     return [_joined(each) for each in tree] if isinstance(tree, list) else tree

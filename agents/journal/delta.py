@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from refold.agents.journal.record import Edit, Plain
+from refold.avro.errors import InputError
 
 Path = list[str | int]
 
@@ -34,9 +35,15 @@ def applied(state: Plain, changes: Sequence[Edit]) -> Plain:
 
 
 def following(state: Plain, changes: Sequence[Edit]) -> Plain:
-    """As `applied`, for who only reads: what the edits leave alone is shared with `state`, what they set with them."""
-    for kind, path, *rest in changes:
-        state = _made(state, path, kind, rest)
+    """As `applied`, for who only reads: what the edits leave alone is shared with `state`, what they set with them.
+
+    InputError where the state has nothing that an edit changes, or an edit is none.
+    """
+    try:
+        for kind, path, *rest in changes:
+            state = _made(state, path, kind, rest)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InputError(f"an edit of the state cannot be made in it ({type(error).__name__}: {error})") from None
     return state
 
 

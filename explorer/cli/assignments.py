@@ -8,11 +8,11 @@ output=@result.txt       the content of a file; text that begins with @ is writt
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from refold.avro import strict_json
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError
 from refold.avro.jsonform import reader
@@ -97,10 +97,8 @@ def _number(convert: type, text: str, *, is_time: bool) -> Any:
 
 def _json(text: str, path: str, wanted: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
+        return strict_json.loads(text)
+    except strict_json.JsonRefused as error:
+        raise InputError(f"{path}: the value is {wanted}: {error}") from None
+    except ValueError:
         raise InputError(f"{path}: the value is {wanted}; given {text!r:.120}") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")

@@ -17,6 +17,7 @@ from refold.agents.effects.order import Done, Undo
 from refold.agents.effects.undoing import Undone, to_undo
 from refold.agents.entry import agent_of
 from refold.avro.errors import InputError, NotAnswerable
+from refold.avro.strict_json import json_or_text
 from refold.avro.times import time_text
 from refold.explorer.cli.options import InOrder, Place, as_json, merged, on_log, place_options
 from refold.explorer.cli.screen import Column, Screen, counted, moment
@@ -251,10 +252,7 @@ def _time(micros: int | None) -> str | None:
 
 def _value(text: str) -> Any:
     """JSON; what is none is text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return json_or_text(text)
 
 
 def _run_of(every: Iterable[Effect], given: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from refold.agents.golden.exercise import exercised
-from refold.agents.golden.file import Golden, found, golden_of, read, replace, signed
+from refold.agents.golden.file import Golden, found, golden_of, read, replace, signed, text_in
 from refold.agents.golden.verdict import Verdict, admitted
 from refold.avro.errors import InputError, NotConfinable, RefoldError
 from refold.explorer.cli import golden_add
@@ -128,7 +128,7 @@ def sign(files: tuple[Path, ...]) -> int:
     """
     screen = Screen()
     for path in files:
-        before = path.read_text(encoding="utf-8")
+        before = text_in(path)
         text = signed(before, str(path))
         try:
             admitted(golden_of(text, str(path)))

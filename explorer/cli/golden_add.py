@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from refold.agents.golden.adding import golden_of_run
 from refold.agents.golden.file import SUFFIX, write
 from refold.agents.journal.record import Plain
 from refold.agents.recorder.log_reach import read_again
+from refold.avro import strict_json
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.recorded import recorded_run, run_argument
@@ -106,7 +106,7 @@ def _answers(texts: Sequence[str]) -> dict[str, Plain]:
     for text in texts:
         name, sign, value = text.partition("=")
         try:
-            found[name.strip()] = json.loads(value)
+            found[name.strip()] = strict_json.loads(value)
         except ValueError:
             sign = ""
         if not (sign and name.strip()):

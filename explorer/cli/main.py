@@ -119,6 +119,8 @@ def run(arguments: Sequence[str]) -> int:
     """One command; its exit status. What went wrong is on standard error, on one line."""
     if "_REFOLD_COMPLETE" in os.environ:
         cli.main(prog_name="refold")
+    if any(_is_no_text(each) for each in arguments):
+        return _refuse("an argument is not UTF-8 text; give the names of such files through a link or a folder")
     try:
         with cli.make_context("refold", list(arguments)) as context:
             status = cli.invoke(context)
@@ -141,6 +143,15 @@ def run(arguments: Sequence[str]) -> int:
         _say(f"a defect: {type(error).__name__}: {error}; please report it, with what {DEBUG}=1 shows")
         return DEFECT
     return int(status or 0)
+
+
+def _is_no_text(argument: str) -> bool:
+    """Whether it holds bytes that are not UTF-8, which could be shown and stored nowhere."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _usage(error: click.ClickException) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from refold.agents.recorder.answers import Departure
 from refold.agents.recorder.run import Run
 from refold.agents.redaction.redactor import Redact, Redactor, groups_in
 from refold.avro.errors import InputError, RefoldError
+from refold.avro.strict_json import json_or_text
 from refold.explorer.cli.run_lines import Lines
 from refold.explorer.cli.run_shapes import run_json
 from refold.explorer.cli.screen import Screen, counted
@@ -132,7 +132,4 @@ def pairs(given: tuple[str, ...], option: str, read: Callable[[str], Any]) -> di
 
 def plain_value(text: str) -> Plain:
     """JSON where it is any, so 50 is a number and "50" a text; else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return json_or_text(text)

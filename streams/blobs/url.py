@@ -31,6 +31,8 @@ def store_url(given: str) -> str:
     found = _URL.match(given)
     if found is None or (found[1] == "file" and not found[2].startswith("/")):
         raise InputError(f"blobs={_shown(given)}: {NO_STORE}")
+    if "%00" in given or "\0" in given:
+        raise InputError(f"blobs={_shown(given)}: it holds a zero byte, which no name does")
     if found[1] == "file":
         return Path(unquote(found[2])).as_uri()
     place = found[2].strip("/")

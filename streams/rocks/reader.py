@@ -93,6 +93,6 @@ def _manifest(path: Path) -> tuple[str, int]:
     try:
         name = (path / "db" / "CURRENT").read_text("ascii").strip()
         return name, (path / "db" / name).stat().st_size
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):  # no text, or a name with a zero byte
         # RocksDB itself says what is the matter, or finds the next manifest.
         return "", 0

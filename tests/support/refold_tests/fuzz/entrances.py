@@ -1,0 +1,316 @@
+"""For each entrance, how a case is made: files in the case's folder, and the command line that reads them."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import cbor2
+import click
+
+from refold_tests.fuzz import containers, mutate
+from refold_tests.fuzz.world import CHATS, TAU, World
+
+URLS = (
+    "file:%00", "file:log", "file:" + "x" * 300, "file:log?partitions=9999999999", "file:", "s3:x", "x.avro", "kafka:",
+    "file:log?blobs=s:%00", "file:log?partitions=²", "file:%ff", "file:x/../log", "file:log?blobs=file:%00", "file:%0a",
+)  # fmt: skip
+CUT_PARTS: tuple[Any, ...] = (
+    -1, 2**64, 2**70, -(2**70), 1.5, b"", b"x" * 16, "x", None, [], {}, {0: 1}, {0: 2**63}, {2**40: 0}, {"0": 1},
+    {0: 0, 1: 0, 2: 0}, True, cbor2.undefined, float("nan"), 10**4000,
+)  # fmt: skip
+ENTITIES = ("tool_config/acme", "document/7", "run/r-1", "step/r-1#1", "nope/x")
+
+
+Log: TypeAlias = Literal["shared", "own", "none"]
+"""shared: the world's; own: one that is not there yet; none: the case opens no log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case. files: name to content, written to the folder first. log: which one it is run on, see Log."""
+
+    arguments: list[str]
+    files: dict[str, bytes] = field(default_factory=dict)
+    log: Log = "shared"
+
+
+Make: TypeAlias = Callable[[random.Random, World], Case]
+
+
+def lines(chance: random.Random, world: World) -> Case:
+    """Exported observations as JSON lines, plain or gzip."""
+    return _documents(chance, world.lines, "observations")
+
+
+def chat(chance: random.Random, world: World) -> Case:
+    """Recorded conversations."""
+    return _documents(chance, CHATS, "chat")
+
+
+def tau_bench(chance: random.Random, world: World) -> Case:
+    """Recorded tau-bench runs."""
+    return _documents(chance, TAU, "tau-bench")
+
+
+def _documents(chance: random.Random, trees: Any, form: str) -> Case:
+    given = [chance.choice(trees) for _ in range(chance.randint(1, 3))]
+    at = chance.randrange(len(given))
+    given[at] = mutate.mutated(chance, given[at], trees)
+    if form == "observations" and isinstance(given[at], dict) and chance.random() < 0.8:
+        given[at].pop("id", None)  # else nearly all is refused for its id
+    data = b"\n".join(mutate.written(chance, each) for each in given) + b"\n"
+    name = "x.jsonl"
+    if chance.random() < 0.2:
+        data = mutate.damaged(chance, data)
+    if chance.random() < 0.2:
+        data, name = gzip.compress(data, mtime=0), "x.jsonl.gz"
+        data = mutate.damaged(chance, data) if chance.random() < 0.5 else data
+    return Case(["import", name, "--format", form], {name: data}, log=_log(chance))
+
+
+def container(chance: random.Random, world: World) -> Case:
+    """Exported observations as an Avro container."""
+    return Case(["import", "x.avro"], {"x.avro": _container(chance, world.export)}, log=_log(chance))
+
+
+def _log(chance: random.Random) -> Log:
+    """Now and then a log that holds something: opening it takes longer than all else."""
+    return "shared" if chance.random() < 0.3 else "own"
+
+
+def archive(chance: random.Random, world: World) -> Case:
+    """An archive."""
+    data = _container(chance, world.archive)
+    more = ["--fork"] if chance.random() < 0.3 else []
+    return Case(["import", "x.avro", "--format", "archive", *more], {"x.avro": data}, log="own")
+
+
+def _container(chance: random.Random, given: containers.Container) -> bytes:
+    if chance.random() < 0.3:
+        return mutate.damaged(chance, containers.written(given))
+    changed = containers.mutated(
+        chance, given, lambda tree: mutate.mutated(chance, tree), lambda data: mutate.damaged(chance, data)
+    )
+    return containers.written(changed)
+
+
+def closed_archive(chance: random.Random, world: World) -> Case:
+    """An archive whose items are changed, closed over what they are now."""
+    import io
+
+    import fastavro
+
+    from refold.streams.exchange import archive_form
+
+    schema = fastavro.parse_schema(world.archive.schema)
+    items = []
+    for count, data in world.archive.blocks:
+        stream = io.BytesIO(data)
+        for _ in range(count):
+            datum: Any = fastavro.schemaless_reader(stream, schema, None, return_record_name=True)
+            items.append(archive_form.item_of(datum))
+    kept: list[Any] = items[:-1]
+    for _ in range(chance.choice((1, 1, 2))):
+        at = chance.randrange(len(kept))
+        item = kept[at]
+        name = chance.choice(item._fields)
+        try:
+            kept[at] = item._replace(**{name: _part(chance, getattr(item, name))})
+            if chance.random() < 0.1:
+                kept.insert(at, kept[at])
+        except (TypeError, ValueError):
+            continue
+    out = io.BytesIO()
+    try:
+        archive_form.write_items(out, kept, world.archive.sync)
+    except Exception:  # a part that Avro cannot hold
+        return archive(chance, world)
+    return Case(["import", "x.avro", "--format", "archive"], {"x.avro": out.getvalue()}, log="own")
+
+
+def _part(chance: random.Random, given: Any) -> Any:
+    if isinstance(given, bytes):
+        return mutate.damaged(chance, given) if chance.random() < 0.8 else b""
+    if isinstance(given, str) and given.startswith("{"):
+        return mutate.written(chance, mutate.mutated(chance, json.loads(given))).decode(errors="replace")
+    if isinstance(given, str) and given.startswith("cut:"):
+        return _cut(chance, given)
+    if isinstance(given, int):
+        return chance.choice((0, 1, given + 1, given - 1, -1, 2**31 - 1, 2**63 - 1, -(2**63)))
+    return mutate.near(chance, given)
+
+
+def _cut(chance: random.Random, given: str) -> str:
+    """A cut's text, its tree changed and written again."""
+    encoded = given.removeprefix("cut:1.")
+    tree: Any = cbor2.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+    key = chance.choice(list(tree))
+    values = CUT_PARTS
+    what = chance.randrange(4)
+    if what == 0:
+        tree[key] = chance.choice(values)
+    elif what == 1:
+        del tree[key]
+    elif what == 2:
+        tree[chance.choice(("o", "x", 0))] = chance.choice(values)
+    elif isinstance(tree.get("p"), dict):
+        tree["p"] = {**tree["p"], chance.choice((0, 1, 7, -1, 2**64)): chance.choice(values)}
+    if chance.random() < 0.1:
+        tree = chance.choice(values)
+    data = cbor2.dumps(tree, canonical=chance.random() < 0.8)
+    data = mutate.damaged(chance, data) if chance.random() < 0.3 else data
+    return "cut:1." + base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def when(chance: random.Random, world: World) -> Case:
+    """A WHEN, and a cut among them."""
+    given = chance.choice(world.whens)
+    text = _cut(chance, given) if given.startswith("cut:") else mutate.text(chance, given)
+    text = mutate.text(chance, text) if chance.random() < 0.3 else text
+    entity = chance.choice(ENTITIES)
+    more = ["--clock", "observed"] if chance.random() < 0.2 else []
+    as_json = ["--json"] if chance.random() < 0.3 else []
+    return Case(
+        chance.choice((
+            ["rebuild", "--at", text, *more], ["state", entity, "--at", text, *more], ["diff", text, "now"],
+            ["history", entity, "--at", text], ["why", f"{entity}.rate_limit", "--at", text],
+            ["mark", "again", "--at", text], ["knew", "desk", entity, "--at", text], ["runs", "--at", text],
+            ["export", "out.jsonl", "--at", text, "--force"], ["diff", "offset:0=0", text, entity],
+        ))
+        + as_json
+    )  # fmt: skip
+
+
+def types(chance: random.Random, world: World) -> Case:
+    """A type file."""
+    tree = mutate.mutated(chance, chance.choice(world.types), world.types)
+    data = mutate.written(chance, tree)
+    data = mutate.damaged(chance, data) if chance.random() < 0.2 else data
+    arguments = chance.choice((["types", "--register", "x.avsc"], ["types", "--types", "x.avsc"],
+                               ["observe", "tool_config/acme", "rate_limit=1", "--types", "x.avsc"]))  # fmt: skip
+    return Case(arguments, {"x.avsc": data})
+
+
+def golden(chance: random.Random, world: World) -> Case:
+    """A golden trace, signed or not."""
+    tree = mutate.mutated(chance, world.golden, [world.golden, {"a": CHATS}])
+    if isinstance(tree, dict) and chance.random() < 0.7:
+        body = {key: each for key, each in tree.items() if key != "sha256"}
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        tree["sha256"] = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    data = mutate.written(chance, tree)
+    data = mutate.damaged(chance, data) if chance.random() < 0.1 else data
+    arguments = chance.choice((["golden", "sign"], ["golden", "list"], ["golden", "run"]))
+    return Case([*arguments, "x.golden.json"], {"x.golden.json": data}, log="none")
+
+
+def observe(chance: random.Random, world: World) -> Case:
+    """An observation on the command line."""
+    name = chance.choice(("rate_limit", "settings", "settings.a", "tags", "tool", "enabled", "timeout_ms", "fields.x"))
+    said = json.dumps(mutate.value(chance)) if chance.random() < 0.6 else chance.choice((*mutate.TEXTS, *mutate.RAW))
+    entity = chance.choice((*ENTITIES, *mutate.TEXTS))
+    more: list[str] = []
+    for option in ("--at", "--source", "--cause", "--clear", "--retract", "--link", "--priority", "--subject"):
+        if chance.random() < 0.15:
+            more += [option, chance.choice((*mutate.TEXTS, *world.ids, "of=run/r", str(2**70)))]
+    return Case(_as_given(["observe", entity, f"{name}={said}", *more]))
+
+
+LEFT_OUT = {"demo", "worker", "sink", "acl", "bisect", "rewind", "export", "import"}
+"""Commands that serve, ask others, or have an entrance of their own."""
+
+
+def arguments(chance: random.Random, world: World) -> Case:
+    """Any command with any options."""
+    from refold.explorer.cli.main import cli
+
+    words: list[str] = []
+    command: click.Command = cli
+    context = click.Context(cli, info_name="refold")
+    while isinstance(command, click.Group):
+        names = [name for name in command.list_commands(context) if name not in LEFT_OUT]
+        words.append(chance.choice(names))
+        found = command.get_command(context, words[-1])
+        assert found is not None
+        command = found
+    for each in command.params:
+        if isinstance(each, click.Option):
+            name = max(each.opts, key=len)
+            if name in ("--follow", "--agent", "--code", "--entry", "--help") or chance.random() > 0.25:
+                continue
+            words += [name] if each.is_flag else [name, _word(chance, world, each)]
+        elif each.required or chance.random() < 0.5:
+            words += [_word(chance, world, each) for _ in range(1 if each.nargs == 1 else chance.randrange(3))]
+    return Case(_as_given(words))
+
+
+def _word(chance: random.Random, world: World, of: click.Parameter) -> str:
+    if isinstance(of.type, click.Choice) and chance.random() < 0.8:
+        return str(chance.choice(list(of.type.choices)))
+    if "log_url" in of.opts or "--log" in of.opts:
+        return chance.choice(URLS)
+    if "--worker" in of.opts:
+        return "http://127.0.0.1:1"
+    if chance.random() < 0.4:
+        return chance.choice((*ENTITIES, "r-1", "deploy", "new", *world.ids, "tool_config/acme.rate_limit"))
+    pool = chance.choice(
+        (mutate.TEXTS, tuple(map(str, mutate.NUMBERS)), world.whens, ("x.avro", "x.jsonl", "log", "."))
+    )
+    return str(chance.choice(pool))
+
+
+def _as_given(words: list[str]) -> list[str]:
+    """As a command line can be: its words hold no zero byte, and what is not UTF-8 in it are bytes."""
+    return [
+        word.replace("\x00", "").encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for word in words
+    ]
+
+
+def observation(chance: random.Random, world: World) -> Case:
+    """The bytes of an observation's record."""
+    return _read("observation", mutate.damaged(chance, chance.choice(world.records)))
+
+
+def definition(chance: random.Random, world: World) -> Case:
+    """A record of `.schemas`."""
+    tree = mutate.mutated(chance, chance.choice(world.types), world.types)
+    return _read("definition", json.dumps(tree).encode())
+
+
+def cut(chance: random.Random, world: World) -> Case:
+    """A cut's text by itself."""
+    return _read("cut", _cut(chance, world.whens[-1]).encode())
+
+
+def answer(chance: random.Random, world: World) -> Case:
+    """What the owner of a log answers."""
+    tree = [
+        chance.randrange(4),
+        chance.choice(("InputError", "ValidationError", "UnknownWireId", "x")),
+        mutate.value(chance),
+    ]
+    said = mutate.written(chance, mutate.mutated(chance, tree)).decode(errors="replace")
+    try:
+        return _read("answer", cbor2.dumps(json.loads(said)))
+    except (ValueError, RecursionError):  # of what JSON lacks
+        return _read("answer", said.encode())
+
+
+def _read(name: str, data: bytes) -> Case:
+    return Case([f"@{name}", "record"], {"record": data}, log="none")
+
+
+ENTRANCES: dict[str, Make] = {
+    each.__name__: each
+    for each in (
+        lines, chat, tau_bench, container, archive, closed_archive, when, types, golden, observe, arguments,
+        observation, definition, cut, answer,
+    )
+}  # fmt: skip

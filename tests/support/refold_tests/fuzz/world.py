@@ -1,0 +1,113 @@
+"""A small log, and good files of every format made of it, for cases to be made from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import refold
+from refold.avro.shipped import FOLDER
+from refold_tests.command import refold_command
+from refold_tests.fuzz.containers import Container, parsed
+from refold_tests.tree import ROOT
+
+GOLDEN = ROOT / "docs" / "examples" / "golden"
+CHATS: list[Any] = [
+    {
+        "id": "c1", "model": "m", "created": 1760000000, "metadata": {"deep": {"a": [1, {"b": 2}]}},
+        "messages": [
+            {"role": "user", "content": "pay me back", "timestamp": "2026-01-01T00:00:00Z"},
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": "t1", "type": "function", "function": {"name": "get_order", "arguments": '{"order_id": "7"}'}},
+                {"id": "t2", "type": "function", "function": {"name": "refund", "arguments": "{}"}},
+            ]},
+            {"role": "tool", "tool_call_id": "t1", "content": '{"order_id": "7", "state": "paid", "items": [1, 2]}'},
+            {"role": "tool", "tool_call_id": "t2", "content": [{"type": "text", "text": "done"}]},
+            {"role": "assistant", "content": "done", "reasoning": "why not"},
+        ],
+    },
+    [{"role": "user", "content": "hello"}, {"role": "assistant", "content": [{"type": "text", "text": "hi"}]}],
+]  # fmt: skip
+TAU: list[Any] = [
+    {
+        "task_id": 3, "reward": 1.0, "trial": 0, "traj": CHATS[0]["messages"],
+        "info": {"task": {"user_id": "mia", "instruction": "buy", "actions": [{"name": "x"}], "outputs": ["5"]}},
+    }
+]  # fmt: skip
+WHENS = ("now", "@deploy", "offset:0=1,1=2", "v1", "v2", "run:r-1#1", "2026-01-01T00:00:00Z", "2031-01-01T00:00:00Z")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What cases are made of. folder: where they run, with the golden example's agents beside them."""
+
+    folder: Path
+    lines: tuple[Any, ...]
+    export: Container
+    archive: Container
+    golden: dict[str, Any]
+    types: tuple[Any, ...]
+    whens: tuple[str, ...]
+    ids: tuple[str, ...]
+    records: tuple[bytes, ...]
+
+    @property
+    def log(self) -> Path:
+        """The log that cases use."""
+        return self.folder / "log"
+
+    def renewed(self) -> None:
+        """The log as it was made."""
+        shutil.rmtree(self.log, ignore_errors=True)
+        shutil.copytree(self.folder / "kept", self.log)
+
+
+def made(folder: Path) -> World:
+    """A world in an empty folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = f"file:{folder / 'kept'}"
+    at = "2026-01-01T00:00:00Z"
+    with refold.open(f"{kept}?partitions=2") as log:
+        for number in range(3):
+            log.observe(
+                "tool_config/acme", {"rate_limit": number, "settings": {"a": [number]}}, source="a", observed_at=at
+            )
+        first = log.observe("document/7", {"fields": {"text": "x", "n": 1}}, source="shop", observed_at=at)
+        log.observe("document/7", {"fields": {"n": 2}}, causes=[first], source="shop", observed_at=at)
+        log.link("tool_config/acme", "of", "document/7", source="a", observed_at=at)
+        log.retract("document/7", first, source="a", observed_at=at)
+        run = log.run("desk", id="r-1", input={"order": "7"}, seed=7)
+        run.drive(_agent)
+        log.flush()
+        log.mark("deploy")
+        log.observe("document/9", {"fields": {"text": "y" * 300_000}}, source="a", observed_at=at)
+        cut = str(log.point().cut)
+        port = log.port
+        records = tuple(each.data for part, end in port.ends().items() for each in port.read(part, 0, end))
+    for name, more in (("x.jsonl", ()), ("x.avro", ()), ("archive.avro", ("--archive",))):
+        done = refold_command("export", folder / name, *more, log=kept)
+        assert done.status == 0, done.err
+    for each in GOLDEN.glob("*agent.py"):
+        shutil.copy(each, folder)
+    shutil.copy(GOLDEN / "shop.py", folder)
+    lines = tuple(json.loads(line) for line in (folder / "x.jsonl").read_text().splitlines())
+    world = World(
+        folder, lines, parsed((folder / "x.avro").read_bytes()), parsed((folder / "archive.avro").read_bytes()),
+        json.loads((GOLDEN / "paid-four-times.golden.json").read_text()),
+        tuple(json.loads(each.read_text()) for each in sorted(FOLDER.glob("*.avsc"))), (*WHENS, cut, cut),
+        tuple(line["id"] for line in lines if "id" in line), records,
+    )  # fmt: skip
+    world.renewed()
+    return world
+
+
+def _agent(run: refold.Run) -> str:
+    with run.step("one"):
+        run.state["seen"] = [1, {"a": 2}]
+        run.decide("pay", why="asked")
+    with run.step("two"):
+        run.observe("document/8", {"fields": {"n": 1}})
+    return "done"
