@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cbor2
@@ -215,22 +216,29 @@ def test_connections_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         shut(connection, how)
 
     monkeypatch.setattr(server, "_shut", shut_late)
-    with serve(path, echo), Client(path, PATIENCE_S) as first:
-        assert first.call("x", 1) == ["x", 1]
-        second = Client(path, PATIENCE_S)
-        assert second.call("x", 2) == ["x", 2]
-        with Client(path, PATIENCE_S) as third:
-            for _ in range(2):
-                with pytest.raises(StorageError, match="connections already"):
-                    third.call("x", 3)
-            second.close()
-            answers: list[object] = []
-            while not answers:
-                try:
-                    answers.append(third.call("x", 3))
-                except StorageError:
-                    continue
-            assert answers == [["x", 3]]
+    entered, let_go = threading.Semaphore(0), threading.Event()
+
+    def hold(op: str, payload: object) -> object:
+        if op == "hold":
+            entered.release()
+            let_go.wait(PATIENCE_S)
+        return [op, payload]
+
+    with serve(path, hold), ThreadPoolExecutor(2) as pool, Client(path, PATIENCE_S) as third:
+        held = [pool.submit(_ask_once, path, "hold") for _ in range(2)]
+        for _ in held:
+            entered.acquire()
+        for _ in range(2):
+            with pytest.raises(StorageError, match="already"):
+                third.call("x", 3)
+        let_go.set()
+        assert [each.result() for each in held] == [["hold", None]] * 2
+        assert third.call("x", 3) == ["x", 3]
+
+
+def _ask_once(path: Path, op: str) -> object:
+    with Client(path, PATIENCE_S) as client:
+        return client.call(op, None)
 
 
 # Where it listens

@@ -12,6 +12,8 @@ from refold.avro.errors import InputError, OwnerGone, OwnerSilent, StorageError
 from refold.streams.log.file.address import is_same_user, locate
 from refold.streams.log.file.messages import encode, is_last, receive, result_of
 
+KNOCK_PAUSE_S = 0.01
+
 
 class Client:
     """Asks the owner of the log at `path`, whoever that is by then. Threads may share it; they take turns.
@@ -100,7 +102,7 @@ class Client:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(max(0.001, deadline - time.monotonic()))
-            connection.connect(locate(self._path))
+            self._knock(connection, deadline)
             if not is_same_user(connection):
                 raise StorageError(f"{self._path}: another user's process listens at this log; end it")
         except BaseException:
@@ -108,6 +110,17 @@ class Client:
             raise
         self.session += 1
         return connection
+
+    def _knock(self, connection: socket.socket, deadline: float) -> None:
+        """Connect; where too many wait for the owner to take them, try again until the deadline."""
+        while True:
+            try:
+                connection.connect(locate(self._path))
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(KNOCK_PAUSE_S)
 
     def _drop(self) -> None:
         if self._connection is not None:

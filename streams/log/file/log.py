@@ -27,7 +27,7 @@ from refold.avro.registry import Registry
 from refold.streams.blobs.beside import store_beside
 from refold.streams.blobs.store import ContentStore, Removed, Stored
 from refold.streams.defaults import OWNER_TIMEOUT_S
-from refold.streams.log.file import records
+from refold.streams.log.file import questions, records
 from refold.streams.log.file.check import check_indexes
 from refold.streams.log.file.check_snapshots import check_snapshots
 from refold.streams.log.file.client import Client
@@ -308,7 +308,7 @@ class FileLog(LogPort):
     def _answer(self, op: str, payload: object) -> object:
         """What another process asks the owner for."""
         if op == "recover":
-            return self._as_owner.recover(self, wait=bool(payload))
+            return self._as_owner.recover(self, wait=questions.wait(payload))
         return self._as_owner.answer(op, payload)
 
     def close(self) -> None:

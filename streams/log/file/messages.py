@@ -5,6 +5,9 @@
 
 After a 2 the owner hangs up: the next question goes over another connection. Errors travel by name: only classes of
 `refold.avro.errors` are made from what came.
+
+A message has at most 64 MiB and 200 levels. A question has no CBOR tags: none of ours needs one, and with them a
+message could hold itself, or a pattern to be compiled.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import io
 import socket
 import struct
 from collections.abc import Callable
+from typing import NoReturn
 
 import cbor2
 
@@ -20,10 +24,22 @@ from refold.avro import errors
 from refold.avro.errors import InputError, RefoldError, StorageError, UnknownWireId, ValidationError
 
 MESSAGE_BYTES_MAX = 64 << 20
+DEPTH_MAX = 200
 
 _CLASSES: dict[str, type[RefoldError]] = {
     name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, RefoldError)
 }
+
+
+# The tags that cbor2 reads by itself; any other reaches the hook.
+_KNOWN_TAGS = (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
+
+
+def _no_tag(*_: object) -> NoReturn:
+    raise ValueError("a question has no tags")
+
+
+_NO_TAGS = dict.fromkeys(_KNOWN_TAGS, _no_tag)
 
 
 def encode(message: object) -> bytes:
@@ -40,10 +56,12 @@ def encode(message: object) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
-def receive(connection: socket.socket, before_each: Callable[[], None] = lambda: None) -> object | None:
+def receive(
+    connection: socket.socket, before_each: Callable[[], None] = lambda: None, *, is_question: bool = False
+) -> object | None:
     """The next message, None at the end of the stream. `before_each` runs before each wait for bytes.
 
-    OSError; InputError for what is no message.
+    OSError; InputError for what is no message, or a question with tags.
     """
     head = _exactly(connection, 4, before_each)
     if head is None:
@@ -55,8 +73,11 @@ def receive(connection: socket.socket, before_each: Callable[[], None] = lambda:
     if body is None:
         return None
     try:
-        message: object = cbor2.loads(body)
-    except (cbor2.CBORDecodeError, ValueError) as error:
+        if is_question:
+            message: object = cbor2.loads(body, max_depth=DEPTH_MAX, semantic_decoders=_NO_TAGS, tag_hook=_no_tag)
+        else:
+            message = cbor2.loads(body, max_depth=DEPTH_MAX)
+    except (cbor2.CBORDecodeError, ValueError, TypeError) as error:
         raise InputError(f"a message is no CBOR: {error}") from error
     return message
 

@@ -23,15 +23,14 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from threading import RLock
-from typing import Any
 
-from refold.avro.definition import TypeDefinition, parse
+from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, SchemaError, StorageError
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry, TypeVersion
 from refold.streams.cut import Cut
-from refold.streams.log.file import records
+from refold.streams.log.file import questions, records
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.log.file.tables import TableViews
 from refold.streams.log.marked import marker_key, marker_value, taken
@@ -78,6 +77,7 @@ class Owner:
         self._progress: records.Progress | None = records.read_progress(database, partitions)
         identity = records.read_log_record(database)
         self._is_archive = identity is not None and identity.archived_at is not None
+        self._identity = None if identity is None else identity.id
         self._settled = False
         self._filler = Filler(database, read, registry, self._tables, self._lock)
         self._snapshotter: Snapshotter | None = None
@@ -133,24 +133,26 @@ class Owner:
             self._snapshotter.stop()
 
     def answer(self, op: str, payload: object) -> object:
-        """What another process asks for."""
-        given: Any = payload
+        """What another process asks for (questions.py)."""
         if op == "append":
-            self.append_foreign([(observation_id, data) for observation_id, data in given])
+            self.append_foreign(questions.appended(payload))
         elif op == "flush":
+            questions.nothing(payload)
             self.sync()
         elif op == "register":
-            self.register(parse(given))
+            self.register(questions.registered(payload))
         elif op == "mark":
-            self.mark(Marked(*given["marked"]), replace=given["replace"])
+            asked = questions.mark(payload)
+            self._require_here(asked.cut)
+            self.mark(asked.marked, replace=asked.replace)
         elif op == "snapshot":
-            return [list(epoch) for epoch in self.snapshot(given)]
+            return [list(epoch) for epoch in self.snapshot(questions.pinned_at(payload))]
         elif op == "pin":
-            self.pin([Epoch(*epoch) for epoch in given["epochs"]], given["pinned_at"])
+            self.pin(*questions.pin(payload))
         elif op == "collect":
-            return [list(each) for each in self.collect(**given)]
+            return [list(each) for each in self.collect(**questions.collect(payload))]
         else:
-            raise InputError(f"the log's owner knows no question {op!r}; use the same release in both processes")
+            raise InputError(f"the log's owner knows no question {op!r:.80}; use the same release in both processes")
         return None
 
     def append(self, batch: Sequence[tuple[Observation, bytes, bytes]]) -> None:
@@ -211,6 +213,13 @@ class Owner:
             write = self._database.batch()
             write.put("manifests", key, value)
             self._database.write(write, sync=True)
+
+    def _require_here(self, cut: Cut) -> None:
+        """Refuse a marker at a point that this log does not have."""
+        ends = records.read_progress(self._database, self._partitions).observations
+        lies_here = all(partition in ends and offset <= ends[partition] for partition, offset in cut.offsets.items())
+        if cut.log_id != self._identity or not lies_here or cut.schemas > len(self._registry):
+            raise InputError(f"{self._database.path}: the cut of this marker is no point of this log")
 
     def snapshot(self, pinned_at: int | None) -> list[Epoch]:
         """Seal an epoch of every partition, durable on return; with pinned_at (milliseconds), keep it for ever."""

@@ -1,4 +1,13 @@
-"""The owner's side: other processes of the same user ask, a thread for each connection answers."""
+"""The owner's side: other processes of the same user ask, a thread for each connection answers.
+
+A connection holds a place among CONNECTIONS_MAX. It is let go
+1. FIRST_S after it began, where it has asked nothing;
+2. MESSAGE_S after a question began to come, where it has not come whole;
+3. ANSWER_S after an answer was begun to be sent, where it was not taken whole;
+4. when another needs its place, where it waits for a question, and has waited for longest. Whoever was let go so finds
+   that before it asks again, and connects anew.
+Where every connection is being answered, one more is refused with a message.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +29,9 @@ Handler = Callable[[str, object], object]
 
 CONNECTIONS_MAX = 64
 REFUSED_QUESTION_S = 0.5
+FIRST_S = 10.0
+MESSAGE_S = 30.0
+ANSWER_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +55,7 @@ class Server:
         self._lock = Lock()
         self._stopping = False
         self._connections: dict[socket.socket, Thread] = {}
+        self._waiting: dict[socket.socket, None] = {}
         self._acceptor = Thread(target=self._accept, name="refold-owner", daemon=True)
         self._acceptor.start()
 
@@ -100,35 +113,62 @@ class Server:
             connection.close()
             return
         with self._lock:
+            if len(self._connections) >= CONNECTIONS_MAX:
+                self._let_go_oldest()
             if len(self._connections) < CONNECTIONS_MAX:
                 thread = Thread(target=self._converse, args=(connection,), name="refold-owner-answers", daemon=True)
                 self._connections[connection] = thread
+                self._waiting[connection] = None
                 thread.start()
                 return
-        refusal = StorageError(f"the log's owner has {CONNECTIONS_MAX} connections already; close some, ask again")
+        refusal = StorageError(f"the log's owner answers {CONNECTIONS_MAX} questions already; ask again")
         # Small enough for the socket's buffer: this does not wait for the asker.
         _send(connection, encode(answer_error(refusal, hangs_up=True)))
         _shut(connection, socket.SHUT_WR)
         # Closed over an unread question, the connection would be reset, and the answer lost with it.
-        connection.settimeout(REFUSED_QUESTION_S)
         with suppress(OSError, InputError):
-            receive(connection)
+            receive(connection, _Patience(connection, REFUSED_QUESTION_S, REFUSED_QUESTION_S))
         connection.close()
+
+    def _let_go_oldest(self) -> None:
+        """Let go the connection that has waited for a question for longest; the lock is held."""
+        oldest = next(iter(self._waiting), None)
+        if oldest is not None:
+            del self._waiting[oldest], self._connections[oldest]
+            _shut(oldest, socket.SHUT_RDWR)
 
     def _converse(self, connection: socket.socket) -> None:
         try:
-            while (question := receive(connection)) is not None:
-                if not _send(connection, self._answer(question)):
+            first_s: float | None = FIRST_S
+            while (
+                question := receive(connection, _Patience(connection, first_s, MESSAGE_S), is_question=True)
+            ) is not None:
+                if not self._begin_answer(connection):
                     return
+                answer = self._answer(question)
+                connection.settimeout(ANSWER_S)
+                if not _send(connection, answer):
+                    return
+                first_s = None
+                with self._lock:
+                    self._waiting[connection] = None
         except InputError as error:
             # What follows on this connection cannot be told apart any more.
+            connection.settimeout(ANSWER_S)
             _send(connection, encode(answer_error(error, hangs_up=True)))
         except OSError:
             return
         finally:
             with self._lock:
-                del self._connections[connection]
+                self._connections.pop(connection, None)
+                self._waiting.pop(connection, None)
             connection.close()
+
+    def _begin_answer(self, connection: socket.socket) -> bool:
+        """False where its place went to another meanwhile: the question was not taken, and is asked again."""
+        with self._lock:
+            self._waiting.pop(connection, None)
+            return connection in self._connections
 
     def _answer(self, question: object) -> bytes:
         try:
@@ -142,6 +182,29 @@ class Server:
             _log.exception("the log's owner failed on a question")
             failure = StorageError(f"the log's owner failed: {type(error).__name__}: {error}; its log says where")
             return encode(answer_error(failure))
+
+
+class _Patience:
+    """How long to wait for a message: first_s until it begins (None: for good), then message_s until it is whole."""
+
+    def __init__(self, connection: socket.socket, first_s: float | None, message_s: float) -> None:
+        self._connection = connection
+        self._first_s = first_s
+        self._message_s = message_s
+        self._has_waited = False
+        self._deadline: float | None = None
+
+    def __call__(self) -> None:
+        """Before each wait for bytes."""
+        now = time.monotonic()
+        if not self._has_waited:
+            self._has_waited = True
+            self._connection.settimeout(self._first_s)
+            return
+        self._deadline = self._deadline or now + self._message_s
+        if now >= self._deadline:
+            raise TimeoutError
+        self._connection.settimeout(self._deadline - now)
 
 
 def _send(connection: socket.socket, message: bytes) -> bool:
