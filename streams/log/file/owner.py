@@ -216,9 +216,12 @@ class Owner:
 
     def _require_here(self, cut: Cut) -> None:
         """Refuse a marker at a point that this log does not have."""
-        ends = records.read_progress(self._database, self._partitions).observations
+        with self._lock:
+            self._settle()
+            ends = records.read_progress(self._database, self._partitions).observations
+            schemas = len(self._registry)
         lies_here = all(partition in ends and offset <= ends[partition] for partition, offset in cut.offsets.items())
-        if cut.log_id != self._identity or not lies_here or cut.schemas > len(self._registry):
+        if cut.log_id != self._identity or not lies_here or cut.schemas > schemas:
             raise InputError(f"{self._database.path}: the cut of this marker is no point of this log")
 
     def snapshot(self, pinned_at: int | None) -> list[Epoch]:

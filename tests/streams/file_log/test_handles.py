@@ -15,6 +15,7 @@ from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.streams.log.port import LogPort, Marked
 from refold_tests.child import Child
+from refold_tests.cuts import cut_text
 from refold_tests.file_logs import FileOpened, Owned, Remote, assert_verified, records_of
 from refold_tests.histories import random_history
 from refold_tests.log_handles import assert_folded, put
@@ -154,7 +155,7 @@ def test_any_number_of_handles_in_any_order_hold_one_log(
                 flush(at)
             case "mark":
                 names.append(f"m{len(names)}")
-                handles[at].mark(Marked(names[-1], "cut:1", len(names)), replace=False)
+                handles[at].mark(Marked(names[-1], cut_text(handles[at]), len(names)), replace=False)
             case "check":
                 flush(at)
                 handles[at].refresh()

@@ -21,6 +21,7 @@ from refold.streams.point import Points
 from refold.streams.rocks.layout import synced_number
 from refold.streams.snapshots import snapshotter
 from refold_tests.child import Child
+from refold_tests.cuts import cut_text
 from refold_tests.file_logs import FileOpened, Owned, Remote, assert_verified, records_of
 from refold_tests.log_handles import assert_folded, put
 from refold_tests.things import OTHER, THING, A, said
@@ -74,7 +75,7 @@ def test_what_was_flushed_is_synced(owned: FileOpened, count: int, monkeypatch: 
         assert synced_number(owned.path) == log.database.sequence
         log.flush()
         put(log, [said(A, count)])
-        log.mark(Marked("m", "cut:1", 1), replace=False)
+        log.mark(Marked("m", cut_text(log), 1), replace=False)
         log.flush()
         assert synced_number(owned.path) == log.database.sequence
 
@@ -88,16 +89,17 @@ def test_a_silent_owner_is_named_in_time_and_what_was_appended_arrives_when_it_w
         log = FileLog(owned.path, clock_ms=owned.clock, new_id=lambda: b"", owner_timeout_s=0.5)
         until_answered(lambda: put(log, [said(A, 0)]))
         until_answered(log.flush)
+        marked = Marked("m", cut_text(log), 1)
         owner.signal(signal.SIGSTOP)
         put(log, observations)
         for _ in range(2):
             with pytest.raises(OwnerSilent, match=r"did not answer in 0\.5 s"):
                 log.flush()
         with pytest.raises(OwnerSilent):
-            log.mark(Marked("m", "cut:1", 1), replace=False)
+            log.mark(marked, replace=False)
         owner.signal(signal.SIGCONT)
         until_answered(log.flush)
-        until_answered(lambda: log.mark(Marked("m", "cut:1", 1), replace=False))
+        until_answered(lambda: log.mark(marked, replace=False))
         assert {each.id for each in records_of(log)} == {identify(each) for each in [said(A, 0), *observations]}
         assert_folded(log, [said(A, 0), *observations])
         log.close()
@@ -144,7 +146,7 @@ def test_a_writer_takes_over_with_all_it_has_and_its_reads_go_on(tmp_path: Path,
 def test_a_writer_that_only_reads_or_marks_takes_over_too(tmp_path: Path, child: Callable[..., Child]) -> None:
     opened = Remote(tmp_path, child)
     uses: list[Callable[[LogPort], None]] = [
-        lambda log: log.mark(Marked("m", "cut:1", 1), replace=True),
+        lambda log: log.mark(Marked("m", cut_text(log), 1), replace=True),
         lambda log: log.register(OTHER),
     ]
     for use in uses:

@@ -22,6 +22,7 @@ from refold.streams.log.port import LogPort, Marked
 from refold.streams.point import Points
 from refold.streams.rebuild.run import rebuild
 from refold_tests.clock import BEGIN_MS
+from refold_tests.cuts import cut_text
 from refold_tests.histories import random_history
 from refold_tests.log_handles import (
     PARTITIONS,
@@ -189,7 +190,7 @@ class LogConformance:
                 assert log.ends()[log.partition_of(A)] == number + 1
                 assert len(list(log.entity_records(A, 9))) == number + 1
                 assert log.find(identify(said(A, number))) is not None
-                log.mark(Marked(f"m{number}", "cut:x", number), replace=False)
+                log.mark(Marked(f"m{number}", cut_text(log), number), replace=False)
                 assert len(list(log.markers())) == number + 1
 
     def test_a_log_opened_again_is_the_same(self, opened: Opened, seed: int) -> None:
@@ -213,29 +214,30 @@ class LogConformance:
     # Markers
 
     def test_markers_name_cuts(self, opened: Opened) -> None:
-        first, second = Marked("b", "cut:1", 5), Marked("a", "cut:2", 5)
         with opened() as handles:
             written(handles, [said(A, 0)])
-            handles.write.mark(Marked("later", "cut:3", 9), replace=False)
-            handles.write.mark(first, replace=False)
-            handles.write.mark(second, replace=False)
+            cuts = [cut_text(handles.read, number) for number in range(6)]
+            first, second, later = Marked("b", cuts[1], 5), Marked("a", cuts[2], 5), Marked("later", cuts[3], 9)
+            for each in (later, first, second):
+                handles.write.mark(each, replace=False)
             handles.read.refresh()
-            assert list(handles.read.markers()) == [second, first, Marked("later", "cut:3", 9)]
+            assert list(handles.read.markers()) == [second, first, later]
             with pytest.raises(InputError, match="the marker 'b' exists"):
-                handles.write.mark(Marked("b", "cut:9", 6), replace=False)
-            handles.write.mark(Marked("b", "cut:4", 6), replace=True)
-            handles.write.mark(Marked("new ä", "cut:5", 7), replace=True)
+                handles.write.mark(Marked("b", cuts[0], 6), replace=False)
+            handles.write.mark(Marked("b", cuts[4], 6), replace=True)
+            handles.write.mark(Marked("new ä", cuts[5], 7), replace=True)
         with opened() as (_, log):
-            assert [each.cut for each in log.markers()] == ["cut:2", "cut:4", "cut:5", "cut:3"]
+            assert [each.cut for each in log.markers()] == [cuts[2], cuts[4], cuts[5], cuts[3]]
 
     def test_marking_again_alike_is_no_error(self, opened: Opened) -> None:
         """Whoever asked an owner that ended before it answered asks again."""
         with opened() as (log, _):
             written(Handles(log, log), [said(A, 0)])
+            cut = cut_text(log)
             for _ in range(2):
-                log.mark(Marked("m", "cut:1", 5), replace=False)
+                log.mark(Marked("m", cut, 5), replace=False)
             with pytest.raises(InputError, match="exists"):
-                log.mark(Marked("m", "cut:1", 6), replace=False)
+                log.mark(Marked("m", cut, 6), replace=False)
 
     # Types
 

@@ -1,0 +1,13 @@
+"""Cuts of a log, for markers at its port."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from refold.streams.log.port import LogPort
+from refold.streams.point import Points
+
+
+def cut_text(log: LogPort, number: int = 0) -> str:
+    """The text of a cut at the log's end; another one for each number."""
+    return str(replace(Points(log, 0).end(), observed_until=number))
