@@ -3,12 +3,17 @@
 A module is looked up as `python -c 'import module'` would in the folder it is started from: that folder is put on
 sys.path, at the front, and stays there, for what the agent imports later. A file is loaded from where it stands, with
 its folder on sys.path, as `python folder/file.py` would have it; it is loaded anew for each call.
+
+A name that somebody gave is looked up anywhere. One that stands in a recording, or in a golden file, is data: it finds
+code only in the folder that the user runs this from, in its `src`, and in the folders of PYTHONPATH. It is looked for
+there as a file before anything is imported.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +21,9 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from refold.avro.errors import InputError
+
+# What the demo records is replayed wherever refold is installed.
+_DEMO = frozenset(f"refold.explorer.demo.{module}" for module in ("agent", "desk", "desk_fixed"))
 
 Agent: TypeAlias = Callable[..., Any]
 """agent(run); what it returns is the run's output. It may be a coroutine function."""
@@ -42,6 +50,41 @@ def agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
         raise InputError(f"{named}: {place} has no function {name}; it has {', '.join(functions) or 'none'}")
     agent: Agent = found
     return agent
+
+
+def require_known(entry: str, base: Path, what: str = "agent") -> None:
+    """Raise InputError where a name that is data has its code in none of the user's folders; nothing is imported."""
+    place, _, name = entry.rpartition(":")
+    if place and name and place not in _DEMO and _file_of(place, base) is None:
+        kind = "file" if place.endswith(".py") else "module"
+        raise InputError(
+            f"the {what} {entry!r:.200} is named by what was recorded, so nothing is imported: no {kind} {place:.200} "
+            f"is found from {base}. Run this in the folder of your code, put that into PYTHONPATH, or name the {what} "
+            "yourself"
+        )
+
+
+def recorded_agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
+    """As `agent_of`, for a name that is data; InputError as `require_known`."""
+    require_known(entry, base, what)
+    return agent_of(entry, base, what)
+
+
+def _file_of(place: str, base: Path) -> Path | None:
+    """The file of a module, or of a path, in a folder that the user named; None where it is in none of them."""
+    listed = [Path(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    if place.endswith(".py"):
+        found = (base / place).resolve()
+        return found if found.is_file() and base.resolve() in found.parents else None
+    parts = place.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return None
+    loaded = getattr(sys.modules.get(place), "__file__", None)
+    for folder in (base, base / "src", *listed):
+        for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
+            if path.is_file() and (loaded is None or Path(loaded).resolve() == path.resolve()):
+                return path
+    return None
 
 
 def _imported(module: str, named: str, base: Path) -> ModuleType:

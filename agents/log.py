@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from refold.agents.replay.forked import Asker, Policy
     from refold.agents.replay.run import Replayed
     from refold.agents.vault import Keeper
+    from refold.reducers.registered import Registered
 
 
 class AgentLog(Log):
@@ -175,12 +176,15 @@ class AgentLog(Log):
         return agent_of(self._required_entry(run), Path.cwd())
 
     def _required_entry(self, run: str) -> str:
+        from refold.agents.entry import require_known
+
         entry = self._entry(run)
         if not entry:
             raise InputError(
                 f"run {run} names no agent: give the function, or begin runs with entry=module:function; the "
                 f"recording alone is gone through by `refold run steps {run}`"
             )
+        require_known(entry, Path.cwd())
         return entry
 
     def _entry(self, run: str) -> str:
@@ -280,6 +284,7 @@ def open_log(
     url: str | None = None,
     *,
     types: Iterable[str | os.PathLike[str]] = (),
+    reducers: Iterable[Registered] = (),
     read_only: bool = False,
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     config: Mapping[str, str] | None = None,
@@ -289,12 +294,14 @@ def open_log(
     """Open a log; one that is not there is made, unless read_only.
 
     url: file:PATH or kafka://HOST:PORT/PREFIX; without one REFOLD_LOG, else file:.refold. types: .avsc files, or
-    folders of them, beside or instead of the shipped ones. owner_timeout_s: how long to wait for the process that owns
-    a `file:` log, or for Kafka's brokers. config: settings of Kafka's clients, over those in the file that
+    folders of them, beside or instead of the shipped ones. reducers: custom reducers to register in this process: a
+    function, its name as module:function, or a module and each function in it that has a refold_version
+    (docs/TYPES.md). owner_timeout_s: how long to wait for the process that owns a `file:` log, or for Kafka's brokers.
+    config: settings of Kafka's clients, over those in the file that
     REFOLD_KAFKA_CONFIG names. worker: the URL of a worker's pages, else REFOLD_WORKER's; without one the workers of a
     Kafka log are found by their group. around: clock, ids and name of this process, for tests.
     """
     return open_as(
-        AgentLog, url, types=types, read_only=read_only, owner_timeout_s=owner_timeout_s, config=config, worker=worker,
-        around=around,
+        AgentLog, url, types=types, reducers=reducers, read_only=read_only, owner_timeout_s=owner_timeout_s,
+        config=config, worker=worker, around=around,
     )  # fmt: skip

@@ -60,7 +60,10 @@ class FieldDefinition:
 
 @dataclass(frozen=True, slots=True)
 class TypeDefinition:
-    """An entity type. `fingerprint` covers everything that can change a fold: 32 bytes."""
+    """An entity type. `fingerprint` covers everything that can change a fold: 32 bytes.
+
+    has_code: whether a field folds by a custom reducer.
+    """
 
     name: str
     fields: Mapping[str, FieldDefinition]
@@ -68,6 +71,7 @@ class TypeDefinition:
     document: Mapping[str, Any]
     closed_by: str = ""
     doc: str = ""
+    has_code: bool = False
 
     @property
     def by_first_name(self) -> dict[str, FieldDefinition]:
@@ -103,7 +107,8 @@ def parse(document: object, code_of: CodeOf | None = None, place: str = "definit
     if closed_by:
         whole["refold.closed_by"] = closed_by
     doc = str(document.get("doc", ""))
-    return TypeDefinition(name, fields, fingerprint_of(whole), {**whole, "doc": doc}, closed_by, doc)
+    has_code = any(each.code for each in fields.values())
+    return TypeDefinition(name, fields, fingerprint_of(whole), {**whole, "doc": doc}, closed_by, doc, has_code)
 
 
 def fingerprint_of(document: Mapping[str, Any]) -> bytes:
@@ -209,9 +214,7 @@ def _code(each: Mapping[str, Any], reducer: str, place: str) -> Mapping[str, obj
         return {}
     code: object = each.get("refold.code")
     if not isinstance(code, Mapping) or code.keys() != CODE_PARTS:
-        raise SchemaError(
-            f"{place}: a custom reducer needs refold.function, as 'module:function', that can be imported"
-        )
+        raise SchemaError(f"{place}: a custom reducer needs refold.function, as 'module:function', that is registered")
     if type(code["version"]) not in (int, str) or not isinstance(code["name"], str):
         raise SchemaError(f"{place}: refold_version of {code['name']} is a number or a text; given {code['version']!r}")
     return code

@@ -2,6 +2,9 @@
 
 Fields are matched by first name, and compared with every earlier version, not only the last: a removed field that
 comes back must still read what it once held.
+
+A type that names no custom code never comes to name any. Whoever may register types could otherwise make a type that
+everyone folds into one that only those fold who have the code (docs/decisions/020-registered-reducers.md).
 """
 
 from __future__ import annotations
@@ -21,7 +24,13 @@ LOSSY = {("int", "float"), ("int", "double"), ("long", "float"), ("long", "doubl
 
 def check_evolution(earlier: Iterable[TypeDefinition], new: TypeDefinition) -> None:
     """Raise SchemaError, naming the field and the reason, unless `new` can read all that was written before."""
-    for old in earlier:
+    versions = list(earlier)
+    if new.has_code and versions and not versions[-1].has_code:
+        raise SchemaError(
+            f"{new.name}: this version cannot follow an earlier one: it names custom code, and the version before it "
+            "names none; give the type with that code another name"
+        )
+    for old in versions:
         for reason in _type_reasons(old, new):
             raise SchemaError(f"{new.name}: this version cannot follow an earlier one: {reason}")
 

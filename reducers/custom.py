@@ -3,15 +3,15 @@
     def loudest(value, assertion):      # value: what came so far, None at first
         return max(value or 0, assertion.value)
 
-It is named in the type's file as `"refold.function": "module:loudest"`. What identifies it is its name, its version
-(an attribute `refold_version` on the function, 1 without one) and the hash of its source, all part of the definition.
+It is named in the type's file as `"refold.function": "module:loudest"`, and taken from what the operator registered
+(registered.py), from nowhere else. What identifies it is its name, its version (an attribute `refold_version` on the
+function, 1 without one) and the hash of its source, all part of the definition.
 Cell: [value, greatest q].
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -22,35 +22,20 @@ from refold.avro.nodes import Node
 from refold.avro.observation import Value
 from refold.avro.values import checker
 from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Op, Reducer, Said
+from refold.reducers.registered import VERSION, function_of
 
 Function: TypeAlias = Callable[[Any, Assertion], Any]
 
 
-def load_function(name: str) -> Function:
-    """The function behind "module:function"."""
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise SchemaError(f"refold.function {name!r} must be 'module:function'")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SchemaError(
-            f"the custom reducer {name!r} cannot be imported: {error}; put its module on PYTHONPATH"
-        ) from None
-    if not callable(function):
-        raise SchemaError(f"the custom reducer {name!r} is not a function")
-    found: Function = function
-    return found
-
-
 def code_of(name: str) -> Mapping[str, object]:
-    """What identifies a custom reducer: {name, version, source}, source being the hex SHA-256 of its source text."""
-    function = load_function(name)
+    """What identifies a registered custom reducer: {name, version, source}, source being the hex SHA-256 of its source
+    text. NotRegistered where the operator registered none of that name."""
+    function = function_of(name)
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
         raise SchemaError(f"the source of the custom reducer {name!r} cannot be read, so it has no identity") from None
-    version = getattr(function, "refold_version", 1)
+    version = getattr(function, VERSION, 1)
     return {"name": name, "version": version, "source": hashlib.sha256(source.encode()).hexdigest()}
 
 

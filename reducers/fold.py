@@ -18,15 +18,15 @@ from typing import NamedTuple, TypeAlias
 
 from refold.avro.canonical import ID_HEAD, in_key_order
 from refold.avro.definition import FieldDefinition, TypeDefinition
-from refold.avro.errors import SchemaError
 from refold.avro.observation import ID_BYTES, Observation
 from refold.reducers.arithmetic import Count, Sum
 from refold.reducers.cells import Cell, Mutation, Reducer, Said, new_tuple
 from refold.reducers.collection import Append, Map, Union
-from refold.reducers.custom import Custom, code_of, load_function
+from refold.reducers.custom import Custom, code_of
 from refold.reducers.entity import Entity
 from refold.reducers.links import fold_link, link_differences
 from refold.reducers.order import FIRST
+from refold.reducers.registered import NotRegistered, function_of
 from refold.reducers.residue import PENDING_HELD
 from refold.reducers.scalar import First, Greatest, Latest, Least
 
@@ -69,7 +69,7 @@ def said_by(seen: Seen) -> Said:
 
 
 def reducer_of(field: FieldDefinition) -> Reducer:
-    """The reducer a field names; a custom one must still be the code that was registered."""
+    """The reducer a field names; a custom one must be registered here, and be the code that the definition says."""
     if field.reducer == "append":
         return Append(field.first_name, field.limit)
     if field.reducer != "custom":
@@ -77,11 +77,11 @@ def reducer_of(field: FieldDefinition) -> Reducer:
     name = str(field.code["name"])
     found = code_of(name)
     if found != field.code:
-        raise SchemaError(
+        raise NotRegistered(
             f"the custom reducer {name} is not the code this log was written with (version {field.code['version']}); "
             "raise its refold_version and register the type again, or restore the old code"
         )
-    return Custom(field.first_name, load_function(name), field.node)
+    return Custom(field.first_name, function_of(name), field.node)
 
 
 class Fold:

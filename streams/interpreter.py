@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from refold.reducers import registered
 from refold.streams.quota import quota_cores
 
 _ENDING_S = 10.0
@@ -32,9 +33,9 @@ def command(module: str, *arguments: str) -> Sequence[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Its environment: it finds the modules that this process finds."""
+    """Its environment: it finds the modules that this process finds, and may fold by the same custom reducers."""
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path, **more}
+    return {**os.environ, **registered.environment(), "PYTHONPATH": path, **more}
 
 
 def how_it_ended(process: subprocess.Popen[bytes]) -> str:

@@ -20,6 +20,7 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError
 from refold.avro.shipped import load_types, shipped_types
 from refold.reducers.custom import code_of
+from refold.reducers.registered import Registered, allow
 from refold.streams.blobs.url import store_url
 from refold.streams.client import Log, Surroundings
 from refold.streams.defaults import OWNER_TIMEOUT_S
@@ -42,6 +43,7 @@ def open_as(
     url: str | None = None,
     *,
     types: Iterable[str | os.PathLike[str]] = (),
+    reducers: Iterable[Registered] = (),
     read_only: bool = False,
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     config: Mapping[str, str] | None = None,
@@ -51,11 +53,13 @@ def open_as(
     """Open a log, as a Log or a kind of it; one that is not there is made, unless read_only.
 
     url: see the module; without one REFOLD_LOG, else file:.refold. types: .avsc files, or folders of them, beside or
-    instead of the shipped ones. owner_timeout_s: how long to wait for the process that owns a `file:` log, or for
+    instead of the shipped ones. reducers: custom reducers to register in this process, as functions or by name
+    (reducers/registered.py). owner_timeout_s: how long to wait for the process that owns a `file:` log, or for
     Kafka's brokers. config: settings of Kafka's clients, over those in the file that REFOLD_KAFKA_CONFIG names. worker:
     the URL of a worker's pages, else REFOLD_WORKER's; without one the workers of a Kafka log are found by their group.
     around: clock, ids and name of this process, for tests.
     """
+    allow(reducers)
     mine = load_types([Path(each) for each in types], code_of)
     surroundings = around or process_surroundings()
     port = open_port(

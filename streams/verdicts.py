@@ -14,7 +14,7 @@ from refold.avro.canonical import encode
 from refold.avro.errors import CorruptionError
 
 FORMAT = 1
-REASONS = ("misplaced", "misidentified", "undecodable", "no_such_id", "foreign_schema")
+REASONS = ("misplaced", "misidentified", "undecodable", "no_such_id", "foreign_schema", "held")
 
 
 class Verdict(NamedTuple):

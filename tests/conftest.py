@@ -36,7 +36,11 @@ from refold_tests import brokers, java, postgres, registries, s3, servers  # noq
 from refold_tests.absent import without  # noqa: E402
 from refold_tests.child import Child, children  # noqa: E402
 from refold_tests.kafka_topics import Broker  # noqa: E402
+from refold_tests.reducers import REDUCERS  # noqa: E402
 from refold_tests.tree import ROOT  # noqa: E402
+
+# The code that types of the tests name. A test that names more registers it.
+os.environ["REFOLD_REDUCERS"] = REDUCERS
 
 SOAK = os.environ.get("REFOLD_SOAK", "") not in ("", "0")
 PROFILE = "soak" if SOAK else "ci"

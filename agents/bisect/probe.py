@@ -19,7 +19,7 @@ import msgspec
 from refold.agents.compare.compare import compare
 from refold.agents.compare.divergence import Divergence, divergence_json
 from refold.agents.compare.telling import told
-from refold.agents.entry import Agent, agent_of
+from refold.agents.entry import Agent, recorded_agent_of
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.recorder.answers import Departure
 from refold.agents.redaction.redactor import for_run
@@ -85,7 +85,7 @@ def _found(entry: str, folder: Path, what: str) -> Agent:
     sources = folder / "src"
     if sources.is_dir():
         sys.path.insert(0, str(sources))
-    found = agent_of(entry, folder, what)
+    found = recorded_agent_of(entry, folder, what)
     place = _place(sys.modules.get(entry.rpartition(":")[0]))
     if place is not None and folder.resolve() not in place.parents:
         raise ImportError(f"{entry} comes from {place}, and not from this commit")

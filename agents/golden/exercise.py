@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from refold.agents.entry import Agent, agent_of
+from refold.agents.entry import Agent, agent_of, recorded_agent_of, require_known
 from refold.agents.golden.file import Golden
 from refold.agents.golden.lenient import Lenient
 from refold.agents.golden.verdict import Verdict, judged
@@ -37,6 +37,8 @@ def exercised(golden: Golden, base: Path, entry: str = "", *, confined: bool = F
     kernel refuses.
     """
     named = entry or golden.entry
+    if not entry:
+        require_known(named, base)
     if confined:
         return _judged(golden, named, *_settled(golden, partial(_confined, golden, named, base)))
     return judged_run(golden, agent_of(named, base), named, base)
@@ -69,7 +71,7 @@ def _told(departure: Departure, golden: Golden) -> str:
 
 def driven(golden: Golden, agent: Agent, base: Path) -> tuple[Recording, Departure | None]:
     """What an agent's function does against a golden trace, and what it asked for without an answer, if anything."""
-    redact = for_run(agent_of(golden.redact, base, "redactor"), fresh_key) if golden.redact else None
+    redact = for_run(recorded_agent_of(golden.redact, base, "redactor"), fresh_key) if golden.redact else None
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -86,6 +88,8 @@ def _driven(golden: Golden, agent: Agent, redact: Redact | None) -> tuple[Record
 def _confined(golden: Golden, entry: str, base: Path) -> Replayed:
     from refold.agents.confined.replay import replayed_confined
 
+    if golden.redact:
+        require_known(golden.redact, base, "redactor")
     answers = None if golden.is_exact else {each.name: each.answer for each in golden.answers}
     return replayed_confined(entry, golden.run, redactor=golden.redact, golden=answers, base=base)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from refold.agents.entry import Agent, agent_of
+from refold.agents.entry import Agent, agent_of, recorded_agent_of
 from refold.agents.golden.did import Did
 from refold.agents.golden.exercise import driven, exercised
 from refold.agents.golden.file import SUFFIX, Golden, found, read
@@ -132,7 +132,8 @@ def replay(pytestconfig: pytest.Config) -> Callable[..., Did]:
     def run(trace: Golden, agent: Agent | None = None) -> Did:
         base = pytestconfig.invocation_params.dir
         if agent is None:
-            agent = agent_of(pytestconfig.getoption("--refold-agent") or trace.entry, base)
+            given = pytestconfig.getoption("--refold-agent")
+            agent = agent_of(given, base) if given else recorded_agent_of(trace.entry, base)
         did, departure = driven(trace, agent, base)
         if departure is not None:
             raise departure

@@ -15,7 +15,7 @@ from refold.agents.effects.ledger import Ledger
 from refold.agents.effects.listing import FATES, Effect
 from refold.agents.effects.order import Done, Undo
 from refold.agents.effects.undoing import Undone, to_undo
-from refold.agents.entry import agent_of
+from refold.agents.entry import agent_of, recorded_agent_of
 from refold.avro.errors import InputError, NotAnswerable
 from refold.avro.strict_json import json_or_text
 from refold.avro.times import time_text
@@ -291,7 +291,7 @@ def _undos(own: Iterable[Effect], named: dict[str, str]) -> tuple[dict[str, Undo
     for each in own:
         if each.undo and each.tool not in undos and each.tool not in missing:
             try:
-                undos[each.tool] = agent_of(each.undo, Path.cwd(), "undo function")
+                undos[each.tool] = recorded_agent_of(each.undo, Path.cwd(), "undo function")
             except InputError as error:
                 missing[each.tool] = f"{error}; or name one with --undo {each.tool}=MODULE:FUNCTION"
     return undos, missing

@@ -24,7 +24,10 @@ CLOCK_REMEDY = "set this machine's clock: until it is past the newest record, wh
 FOREIGN_REMEDY = "if their writer should not write there, take the right away; refold acl says who needs it"
 # Of topics that are read on demand, doctor reads so many of each partition's last offsets; verify reads all.
 LOOKED_THROUGH = 10_000
-REDUCER_REMEDY = "put the module that defines the reducer on PYTHONPATH, as it was when the type was registered"
+REDUCER_REMEDY = (
+    "if the code is yours, register it as it was when the type was registered, with --reducers or REFOLD_REDUCERS; "
+    "else leave it: the type is held, and the others are folded"
+)
 
 
 class Finding(NamedTuple):
@@ -138,4 +141,4 @@ def types(log: Log) -> Iterator[Finding]:
             yield Finding(f"type {name}", False, str(error), REDUCER_REMEDY)
         else:
             if custom:
-                yield Finding(f"type {name}", True, f"its custom reducers can be imported: {custom}")
+                yield Finding(f"type {name}", True, f"its custom reducers are registered: {custom}")

@@ -87,8 +87,8 @@ def cli(
       refold why tool_config/acme.rate_limit          who put that value there
       refold diff @deploy-1 now                       what changed since
 
-    Every command says more with --help. --log, --types, --owner-timeout and --worker may also stand behind
-    a command. With REFOLD_LOG the log need not be named again and again.
+    Every command says more with --help. --log, --types, --reducers, --owner-timeout and --worker may also stand
+    behind a command. With REFOLD_LOG the log need not be named again and again.
 
     \b
     Exit status

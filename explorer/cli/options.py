@@ -110,8 +110,18 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     return value
 
 
+def _register(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> None:
+    """Register custom reducers in this process, and in every one that it starts."""
+    if names:
+        from refold.reducers import registered
+
+        registered.allow(names)
+        os.environ.update(registered.environment())
+
+
 def place_options(command: Command) -> Command:
-    """--log, --types, --owner-timeout and --worker, as `log_url`, `types`, `owner_timeout` and `worker_url`."""
+    """--log, --types, --owner-timeout and --worker, as `log_url`, `types`, `owner_timeout` and `worker_url`; and
+    --reducers, which registers what it names."""
     for option in (
         click.option(
             "--worker",
@@ -131,6 +141,14 @@ def place_options(command: Command) -> Command:
             multiple=True,
             metavar="PATH",
             help="An .avsc file, or a folder of them; may be repeated [$REFOLD_TYPES].",
+        ),
+        click.option(
+            "--reducers",
+            multiple=True,
+            metavar="MODULE",
+            callback=_register,
+            expose_value=False,
+            help="Allow custom reducers: MODULE or MODULE:FUNCTION; may be repeated [$REFOLD_REDUCERS].",
         ),
         click.option("--log", "log_url", metavar="URL", help="The log [$REFOLD_LOG, else file:.refold]."),
     ):

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from refold.agents.entry import Agent, agent_of
+from refold.agents.entry import Agent, agent_of, require_known
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import Departure
@@ -73,6 +73,8 @@ def name_for(log: AgentLog, run: str, entry: str | None) -> str:
             f"run {run} names no agent: give its function with --agent module:function, or go through the recording "
             f"alone with `refold run steps {run}`"
         )
+    if not entry:
+        require_known(name, Path.cwd())
     return name
 
 

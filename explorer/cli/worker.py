@@ -166,6 +166,7 @@ def _several(
 
 def _run(place: Place, url: str, data: Path, instance: str | None, standby: bool, agents: str | None,
          serving: Serving, commit_ms: int) -> None:  # fmt: skip
+    from refold.reducers import registered
     from refold.streams import allocator
     from refold.streams.log.kafka.owners import client_id
     from refold.streams.registry.settings import registry_settings
@@ -175,6 +176,7 @@ def _run(place: Place, url: str, data: Path, instance: str | None, standby: bool
     from refold.streams.worker.service import FoldService
 
     allocator.keep_little()
+    registered.require()
     found = load_agents(agents) if agents else []
     with ExitStack() as ending:
         server = serving.bind()

@@ -1,6 +1,12 @@
-"""What a commit is, as JSON: the manifest that makes it one."""
+"""What a commit is, as JSON: the manifest that makes it one.
+
+A sink removes the folders that old manifests name, and others may be able to write a manifest. So the names in it are
+those that a sink makes, or it is none: nothing outside of the sink's own place is ever read or removed because of it.
+"""
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 
@@ -8,6 +14,8 @@ from refold.avro.errors import CorruptionError
 from refold.streams.cut import Cut, parse_cut
 
 FORMAT = 1
+_FOLDER = re.compile(r"commits/\d{1,20}-[0-9a-f]{16}")
+_PATH = re.compile(r"type=[A-Za-z0-9_]+/partition=\d{1,9}/part\.parquet")
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -50,4 +58,6 @@ def decoded(data: bytes, place: str) -> Manifest:
         raise CorruptionError(f"{place}: no manifest of a Parquet sink: {error}") from None
     if found.refold_parquet > FORMAT:
         raise CorruptionError(f"{place}: of format {found.refold_parquet}; install the newer refold that wrote it")
+    if not _FOLDER.fullmatch(found.folder) or not all(_PATH.fullmatch(each.path) for each in found.files):
+        raise CorruptionError(f"{place}: it names files that no sink makes; remove it, and commit again")
     return found

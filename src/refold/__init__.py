@@ -46,6 +46,7 @@ __all__ = [
     "UnknownEntity",
     "ValidationError",
     "open",
+    "reducer",
     "tool",
 ]
 
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     )
     from refold.avro.observation import Link, Observation, Source
     from refold.reducers.cells import Assertion
+    from refold.reducers.registered import reducer
     from refold.streams.changes import Change
     from refold.streams.client import Log
     from refold.streams.cut import Cut
@@ -106,6 +108,7 @@ else:
         "UnknownEntity": "avro.errors",
         "ValidationError": "avro.errors",
         "open": "agents.log:open_log",
+        "reducer": "reducers.registered",
         "tool": "agents.recorder.tools",
     }
 

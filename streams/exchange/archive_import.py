@@ -11,7 +11,7 @@ import starts in it anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -46,12 +46,11 @@ class Archive:
         """Step 1. InputError names file and item."""
         self._file = file
         check = Check()
-        for _ in _checked(file, check, progress):
-            pass
+        observed = {observation.type for _, observation in _checked(file, check, progress) if observation is not None}
         self.header: Header = check.header
         self.cut: Cut = check.cut
         self._places = list(check.registry.places())
-        self._through = _taken_up(file, self._places)
+        self._through = _taken_up(file, self._places, observed)
 
     def restore(
         self, path: Path, fork_id: bytes | None = None, progress: Progress | None = None, blobs: str | None = None
@@ -136,11 +135,12 @@ def _checked(file: ExchangeFile, check: Check, progress: Progress | None) -> Ite
         raise InputError(f"{file.shown}: {error}") from error
 
 
-def _taken_up(file: ExchangeFile, places: Places) -> list[int]:
+def _taken_up(file: ExchangeFile, places: Places, observed: Collection[str]) -> list[int]:
     """For each definition up to which offset definitions are taken up when it comes.
 
     One whose custom code is no longer here cannot fold: it is passed over for the next of its type that can, which is
-    then taken up in its place, with all between. Of each type the newest must be able to.
+    then taken up in its place, with all between. Of each observed type the newest must be able to; one of another type
+    is taken up where it stands, for there is nothing to fold by it.
     """
     next_runnable: dict[str, int] = {}
     through = [place.offset + 1 for place in places]
@@ -149,6 +149,8 @@ def _taken_up(file: ExchangeFile, places: Places) -> list[int]:
         problem = runnable(version.definition)
         if problem is None:
             next_runnable[name] = version.offset
+        elif name not in observed:
+            continue
         elif name not in next_runnable:
             raise InputError(f"{file.shown}: definition {version.offset}: {problem}") from problem
         through[version.offset] = next_runnable[name] + 1

@@ -17,6 +17,7 @@ from refold.avro.line import LineReader
 from refold.avro.observation import Observation, type_of
 from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.fold import Fold
+from refold.reducers.registered import NotRegistered
 from refold.streams.exchange.files import Carried
 
 
@@ -45,7 +46,8 @@ class Vocabulary:
 
         A type the log lacks comes with all its versions. Of one it has, only the versions after the log's
         newest are newer; where the file does not know that one, the log's stays in force, and the file's
-        serve to read by.
+        serve to read by. One that names code which is not registered here is left out: nothing of it is imported, and
+        the first line that is to be written by it is refused.
         """
         distinct = {(each.offset, each.definition.fingerprint): each for each in carried}
         by_type: dict[str, list[Carried]] = {}
@@ -57,6 +59,8 @@ class Vocabulary:
             if self._registry.find(each.definition) is None:
                 try:
                     self.use(each.definition)
+                except NotRegistered:
+                    continue
                 except SchemaError as error:
                     raise InputError(f"{each.place}: {error}") from None
                 taken.append(each.definition)

@@ -26,6 +26,7 @@ from refold.reducers.cells import Reducer
 from refold.reducers.entity import Entity, stored_hash, unpack
 from refold.reducers.fold import reducer_of
 from refold.reducers.order import observed_at_of
+from refold.reducers.registered import NotRegistered
 from refold.streams.checksum import unsealed
 from refold.streams.digest import EMPTY, Digests
 from refold.streams.partition import BUCKETS, place_of
@@ -41,10 +42,15 @@ class Closing(NamedTuple):
     """What closes entities of a type."""
 
     field: str
-    reducer: Reducer
+    reducer: Reducer | NotRegistered
 
     def closed_at(self, entity: Entity) -> int | None:
-        """When the observation that closed it was observed, in microseconds; None while it is open."""
+        """When the observation that closed it was observed, in microseconds; None while it is open.
+
+        NotRegistered where that is for custom code to say which is not here.
+        """
+        if isinstance(self.reducer, NotRegistered):
+            raise self.reducer
         cell = entity.cells.get(self.field)
         if cell is None or not self.reducer.present(cell):
             return None
@@ -58,7 +64,10 @@ def closings(registry: Registry, schemas: int | None = None) -> dict[str, Closin
         definition = registry.newest(name, schemas).definition
         if definition.closed_by:
             field = definition.fields[definition.closed_by]
-            found[name] = Closing(field.first_name, reducer_of(field))
+            try:
+                found[name] = Closing(field.first_name, reducer_of(field))
+            except NotRegistered as error:
+                found[name] = Closing(field.first_name, error)
     return found
 
 

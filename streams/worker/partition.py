@@ -9,6 +9,7 @@ from typing import Any
 
 from refold.avro.errors import RegistryUnavailable, UndecodableError
 from refold.avro.registry import Registry
+from refold.streams.held import held
 from refold.streams.log.kafka.reading import Raw
 from refold.streams.table.batch import Arrived
 from refold.streams.verdicts import Verdict
@@ -152,7 +153,9 @@ class Partition:
             writer = self._registry.writer(raw.value or b"")
         except UndecodableError:
             return False
-        return writer is not None and writer.offset >= schemas
+        if writer is None:
+            return False
+        return writer.offset >= schemas or held(self._registry, writer.definition.name, schemas) is not None
 
     @property
     def is_due(self) -> bool:

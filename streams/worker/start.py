@@ -37,7 +37,7 @@ from refold.streams.rocks.families import Memory
 from refold.streams.worker.position import Stored
 from refold.streams.worker.recovery import recover_table
 from refold.streams.worker.table import GONE, PartitionTable, open_database, usable
-from refold.streams.worker.way import follow, standing
+from refold.streams.worker.way import follow, require_folded, standing
 
 STABLE_POLL_S = 0.05
 OFFSETS_TIMEOUT_S = 2.0
@@ -77,6 +77,7 @@ class Starter:
         table = self.open(partition, go_on)
         try:
             self.bring(table, partition, at, go_on)
+            require_folded(table, self._log.registry)
             standing(table, deadletters)
         except BaseException:
             table.close()

@@ -1,7 +1,8 @@
 """Along a partition's way (streams/log/kafka/reached.py): its records in batches, its definitions between two of them.
 
 Taking up the definition at an offset of `.schemas`, when the records before it are folded and emitted:
-1. A definition of a new type, or a hole, takes nothing: the next step says that it is taken up.
+1. A definition of a new type, or of one that is held (streams/held.py), or a hole, takes nothing: the next step says
+   that it is taken up.
 2. Else the entities of its type are folded again by it, those of some places at a time, in the order of the table. Each
    whose hash changes gives one change `redefined`. Every such step is emitted and written like a batch, and says up to
    which place it went.
@@ -23,6 +24,8 @@ from itertools import islice
 
 from refold.avro.errors import SchemaError, StorageError
 from refold.avro.registry import Registry, TypeVersion
+from refold.reducers.registered import NotRegistered
+from refold.streams.held import held, problem_of
 from refold.streams.log.kafka.reached import Reached
 from refold.streams.log.port import LogPort, Record
 from refold.streams.table.batch import Arrived
@@ -40,13 +43,32 @@ def pass_over(table: PartitionTable, registry: Registry, below: int) -> TypeVers
     found = None
     while found is None and schemas < below:
         version = registry.at(schemas)
-        if version is not None and registry.versions(version.definition.name)[0] is not version:
+        if version is not None and _takes_something(registry, version):
             found = version
         else:
             schemas += 1
     if schemas != table.here.at.schemas:
         table.take_up_to(schemas)
     return found
+
+
+def _takes_something(registry: Registry, version: TypeVersion) -> bool:
+    """Whether there may be entities to fold again by it: not with the first version, nor while the type is held.
+
+    Nor by one that cannot be folded by here and was set aside since: there, the one before it is registered again.
+    """
+    name = version.definition.name
+    if not registry.is_in_effect(version, len(registry)) and problem_of(version) is not None:
+        return False
+    return registry.versions(name)[0] is not version and held(registry, name, version.offset + 1) is None
+
+
+def require_folded(table: PartitionTable, registry: Registry) -> None:
+    """Raise StorageError where the table has entities of a type that is held: another process had its code."""
+    for name in sorted({each.definition.name for each in registry if each.definition.has_code}):
+        problem = held(registry, name, table.here.at.schemas)
+        if problem is not None and rows_by_place(table.database, name, 0, None, 1)[0]:
+            raise StorageError(f"the table has entities of {name} that this process cannot fold: {problem}")
 
 
 def redefine(table: PartitionTable, version: TypeVersion, below: int | None = None) -> Overlay:
@@ -57,6 +79,11 @@ def redefine(table: PartitionTable, version: TypeVersion, below: int | None = No
         rows, place = rows_by_place(table.database, version.definition.name, at.place, below, ENTITIES_AT_ONCE)
         to = Reached(at.offset, version.offset + 1) if place is None else at._replace(place=place)
         return table.fold_again(type_fold, rows, to)
+    except NotRegistered as error:
+        raise StorageError(
+            f"a definition of {version.definition.name} cannot be taken up by this process: {error}. One that is not "
+            f"yours is set aside with refold quarantine add 0={version.offset}"
+        ) from error
     except SchemaError as error:
         raise StorageError(
             f"a definition of {version.definition.name} cannot be taken up by this process: {error}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.agents.entry import agent_of
+from refold.agents.entry import agent_of, recorded_agent_of
 from refold.avro.errors import InputError
 
 
@@ -72,3 +72,37 @@ def test_what_is_not_found_is_told(shop: Path, entry: str, said: str) -> None:
 def test_what_a_module_lacks_is_not_hidden(shop: Path) -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
         agent_of("shop_entry.broken:refund", shop)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "unittest.__main__:run", "os:system", "antigravity:fly", "refold.explorer.cli.main:main", "no_such_entry:x",
+        "../outside_entry.py:run", "a b:c", ".:x", "..x:y", "shop_entry.:x", "/etc/passwd.py:x", "json:loads",
+        "refold.explorer.demo.:x", "refold.explorer.demo./../x.py:x", "refold.explorer.demo.stage:main",
+    ],
+)  # fmt: skip
+def test_a_recorded_name_finds_nothing_outside_of_the_folder(
+    shop: Path, entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (shop.parent / "outside_entry.py").write_text("raise AssertionError('loaded')\n")
+    (shop / "json.py").write_text("def loads(run):\n    pass\n")
+    before = set(sys.modules)
+    with pytest.raises(InputError, match="nothing is imported"):
+        recorded_agent_of(entry, shop)
+    assert set(sys.modules) == before
+
+
+def test_a_recorded_name_finds_code_of_the_folder_and_of_pythonpath(
+    shop: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert recorded_agent_of("shop_entry.agent:Bot.act", shop)(None) == "front"
+    assert recorded_agent_of("shop_entry/agent.py:Bot.act", shop)(None) == "front"
+    other = tmp_path_factory.mktemp("other")
+    (other / "other_entry.py").write_text("def run(run):\n    return 7\n")
+    monkeypatch.syspath_prepend(other)
+    with pytest.raises(InputError, match="nothing is imported"):
+        recorded_agent_of("other_entry:run", shop)
+    monkeypatch.setenv("PYTHONPATH", str(other))
+    assert recorded_agent_of("other_entry:run", shop)(None) == 7

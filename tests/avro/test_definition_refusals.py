@@ -156,7 +156,7 @@ TEXTS = {"type": "array", "items": "string"}
         ),
         (
             {"name": "a", "type": "long", "refold.reducer": "custom"},
-            "t.a: a custom reducer needs refold.function, as 'module:function', that can be imported",
+            "t.a: a custom reducer needs refold.function, as 'module:function', that is registered",
         ),
         (
             {"name": "a", "type": "long", "refold.inline": 2**63},
@@ -343,3 +343,9 @@ def test_types_are_nested_so_deep_and_no_deeper() -> None:
 
     deepest = only(records(MAX_DEPTH - 2))
     assert parse(json.loads(document_text(deepest))).fingerprint == deepest.fingerprint
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "x\0", "x\n", "a;b", "ä", ""])
+def test_a_types_name_can_be_part_of_a_path(name: str) -> None:
+    with pytest.raises(SchemaError, match="a record needs a name of letters, digits and _"):
+        parse({"type": "record", "name": name, "fields": [{"name": "a", "type": "long", "refold.reducer": "latest"}]})

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from refold.explorer.cli.main import run
+from refold_tests.reducers import REDUCERS
 
 
 @pytest.fixture
 def log_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the log that commands use unless they are told another: REFOLD_LOG and no more is set."""
+    """The folder of the log that commands use unless they are told another; the tests' reducers are registered."""
     for name in list(os.environ):
         if name.startswith("REFOLD_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("REFOLD_REDUCERS", REDUCERS)
     monkeypatch.setenv("REFOLD_LOG", f"file:{tmp_path / 'log'}")
     return tmp_path / "log"
 

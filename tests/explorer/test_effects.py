@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "tools.py").write_text(TOOLS)
+    monkeypatch.delitem(sys.modules, "tools", raising=False)  # another test's folder has one of that name
     monkeypatch.chdir(folder)
     return folder
 

@@ -265,7 +265,7 @@ def test_what_cannot_be_registered_is_refused_before_anything_is_written(evolved
     whole = (tmp_path / "x.jsonl").read_text()
     other = f"file:{tmp_path / 'other'}"
     (tmp_path / "gone.jsonl").write_text(whole.replace("refold_tests.histories:folded", "refold_tests.absent:folded"))
-    with pytest.raises(InputError, match=r"gone\.jsonl:1: the custom reducer .* cannot be imported"):
+    with pytest.raises(InputError, match=r"gone\.jsonl:3: the custom reducer .* is not registered here"):
         taken(other, tmp_path / "gone.jsonl")
     clash = defined(document(extra={"type": "long", "refold.reducer": "latest"}))
     with refold.open(other) as log:

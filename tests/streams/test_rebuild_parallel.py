@@ -37,6 +37,7 @@ from refold_tests.histories import TYPE, random_history
 from refold_tests.mortal import CALLS, HOLD, MORTAL, SPARES
 from refold_tests.opening import open_log, take
 from refold_tests.processes import is_gone
+from refold_tests.reducers import REDUCERS
 from refold_tests.things import OTHER, A, defined, document, said
 
 PATIENCE_S = 60.0
@@ -253,6 +254,7 @@ def test_a_reducer_that_no_other_process_finds(tmp_path: Path, monkeypatch: pyte
     only_here.__file__ = str(source)
     exec(compile(source.read_text(), str(source), "exec"), only_here.__dict__)  # a module on no path
     monkeypatch.setitem(sys.modules, only_here.__name__, only_here)
+    monkeypatch.setenv("REFOLD_REDUCERS", f"{REDUCERS},{only_here.__name__}:longest")
     field = {"type": "string", "refold.reducer": "custom", "refold.function": f"{only_here.__name__}:longest"}
     definition = defined(document(start=field))
     with open_log(tmp_path, partitions=4) as log:

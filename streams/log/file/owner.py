@@ -313,9 +313,9 @@ class Owner:
     def _redefine(self, offset: int) -> None:
         """Steps 2 and 3 of taking up a definition."""
         version = next(each for each in self._registry if each.offset == offset)
-        type_fold = TypeFold(version)
         rows = states_of_type(self._database, version.definition.name)
         while some := list(islice(rows, REDEFINED_AT_ONCE)):
+            type_fold = TypeFold(version)  # only where there is something to fold: its code may not be here
             write, progress = self._database.batch(), self._next_progress()
             outcome = records.Outcome(progress, write)
             for row in some:

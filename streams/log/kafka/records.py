@@ -5,8 +5,9 @@ A record's key is its entity, its value the framed bytes, its header `refold-id`
 2. Below the offset up to which its partition is decided, a worker looked at it: it is what it says. Without the header
    the id is computed from the bytes.
 3. Above, it is looked at here, by the worker's rules: bytes that decode by a schema of the log, the key its
-   observation's entity, the partition the key's, the header, where there is one, its id. What is none of that awaits a
-   worker's verdict: reading stops there with NotAnswerable, which names that offset.
+   observation's entity, the partition the key's, the header, where there is one, its id, and a type that is not held
+   (streams/held.py). What is none of that awaits a worker's verdict: reading stops there with NotAnswerable, which
+   names that offset.
 What was looked at once is not looked at again by this process. Keys are compared without looking at anything else, so
 one entity's records are answered although another's record awaits a verdict.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from refold.avro.errors import CorruptionError, NotAnswerable, UndecodableError, UnknownWireId
 from refold.avro.observation import ID_BYTES, Observation
 from refold.avro.registry import Registry
+from refold.streams.held import held
 from refold.streams.log.kafka.deadletters import Decided
 from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.producer import Sent
@@ -61,6 +63,9 @@ def observed(registry: Registry, partition: int, partitions: int, raw: Raw) -> t
     said = raw.header(ID)
     if said is not None and said != observation_id:
         raise NoObservation("misidentified", f"its header {ID} is not its id, {observation_id.hex()}")
+    problem = held(registry, observation.type)
+    if problem is not None:
+        raise NoObservation("held", f"{observation.type} is held: {problem}")
     return observation, observation_id
 
 

@@ -138,7 +138,9 @@ def test_coroutines_are_agents_too(tmp_path: Path) -> None:
     assert asyncio.run(within()), "also where a loop runs already"
 
 
-def test_what_the_code_says_itself_is_redacted_as_the_trace_is(tmp_path: Path) -> None:
+def test_what_the_code_says_itself_is_redacted_as_the_trace_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "support"))
+
     def writes(run: refold.Run) -> Any:
         with run.step("tell"):
             run.state["to"] = "ann@example.com"

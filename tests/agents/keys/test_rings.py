@@ -53,6 +53,15 @@ def test_only_their_user_can_read_key_files(tmp_path: Path) -> None:
     assert [stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()] == [0o600, 0o600]
 
 
+def test_a_keys_name_leads_to_no_other_place(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    ring = FileKeyRing(folder)
+    for name in ("../../outside", "/etc/outside", "a/b", "..", "\0"):
+        ring.create(name)
+    assert [each.name for each in tmp_path.iterdir()] == ["keys"]
+    assert all(len(each.name) == 64 and each.is_file() for each in folder.iterdir())
+
+
 def test_no_file_keeps_a_destroyed_key(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     ring = FileKeyRing(folder)

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.errors import InputError, StorageError
+from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.sinks.feed import Lag
 from refold.sinks.parquet.columns import columns_of
-from refold.sinks.parquet.manifest import decoded
+from refold.sinks.parquet.manifest import Kept, Manifest, decoded, encoded
 from refold.sinks.parquet.sink import COMMITS, MANIFESTS, ParquetSink, open_sink
 from refold.sinks.port import SinkBusy, SinkRefused
 from refold.sinks.run import Report, Watch, keep_snapshots
@@ -435,3 +435,14 @@ def test_values_of_every_kind_are_columns_of_theirs() -> None:
     assert found["f"] == ['{"x":{"y":1},"z":{"$json":{"$json":1}}}', None, "{}"]
     assert columns["_b"].arrow.name.startswith("b_x")
     assert str(columns["d"].arrow.type) == "timestamp[us, tz=UTC]"
+
+
+@pytest.mark.parametrize("folder", ["../outside", "/tmp/out", "commits/../../outside", "", "commits", "commits/1-x/.."])
+def test_a_manifest_that_names_what_is_not_the_sinks_is_none(folder: str) -> None:
+    good = f"commits/{7:020}-{'0a' * 8}"
+    path = "type=run/partition=0/part.parquet"
+    for named, file in ((folder, path), (good, folder), (good, f"{path}/../../../../../outside")):
+        kept = Kept(file, "run", 0, 1, 1, "")
+        with pytest.raises(CorruptionError, match="names files that no sink makes"):
+            decoded(encoded(Manifest(1, 7, named, "cut", 1, "", (kept,))), "manifests/7.json")
+    decoded(encoded(Manifest(1, 7, good, "cut", 1, "", (Kept(path, "run", 0, 1, 1, ""),))), "manifests/7.json")

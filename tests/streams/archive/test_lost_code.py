@@ -16,6 +16,7 @@ import pytest
 from refold_tests.archives import TYPES, archived, refused, restored
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.opening import open_log, take
+from refold_tests.reducers import REDUCERS
 from refold_tests.things import A, defined, document, said
 
 OLD, NEW = "def folded(value, assertion):\n    return {}\nfolded.refold_version = {}\n", "refold_archive_reducers"
@@ -25,6 +26,7 @@ OLD, NEW = "def folded(value, assertion):\n    return {}\nfolded.refold_version 
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, int], Any]]:
     """Writes the module of a custom reducer and gives a type that folds by it."""
     monkeypatch.syspath_prepend(tmp_path / "code")
+    monkeypatch.setenv("REFOLD_REDUCERS", f"{REDUCERS},{NEW}:folded")
     (tmp_path / "code").mkdir()
 
     def write(expression: str, version: int) -> Any:

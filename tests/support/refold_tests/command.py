@@ -15,6 +15,7 @@ from typing import Any
 
 import refold
 from refold_tests.command_server import TIMEOUT_S, CommandServer
+from refold_tests.reducers import REDUCERS
 
 SOURCE = str(Path(refold.__file__).parent.parent)
 COMMAND = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
@@ -45,8 +46,9 @@ class Done:
 
 
 def environment(log: str = "", more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's, without the reader's own settings."""
+    """This process's, without the reader's own settings; the tests' reducers are registered."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
+    kept["REFOLD_REDUCERS"] = REDUCERS
     return {**kept, "PYTHONPATH": SOURCE, **({"REFOLD_LOG": log} if log else {}), **(more or {})}
 
 

@@ -1,0 +1,158 @@
+"""Definitions that a stranger registers and that name code: a worker imports none of it, and folds the others on."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.avro.definition import TypeDefinition, parse
+from refold.avro.ids import identify
+from refold.avro.registry import TypeVersion
+from refold.avro.shipped import shipped_types
+from refold.explorer.cli.main import run
+from refold.reducers.custom import code_of
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.schemas import schema_record
+from refold_tests.brokers import SharedKafka
+from refold_tests.folding import append, await_status, check_whole, fold_all, history, opened, running, url_of
+from refold_tests.poison import produce, verdicts
+from refold_tests.reducers import REDUCERS, trap
+from refold_tests.things import THING, said
+
+pytestmark = pytest.mark.timeout(300)
+NAME = "refold_trap:folded"
+
+
+def naming(type_name: str, function: str, source: str = "00" * 32, version: int = 1) -> TypeDefinition:
+    """A definition as a stranger writes it; it is closed by what the code makes."""
+    code = {"name": function, "version": version, "source": source}
+    field = {"name": "last", "type": "string", "refold.reducer": "custom", "refold.function": function,
+             "refold.code": code}  # fmt: skip
+    return parse({"type": "record", "name": type_name, "fields": [field], "refold.closed_by": "last"})
+
+
+def written(log: KafkaLog, definition: TypeDefinition) -> None:
+    """Write a definition into `.schemas` past every rule of refold's, as a producer may."""
+    sent = schema_record(Place(log.topics.schemas, 0), definition, None)
+    producer = log.clients.producer()
+    producer.produce(log.topics.schemas, value=sent.value, headers=sent.headers, partition=0)
+    assert producer.flush(60) == 0
+    log.refresh()
+
+
+def strange(log: KafkaLog, definition: TypeDefinition, number: int) -> bytes:
+    """Write an observation of such a type; its id."""
+    observation = said(f"{definition.name}/{number}", number, last="x")
+    data = TypeVersion(definition, 0, 0).codec.encode_observation(observation)
+    produce(log, log.partition_of(observation.entity), (observation.entity.encode(), data, [], ""))
+    return identify(observation)
+
+
+def test_the_worker_folds_the_others_on_and_the_held_ones_once_their_code_is_registered(
+    log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    imported = trap(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "refold_trap", raising=False)
+    rng = random.Random(seed)
+    acknowledged = append(log, history(rng, 60))
+    evil = [naming("stranger", NAME)]
+    evil += [
+        naming(f"evil{number}", name) for number, name in enumerate(("unittest.__main__:run", ":run", "os:system"))
+    ]
+    evil.append(naming("stranger", NAME, "11" * 32, 2))
+    held = set()
+    for number, definition in enumerate(evil):
+        written(log, definition)
+        held.add(strange(log, definition, number))
+        acknowledged |= append(log, history(rng, 20))
+    fold_all(log, tmp_path / "worker")
+    assert [each.reason for each in verdicts(log)] == ["held"] * len(evil)
+    assert any("--reducers refold_trap:folded" in each.detail for each in verdicts(log))
+    check_whole(log, tmp_path / "worker", acknowledged)
+    with refold.open(log.url, read_only=True) as reader:
+        view = reader.rebuild()
+        assert {name.partition("/")[0] for name in view} <= {THING.name, f"{THING.name}s"}
+        with running(log.url, tmp_path / "worker") as folding:
+            await_status(folding, lambda found: found.get("state") == "folding", 0)
+            await_status(folding, lambda found: found.get("state") == "folding", 1)
+            assert folding.service.sealing._snapshotter.seal() != []
+        assert reader.rebuild().root == view.root
+        assert reader.verify().ok
+    fold_all(log, tmp_path / "anew")
+    check_whole(log, tmp_path / "anew", acknowledged)
+    assert run(["deadletters", "retry", "--reason", "held", "--log", log.url]) == 1
+    assert not imported.exists()
+
+    # The operator takes the code as theirs: its definition comes, the worker is given it, and the records are retried.
+    monkeypatch.setenv("REFOLD_REDUCERS", f"{REDUCERS},{NAME}")
+    monkeypatch.setattr("refold_trap.folded.refold_version", 3, raising=False)
+    code = code_of(NAME)
+    log.register(naming("stranger", NAME, str(code["source"]), 3))
+    capsys.readouterr()
+    assert run(["deadletters", "retry", "--type", "stranger", "--apply", "--wait", "0", "--log", log.url]) == 0
+    fold_all(log, tmp_path / "worker")
+    with refold.open(log.url, read_only=True) as reader:
+        assert reader.state("stranger/0").fields == {"last": "folded"}
+        assert reader.state("stranger/4").version == 1
+        assert reader.verify().ok
+
+
+def test_a_type_without_code_never_comes_to_name_any(log: KafkaLog, tmp_path: Path) -> None:
+    with refold.open(log.url) as writer:
+        writer.observe("tool_config/acme", {"rate_limit": 50})
+    written(log, naming("tool_config", "os:system"))
+    document = shipped_types()["tool_config"].document
+    code = {"refold.reducer": "custom", "refold.function": NAME,
+            "refold.code": {"name": NAME, "version": 1, "source": "00" * 32}}  # fmt: skip
+    fields = [each | code if each["name"] == "rate_limit" else each for each in document["fields"]]
+    written(log, parse({**document, "fields": fields}))
+    assert len(log.registry.versions("tool_config")) == 1
+    fold_all(log, tmp_path)
+    assert verdicts(log) == []
+    with refold.open(log.url, read_only=True) as reader:
+        assert reader.state("tool_config/acme").fields["rate_limit"] == 50
+
+
+def test_a_worker_that_lacks_the_code_of_what_its_table_holds_ends_and_gives_no_verdict(
+    kafka: SharedKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(url_of(kafka.bootstrap, prefix, 1)) as log:
+        log.register(THING)
+        append(log, [said(f"{THING.name}/a", 1)])
+        fold_all(log, tmp_path)
+        append(log, [said(f"{THING.name}/b", 1)])
+        monkeypatch.setenv("REFOLD_REDUCERS", "")
+        with running(log.url, tmp_path) as found:
+            problem = found.failed()
+        assert "--reducers refold_tests.histories:folded" in str(problem)
+        assert verdicts(log) == []
+        monkeypatch.setenv("REFOLD_REDUCERS", REDUCERS)
+        fold_all(log, tmp_path)
+        check_whole(log, tmp_path, set())
+
+
+def test_a_strangers_version_of_a_type_with_code_ends_the_worker_until_it_is_set_aside(
+    log: KafkaLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acknowledged = append(log, [said(f"{THING.name}/{number}", number) for number in range(6)])
+    fold_all(log, tmp_path)
+    fields = [each | {"refold.code": {**each["refold.code"], "version": 2, "source": "00" * 32}}
+              if "refold.code" in each else each for each in THING.document["fields"]]  # fmt: skip
+    written(log, parse({**THING.document, "fields": fields}))
+    with running(log.url, tmp_path) as found:
+        problem = str(found.failed())
+    assert "is not the code" in problem
+    command = problem.rpartition("refold ")[2].split()
+    assert command[:2] == ["quarantine", "add"]
+    assert run([*command, "--log", log.url]) == 0, capsys.readouterr().err
+    log.refresh()
+    acknowledged |= append(log, [said(f"{THING.name}/{number}", number) for number in range(6, 12)])
+    fold_all(log, tmp_path)
+    assert verdicts(log) == []
+    check_whole(log, tmp_path, acknowledged)
