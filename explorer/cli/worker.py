@@ -104,10 +104,10 @@ def worker(
         if (error.name or "").partition(".")[0] in ("faust", "mode", "confluent_kafka", "prometheus_client", "aiohttp"):
             raise InputError("a worker needs more than is installed here; pip install 'refold[kafka]'") from error
         raise
-    from refold.streams.worker.host.logs import log_to_stderr
+    from refold.streams.worker.host.logs import logged_to_stderr
 
-    log_to_stderr(log_level, log_format)
-    _run(place, url, data, instance, standby, agents, serving, commit_ms)
+    with logged_to_stderr(log_level, log_format):
+        _run(place, url, data, instance, standby, agents, serving, commit_ms)
     return 0
 
 

@@ -13,6 +13,8 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from refold.avro.times import millis_text
@@ -22,19 +24,30 @@ _CLIENT = "refold.streams.log.kafka.clients"
 _PLAIN = re.compile(r"[^\s\"=]+")
 
 
-def log_to_stderr(level: str, form: str) -> None:
-    """Write what refold logs to standard error.
+@contextmanager
+def logged_to_stderr(level: str, form: str) -> Iterator[None]:
+    """Write what refold logs to standard error while the block runs; afterwards logging is as it was.
 
-    level: debug, info, warning or error: from which on. form: text or json.
+    Args:
+        level: debug, info, warning or error: the least severe level that is written.
+        form: text or json.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    log = logging.getLogger("refold")
+    log, client = logging.getLogger("refold"), logging.getLogger(_CLIENT)
+    before = (log.level, log.propagate, client.level)
     log.addHandler(handler)
     log.setLevel(level.upper())
     log.propagate = False
     if level != "debug":
-        logging.getLogger(_CLIENT).setLevel(logging.CRITICAL + 1)
+        client.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = before[1]
+        log.setLevel(before[0])
+        client.setLevel(before[2])
 
 
 class TextLines(logging.Formatter):

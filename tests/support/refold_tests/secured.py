@@ -123,14 +123,14 @@ class Secured:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
         support = os.pathsep.join(each for each in sys.path if each)
         worker = Worker(
-            "--data", self.folder / name, "--port", 0, *more,
+            "--data", self.folder / name, "--port", 0, "--log-level", "debug", *more,
             code=[sys.executable, "-P", "-c", LOUD, str(self.log)],
             env={**kept, **self.environment(user), "PYTHONPATH": support},
         )  # fmt: skip
         try:
             yield worker
             status, said = worker.stop()
-            self.said += [worker.first, said]
+            self.said += [worker.first, said, *worker.logged]
             assert status == 0, said
         finally:
             worker.kill()

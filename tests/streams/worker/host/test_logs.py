@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from refold.streams.events import LETTERS_EVERY_S, LETTERS_MAX, LetterLog, tell
-from refold.streams.worker.host.logs import JsonLines, TextLines
+from refold.streams.worker.host.logs import JsonLines, TextLines, logged_to_stderr
 
 FIELDS: dict[str, Any] = {
     "partition": 3,
@@ -86,3 +86,17 @@ def test_dead_letters_are_counted_past_a_bound_and_told_of_again_later(log: logg
         "dead_letters_suppressed count=7 seconds=60",
         "dead_letter partition=2 offset=99 reason=misplaced",
     ]
+
+
+def test_logging_is_as_it_was_after_a_worker(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that runs a worker and goes on, such as a test, loses nothing of its own log."""
+    log = logging.getLogger("refold.tests.after")
+    with caplog.at_level(logging.INFO):
+        with logged_to_stderr("warning", "text"):
+            log.info("not written")
+            log.warning("written")
+        log.info("heard by the root logger")
+    assert [record.getMessage() for record in caplog.records] == ["heard by the root logger"]
+    assert capsys.readouterr().err.count("\n") == 1
