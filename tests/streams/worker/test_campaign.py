@@ -1,0 +1,233 @@
+"""A campaign against a whole setup: real workers and a secured broker, while everything that can go wrong does.
+
+A stranger with a producer's rights and nothing more writes junk into every topic that takes it from them, the broker is
+killed, stopped and paused, and a worker's disk fills. Meanwhile a client appends. What must hold:
+
+1. The stranger is denied every topic that a producer does not write.
+2. Each outage and each recovery is seen in `/ready`, `/health`, `/metrics` and the log within SEEN_S.
+3. A worker ends only where its disk takes no more, with a line that names the disk. With space again, it goes on.
+4. Every acknowledged observation is folded once: states, changes and indexes are those of the reference fold.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from refold.streams.log.kafka.log import KafkaLog
+from refold.testing.kafka import Kafka
+from refold_tests.brokers import started
+from refold_tests.devices import small_device
+from refold_tests.folding import await_folded, check_whole, history, opened
+from refold_tests.junk import junk
+from refold_tests.load import Feeding, feeding
+from refold_tests.poison import bad_records
+from refold_tests.secured import Secured
+from refold_tests.things import THING
+from refold_tests.waiting import await_true
+from refold_tests.worker_process import Worker
+
+pytestmark = [pytest.mark.faults, pytest.mark.kafka, pytest.mark.timeout(1800)]
+
+PARTITIONS = 4
+DEBUG = "REFOLD_KAFKA_DEBUG"
+REDUCER = "refold_tests.histories:folded"
+REDUCERS = {"REFOLD_REDUCERS": REDUCER}
+SEEN_S = 30.0
+"""Within this an outage, a recovery and a stranger's record show, and a page answers."""
+SETTLED_S = 120.0
+"""Within this a loaded machine has a broker up again and the group joined."""
+
+
+class Stranger:
+    """Writes whatever it likes by a producer's rights. denied: the topics that refused; written: records by topic."""
+
+    def __init__(self, kafka: Kafka, log: KafkaLog, rng: random.Random) -> None:
+        self.denied: set[str] = set()
+        self.written: dict[str, int] = {}
+        self._log = log
+        self._rng = rng
+        self._producer = Producer({**kafka.client_config("producer"), "message.max.bytes": 4 << 20})
+
+    def write(self, times: int) -> None:
+        """Some records into each topic of the log, each at a partition of its choice."""
+        for topic, records in junk(self._log).items():
+            partitions = 1 if topic == self._log.topics.schemas else PARTITIONS
+            for each in self._rng.choices(records, k=times):
+                self._send(topic, self._rng.randrange(partitions), each.key, each.value, each.headers)
+        for _ in range(times):
+            partition = self._rng.randrange(PARTITIONS)
+            key, value, headers, _ = self._rng.choice(bad_records(self._log, partition))
+            self._send(self._log.topics.observations, partition, key, value, headers)
+        assert self._producer.flush(SETTLED_S) == 0
+
+    def _send(self, topic: str, partition: int, key: Any, value: Any, headers: Any) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                self.written[topic] = self.written.get(topic, 0) + 1
+                return
+            assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+            self.denied.add(topic)
+
+        self._producer.produce(topic, value, key, partition, headers=headers, on_delivery=delivered)
+
+
+class Seen(NamedTuple):
+    """What a worker shows at one moment; None where its pages do not answer."""
+
+    is_ready: bool
+    is_connected: bool
+    metrics: str
+
+    def value(self, name: str, label: str = "") -> float:
+        """The sum over a metric's series, or over those with a label."""
+        series = [line for line in self.metrics.splitlines() if line.startswith((f"{name}{{", f"{name} "))]
+        series = [line for line in series if label in line]
+        assert series, (name, label, self.metrics)
+        return sum(float(line.rpartition(" ")[2]) for line in series)
+
+
+def seen(worker: Worker) -> Seen:
+    """Each page once."""
+    with urlopen(f"{worker.url}/metrics", timeout=SEEN_S) as found:
+        metrics = found.read().decode()
+    return Seen(worker.get("/ready")[0] == 200, bool(worker.get("/health")[1]["broker"]["connected"]), metrics)
+
+
+def await_seen(worker: Worker, holds: Callable[[Seen], bool], why: str, within_s: float = SEEN_S) -> None:
+    """Return when a worker's pages show it; fails where they do not in time, or the worker ends."""
+
+    def shown() -> bool:
+        assert worker.process.poll() is None, (why, worker.ended(), worker.logged[-20:])
+        with suppress(ConnectionError, URLError):
+            return holds(seen(worker))
+        return False
+
+    await_true(shown, f"{why}: {worker.logged[-5:]}", within_s=within_s)
+
+
+def await_event(worker: Worker, name: str, count: int) -> None:
+    """Return when a worker has logged an event so often."""
+    await_true(lambda: len(worker.events(name)) >= count, f"{name}: {worker.logged[-10:]}", within_s=SEEN_S)
+
+
+@contextmanager
+def running(secured: Secured, name: str, folder: Path) -> Iterator[Worker]:
+    """A worker as its users start it."""
+    support = os.pathsep.join(each for each in sys.path if each)
+    environment = {**os.environ, **secured.environment("worker"), "PYTHONPATH": support, **REDUCERS}
+    del environment[DEBUG]
+    found = Worker("--data", folder, "--port", 0, "--instance", name, env=environment)
+    try:
+        yield found
+    finally:
+        found.kill()
+
+
+def outage(kafka: Kafka, how: str, workers: list[Worker], fed: Feeding) -> None:
+    """The broker goes, which every worker shows, and comes back, which every worker shows, too."""
+    lost = [len(each.events("broker_lost")) for each in workers]
+    back = [len(each.events("broker_back")) for each in workers]
+    getattr(kafka, how)(1)
+    for each, before in zip(workers, lost, strict=True):
+        await_seen(
+            each, lambda found: not found.is_ready and not found.is_connected
+            and not found.value("refold_broker_connected"), f"{how}: it does not show that the broker is gone",
+        )  # fmt: skip
+        await_event(each, "broker_lost", before + 1)
+        series = seen(each)
+        assert f'partition="{PARTITIONS - 1}"' in series.metrics  # series stay while the broker is away
+    (kafka.resume if how == "pause" else kafka.restart)(1)
+    for each, before in zip(workers, back, strict=True):
+        await_seen(each, lambda found: found.is_connected, f"{how}: it does not show that the broker is back")
+        await_event(each, "broker_back", before + 1)
+        await_seen(each, lambda found: found.is_ready, f"{how}: it is not ready again", SETTLED_S)
+    fed.await_more()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without librdkafka's own log in this process, and with the code of THING."""
+    with patch.dict(os.environ, REDUCERS):
+        del os.environ[DEBUG]
+        yield
+
+
+def fill(folder: Path) -> Path:
+    """Take all the space there is on a device; removing the file gives it back."""
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+    return path
+
+
+def test_nothing_that_strangers_brokers_and_disks_do_is_lost_doubled_hidden_or_final(
+    tmp_path: Path, seed: int, fault_rounds: int
+) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    rounds = max(2, fault_rounds // 2)
+    (tmp_path / "secured").mkdir()
+    with started(secure=True) as kafka, small_device(tmp_path / "small") as small:
+        secured = Secured(kafka, tmp_path / "secured")
+        for user, role in (("producer", "producer"), ("worker", "worker"), ("manager", "admin")):
+            secured.ask("admin", "acl", "apply", "--role", role, "--principal", f"User:{user}")
+        secured.ask("admin", "acl", "apply", "--role", "producer", "--role", "reader", "--principal", "User:agent")
+        url = f"{secured.url}?partitions={PARTITIONS}"
+        secured.ask("manager", "init", "--log", url)
+        with secured.as_user("agent"), quiet(), opened(url) as log:
+            log.register(THING)
+            stranger = Stranger(kafka, log, rng)
+            with (
+                running(secured, "sound", tmp_path / "sound") as sound,
+                feeding(url, history(rng, 40 * rounds, 50), rng) as fed,
+            ):
+                with running(secured, "small", small) as full:
+                    workers = [sound, full]
+                    for each in workers:
+                        await_seen(each, lambda found: found.is_ready, "it does not start", SETTLED_S)
+                    for how in rng.sample(["kill", "stop", "pause"], k=min(rounds, 3)):
+                        print(how)
+                        stranger.write(10)
+                        fed.await_more()
+                        outage(kafka, how, workers, fed)
+                    filler = fill(small)
+                    status, said = full.ended(SETTLED_S)
+                    assert status == 2, (said, full.logged[-10:])
+                    assert "no space left" in said.lower(), said
+                    assert str(small) in said
+                    assert full.events("failed")
+                filler.unlink()
+                with running(secured, "small", small) as full:
+                    await_seen(full, lambda found: found.is_ready, "it does not go on with space", SETTLED_S)
+                    assert full.stop()[0] == 0
+                stranger.write(10)
+                acknowledged = fed.finish()
+                own = (log.topics.schemas, log.topics.observations)
+                assert stranger.denied == {*junk(log)} - {*own}
+                await_seen(
+                    sound,
+                    lambda found: found.value("refold_foreign_records", 'topic="schemas"')
+                    == stranger.written[log.topics.schemas] and found.value("refold_dead_letters_total") > 0,
+                    "it does not show what the stranger wrote",
+                )  # fmt: skip
+                await_true(lambda: len(sound.folding) == PARTITIONS, "it does not take over", within_s=SETTLED_S)
+                await_folded(log)
+                status, said = sound.stop()
+                assert status == 0, said
+            assert len([*log.deadletters()]) == stranger.written[log.topics.observations]
+            check_whole(log, tmp_path / "sound", acknowledged)
+        verified = secured.ask("agent", "verify", "--json", "--reducers", REDUCER)
+        assert verified["ok"] is True, verified
