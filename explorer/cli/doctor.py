@@ -25,7 +25,8 @@ def doctor(place: Place, role: tuple[str, ...], keys: bool, data: Path | None, a
     """Examine a log and its surroundings.
 
     In a folder: format, owner, room on the disk, clock, types, libraries. On Kafka: settings, brokers, topics
-    and each of their settings, the Schema Registry, this user's rights for a role, clock, types, libraries.
+    and each of their settings, which workers are alive and how far their group is behind, the Schema Registry, this
+    user's rights for a role, clock, types, libraries.
     It reads only; `refold verify` is what checks the recorded data. Exits with 1 when there is a problem, and
     says what to do about it.
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from refold.avro.errors import RefoldError, RegistryUnavailable
+from refold.avro.errors import RefoldError, RegistryUnavailable, Unanswered
 from refold.explorer.cli.findings import Finding, Looking, disk, inside, nearest
+from refold.explorer.cli.health_workers import workers
 from refold.explorer.cli.options import Place
 from refold.streams.open import given_url
 
@@ -30,7 +31,7 @@ _TABLES_TIMES = 2
 
 
 def on_kafka(place: Place, looking: Looking) -> Iterator[Finding]:
-    """Settings, brokers, topics, rights, registry, what stands in the log, and the worker's disk."""
+    """Settings, brokers, topics, rights, registry, workers, what stands in the log, and the worker's disk."""
     from refold.streams.log.kafka.clients import Clients
     from refold.streams.log.kafka.topics import TopicAdmin
     from refold.streams.log.kafka.url import merged, parse_url
@@ -49,17 +50,22 @@ def on_kafka(place: Place, looking: Looking) -> Iterator[Finding]:
     yield from _config_file()
     yield from _registry()
     topics = TopicAdmin(admin, place.owner_timeout_s, clients)
-    yield from _rights(clients, address, looking)
     try:
         exists = topics.exists(address)
         unfit = topics.unfit(address) if exists else []
-    except RefoldError as error:
+    except Unanswered as error:
         yield Finding("broker", False, str(error), BROKER_REMEDY)
         return
+    except RefoldError as error:
+        yield from _rights(clients, address, looking)
+        yield Finding("broker", False, str(error), BROKER_REMEDY)
+        return
+    yield from _rights(clients, address, looking)
     yield Finding("broker", True, f"{address.servers}: a broker answers, and takes this user for {_who(clients)}")
     if not exists:
         yield Finding("log", True, f"{url}: none yet; the first observation makes it")
         return
+    yield from workers(clients, admin, address, place.owner_timeout_s)
     for each in unfit:
         yield Finding(f"topic {each.topic}", False, each.problem, each.remedy)
     if unfit:

@@ -6,6 +6,9 @@
 What cannot be asked keeps its last answer. After ANOTHER_AFTER_S without an answer another client asks: one that was
 there when its broker was fenced may have nobody to ask, for good (confluentinc/librdkafka#5301).
 
+What fails as nobody foresaw is logged, each kind once, and asking goes on: as a broker that does not answer, where the
+first request failed; so no page shows an old answer for good.
+
 It reads only, and a right that it lacks is no outage: a broker that denies has answered.
 """
 
@@ -18,13 +21,13 @@ from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from typing import NamedTuple
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
 from refold.avro.errors import RefoldError
 from refold.streams.events import tell
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import error_of, is_denied, text_of
-from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.groups import group_lag
 from refold.streams.log.kafka.topics import TopicAdmin, Topics, Unfit
 from refold.streams.log.kafka.url import Address
 from refold.streams.worker.condition import Condition, Kept
@@ -60,6 +63,7 @@ class Watch:
         self._broker = Kept(clock_ms, "no broker was asked yet")
         self.now = Watched(self._broker.now)
         self._was_answered = self._was_lost = False
+        self._failed: set[tuple[str, type[Exception]]] = set()
         self._admin = clients.admin()
         self._admin_since_s = time.monotonic()
         self._lag_at_s = self._settings_at_s = 0.0
@@ -77,7 +81,11 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            brokers, why = self._asked()
+            try:
+                brokers, why = self._asked()
+            except Exception as error:
+                self._tell_failure("brokers", error)
+                brokers, why = 0, f"asking for brokers failed: {error!r:.200}"
             if self._stopping.is_set():
                 return
             before = self._broker.note(bool(brokers), why)
@@ -85,7 +93,10 @@ class Watch:
                 self._tell(before, why)
             self.now = self.now._replace(broker=self._broker.now, brokers=brokers)
             if brokers:
-                self._look_further(time.monotonic())
+                try:
+                    self._look_further(time.monotonic())
+                except Exception as error:
+                    self._tell_failure("group_and_settings", error)
             self._stopping.wait(EVERY_S)
 
     def _asked(self) -> tuple[int, str]:
@@ -107,25 +118,12 @@ class Watch:
         if now_s - self._lag_at_s >= LAG_EVERY_S:
             self._lag_at_s = now_s
             with contextlib.suppress(RefoldError, KafkaException):
-                self.now = self.now._replace(group_lag=self._group_lag())
+                lag = group_lag(self._clients, self._admin, self._topics, self._partitions, _ASKED_S)
+                self.now = self.now._replace(group_lag=lag)
         if now_s - self._settings_at_s >= SETTINGS_EVERY_S:
             self._settings_at_s = now_s
             with contextlib.suppress(RefoldError, KafkaException):
                 self._note_settings(tuple(TopicAdmin(self._admin, _ASKED_S).unfit(self._address)))
-
-    def _group_lag(self) -> dict[int, int]:
-        """By partition. By a consumer, for an admin client crashes the process where a coordinator that has just
-        started answers (seen with librdkafka 2.16: rd_kafka_handle_OffsetFetch without a group)."""
-        ends = Offsets(self._admin, _ASKED_S).ends(Place(self._topics.observations, each) for each in self._partitions)
-        reader = self._clients.reader(**{"group.id": self._topics.group})
-        try:
-            asked = [TopicPartition(self._topics.observations, each) for each in self._partitions]
-            committed = {each.partition: max(0, each.offset) for each in reader.committed(asked, _ASKED_S)
-                         if each.error is None}  # fmt: skip
-        finally:
-            reader.close()
-        return {place.partition: max(0, end - committed[place.partition])
-                for place, end in ends.items() if place.partition in committed}  # fmt: skip
 
     def _note_settings(self, unfit: tuple[Unfit, ...]) -> None:
         for each in {*unfit} - {*self.now.unfit}:
@@ -133,6 +131,13 @@ class Watch:
         for each in {*self.now.unfit} - {*unfit}:
             tell(_log, "settings_mended", topic=each.topic)
         self.now = self.now._replace(unfit=unfit)
+
+    def _tell_failure(self, asked: str, error: Exception) -> None:
+        """Log what nobody foresaw, each kind once: it may come every second."""
+        kind = (asked, type(error))
+        if kind not in self._failed:
+            self._failed.add(kind)
+            tell(_log, "watch_failed", logging.ERROR, asked=asked, error=f"{error!r:.200}")
 
     def _tell(self, before: Condition, why: str) -> None:
         now_ms = self._clock_ms()

@@ -22,10 +22,14 @@ from refold.explorer.cli.main import run
 from refold.explorer.cli.options import Place
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
+from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
+from refold_tests.command import refold_command
 from refold_tests.devices import small_device
+from refold_tests.folding import running
 from refold_tests.kafka_topics import Broker
 from refold_tests.things import THING
+from refold_tests.waiting import await_true
 
 Ask = Callable[..., list[dict[str, Any]]]
 
@@ -84,8 +88,38 @@ def test_every_wrong_setting_is_named_with_its_command(log: str, problems: Ask, 
     assert problems() == []
 
 
-def test_a_broker_that_is_away(problems: Ask) -> None:
-    [found] = problems("--log", "kafka://127.0.0.1:1/x", "--owner-timeout", 1)
+def finding(log: str, subject: str, *words: str) -> str:
+    """What the command finds of one subject."""
+    done = refold_command("doctor", "--json", *words, log=log)
+    [found] = [each for each in done.json["findings"] if each["subject"] == subject]
+    assert found["ok"] is done.json["ok"] is True
+    return str(found["finding"])
+
+
+@pytest.mark.parametrize("role", [[], ["--role", "worker"]], ids=["plain", "role"])
+def test_workers_and_their_groups_lag(log: str, prefix: str, tmp_path: Path, role: list[str]) -> None:
+    said = finding(log, "workers", *role)
+    assert said.startswith(f"none in the group refold.{prefix}: nobody folds, and reading works without")
+    assert f"refold worker --log {log} --data" in said
+    behind = f"recorded and not yet committed by the group refold.{prefix}"
+    assert finding(log, "lag", *role) == f"1 {behind} (partition 0: 1)"
+    with asked_worker(log, tmp_path) as (_, url):
+        assert finding(log, "workers", *role) == f"1 alive: {url} with partition 0"
+        await_true(lambda: finding(log, "lag", *role) == f"0 {behind}")
+
+
+def test_a_worker_without_pages_is_known_by_its_client_id(kafka: SharedKafka, prefix: str, tmp_path: Path) -> None:
+    url = f"kafka://{kafka.bootstrap}/{prefix}"
+    with refold.open(f"{url}?partitions=4"):
+        pass
+    with running(url, tmp_path, client_id="stranger"):
+        await_true(lambda: finding(url, "workers") == "1 alive: stranger with partitions 0, 1, 2, 3")
+    await_true(lambda: finding(url, "workers").startswith("none in the group"))
+
+
+@pytest.mark.parametrize("role", [[], ["--role", "worker"]], ids=["plain", "role"])
+def test_a_broker_that_is_away(problems: Ask, role: list[str]) -> None:
+    [found] = problems("--log", "kafka://127.0.0.1:1/x", "--owner-timeout", 1, *role)
     assert found["subject"] == "broker"
     assert "no answer from 127.0.0.1:1" in found["finding"]
     assert "start the brokers" in found["remedy"]

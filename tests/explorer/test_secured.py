@@ -302,6 +302,25 @@ def test_doctor_names_the_rights_that_a_role_lacks(secured: Secured) -> None:
     assert problems["User:reader lacks Read on the group refold.agents"].startswith("an administrator: kafka-acls.sh ")
 
 
+def test_doctor_says_that_a_user_may_not_look_at_the_workers(secured: Secured) -> None:
+    entry = (ResourceType.GROUP, f"refold.{PREFIX}", ResourcePatternType.LITERAL, "User:reader", "*",
+             AclOperation.DESCRIBE)  # fmt: skip
+    admin = AdminClient(secured.kafka.client_config())
+    for done in admin.create_acls([AclBinding(*entry, AclPermissionType.DENY)]).values():
+        done.result()
+    try:
+        found = secured.ask("reader", "doctor", "--json", "--owner-timeout", 2)
+    finally:
+        for gone in admin.delete_acls([AclBindingFilter(*entry, AclPermissionType.DENY)]).values():
+            assert len(gone.result()) == 1
+    said = {each["subject"]: each["finding"] for each in found["findings"]}
+    assert said["workers"].startswith("not looked at: who is in the group refold.agents cannot be had")
+    assert "User:reader lacks Describe on the group refold.agents" in said["workers"]
+    assert "lag" not in said
+    said = {each["subject"]: each["finding"] for each in secured.ask("reader", "doctor", "--json")["findings"]}
+    assert "lag" in said
+
+
 def test_a_wrong_password_is_named_and_not_shown(secured: Secured, tmp_path: Path) -> None:
     given = (secured.folder / "worker.properties").read_text()
     password = str(secured.kafka.client_config("worker")["sasl.password"])
