@@ -13,6 +13,8 @@ manifest that cannot be read stays: readers fall back to the epoch before it, an
 `refresh` reads each partition from where it read to before up to the last stable offset, so nothing of a transaction
 that is open or was aborted shows. A value of nothing removes its key. Compaction keeps those for a time (Kafka's
 `delete.retention.ms`, a day) so that who follows sees them: who did not for FORGOTTEN_S reads everything again.
+
+What was seen last can be asked for while a refresh waits for a broker: a worker's pages answer in an outage.
 """
 
 from __future__ import annotations
@@ -49,20 +51,19 @@ class ManifestMap:
         self._offsets = offsets
         self._reading = reading
         self._clock_s = clock_s
-        self._lock = Lock()
+        self._refreshing = Lock()
+        # A partition's map is replaced whole, so a reader sees one refresh or the next.
         self._values: list[dict[bytes, bytes]] = [{} for _ in range(partitions)]
         self._next = [0] * partitions
         self._read_at = [clock_s()] * partitions
 
     def refresh(self, partitions: Iterable[int] | None = None) -> None:
         """See what was committed by now, in all partitions or in some."""
-        with self._lock:
+        with self._refreshing:
             now = self._clock_s()
             asked = range(self.partitions) if partitions is None else partitions
             for place, end in self._offsets.ends(Place(self._topic, each) for each in asked).items():
-                if now - self._read_at[place.partition] > FORGOTTEN_S:
-                    self._values[place.partition], self._next[place.partition] = {}, 0
-                self._read_on(place, end)
+                self._read_on(place, end, is_anew=now - self._read_at[place.partition] > FORGOTTEN_S)
                 self._read_at[place.partition] = now
             later = next((key for key in self._values[MARKERS] if key.startswith(LATER)), None)
             if later is not None:
@@ -71,10 +72,11 @@ class ManifestMap:
                     "that this release cannot read; use the newer one"
                 )
 
-    def _read_on(self, place: Place, end: int) -> None:
-        values, start = self._values[place.partition], self._next[place.partition]
-        if start >= end:
+    def _read_on(self, place: Place, end: int, *, is_anew: bool) -> None:
+        start = 0 if is_anew else self._next[place.partition]
+        if start >= end and not is_anew:
             return
+        values = {} if is_anew else {**self._values[place.partition]}
         for record in self._reading.records(place, start, end):
             key, value = record.key or b"", record.value
             if not is_entry(place.partition, key, value):
@@ -84,13 +86,11 @@ class ManifestMap:
                 values.pop(key, None)
             else:
                 values[key] = value
-            self._next[place.partition] = record.offset + 1
-        self._next[place.partition] = end
+        self._values[place.partition], self._next[place.partition] = values, end
 
     def get(self, partition: int, key: bytes) -> bytes | None:
         """A key's value as it was last seen."""
-        with self._lock:
-            return self._values[partition].get(key) if 0 <= partition < self.partitions else None
+        return self._values[partition].get(key) if 0 <= partition < self.partitions else None
 
     def decided(self, token: bytes) -> Decision | None:
         """An administrator's decision; where its token is not known, what is new is read first."""
@@ -102,8 +102,7 @@ class ManifestMap:
 
     def scan(self, partition: int, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """(key, value) of the keys that begin so, in their order."""
-        with self._lock:
-            return sorted(item for item in self._values[partition].items() if item[0].startswith(prefix))
+        return sorted(item for item in self._values[partition].items() if item[0].startswith(prefix))
 
 
 def is_entry(partition: int, key: bytes, value: bytes | None) -> bool:
