@@ -18,6 +18,7 @@ import refold
 from refold.streams.changes import Change
 from refold.streams.client import Log
 from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.reached import Reached
 from refold.streams.log.port import ChangeRecord, LogPort
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
 from refold_tests.log_handles import PARTITIONS, mixed, put
@@ -42,7 +43,7 @@ def made(file: LogPort) -> dict[int, list[ChangeRecord]]:
 
 def emit(broker: Broker, log: Log, partition: int, some: list[ChangeRecord], end: str = "commit") -> Producer:
     place = Place(f"{broker.prefix}.changes", partition)
-    producer = broker.transaction(place, [each.data for each in some], end=end)
+    producer = broker.transaction(place, [each.data for each in some], end=end, headers=Reached(1, 1).headers)
     log.port.refresh()
     return producer
 

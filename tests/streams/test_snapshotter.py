@@ -81,6 +81,7 @@ class Sealed:
     def __init__(self, partition: int, is_base: bool) -> None:
         self.epoch = Epoch(partition, 10, 1)
         self.is_base = is_base
+        self.size = 0
 
 
 class Clock:
