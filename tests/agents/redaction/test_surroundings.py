@@ -16,6 +16,7 @@ import pytest
 import refold
 from refold.agents.redaction.redactor import Redactor
 from refold.explorer.cli.run_code import redactor_for
+from refold_tests.absent import without
 
 KEY = b"0123456789abcdef"
 TOKEN = re.compile(r"\[([a-z-]+):[0-9a-f]{20}\]")
@@ -163,7 +164,7 @@ def samples(tau_bench_file: Path) -> Path:
     """The folder of recorded conversations, sessions and turns."""
     folder = tau_bench_file.parent
     if not (folder / "sessions").is_dir():
-        pytest.skip(f"no {folder}/sessions")
+        without(f"no {folder}/sessions: name the folder that holds it in REFOLD_SHARED_DATA")
     return folder
 
 
