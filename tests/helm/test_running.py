@@ -28,7 +28,9 @@ def _words(pod: Object, folder: Path) -> list[str]:
 
 def _around(pod: Object, folder: Path) -> dict[str, str]:
     given = {name: value for name, value in variables(pod).items() if isinstance(value, str)}
-    return environment(more={**given, TOKEN_ENVIRONMENT: TOKEN, "HOME": str(folder)})
+    found = environment(more={**given, TOKEN_ENVIRONMENT: TOKEN, "HOME": str(folder)})
+    del found["REFOLD_REDUCERS"]  # of the tests' own, which no image has
+    return found
 
 
 def _run(pod: Object, folder: Path) -> str:

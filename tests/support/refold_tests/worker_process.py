@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from refold_tests.tree import ROOT
 from refold_tests.waiting import WAIT_S
 
 COMMAND = (sys.executable, "-m", "refold.explorer.cli.main")
@@ -29,8 +31,10 @@ class Worker:
 
     def __init__(self, *arguments: object, code: Sequence[str] = COMMAND, env: Mapping[str, str] | None = None) -> None:
         """code: what runs the command, `env`: in which environment, where it is not this process's."""
+        # Where the code is that REFOLD_REDUCERS names (conftest.py).
+        given = {"PYTHONPATH": str(ROOT / "tests" / "support"), **(os.environ if env is None else env)}
         self.process = subprocess.Popen(
-            [*code, "worker", *map(str, arguments)], stderr=subprocess.PIPE, text=True, env=env
+            [*code, "worker", *map(str, arguments)], stderr=subprocess.PIPE, text=True, env=given
         )
         self.logged: list[str] = []
         self._said: Queue[str] = Queue()
