@@ -38,8 +38,8 @@ def observe(url: str, number: int) -> None:
             log.observe(entity, {"fields": {"a": number}}, source="one")
 
 
-@pytest.mark.parametrize("how", ["kill", "pause"])
-def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], tmp_path: Path, how: str) -> None:
+@pytest.mark.timeout(900)
+def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], tmp_path: Path) -> None:
     kafka = kafka_cluster()
     url = f"kafka://{kafka.bootstrap}/shop"
     observe(f"{url}?partitions=2", 1)
@@ -51,7 +51,7 @@ def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], 
         for each in ("started", "group_joined", "partitions_taken", "partition_rebuilt", "broker_connected"):
             assert worker.events(each), each
 
-        (kafka.kill if how == "kill" else kafka.pause)(1)
+        kafka.kill(1)
         await_true(lambda: not worker.is_ready)
         status, said = worker.get("/ready")
         assert status == 503
@@ -72,8 +72,8 @@ def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], 
         assert worker.events("group_lost")
         assert worker.events("partitions_lost")
 
-        (kafka.restart if how == "kill" else kafka.resume)(1)
-        await_true(lambda: worker.is_ready)
+        kafka.restart(1)
+        await_true(lambda: worker.is_ready, within_s=240)
         assert worker.get("/health")[0] == 200
         assert "after_s=" in worker.events("broker_back")[0]
         observe(url, 2)
