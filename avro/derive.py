@@ -39,6 +39,23 @@ SOURCE = record("refold.Source", agent=TEXT, run=TEXT, step=TEXT, tool=TEXT, seq
 LINK = record("refold.Link", relation=TEXT, target=TEXT, valid_from=nullable(MICROS), valid_to=nullable(MICROS))
 
 
+def observation_fields(patch: Node) -> dict[str, Node]:
+    """The Avro fields of an observation in their order, with the type of its patch."""
+    return {
+        "entity": TEXT,
+        "kind": {"type": "enum", "name": "refold.Kind", "symbols": list(KINDS)},
+        "observed_at": MICROS,
+        "priority": {"type": "int"},
+        "source": SOURCE,
+        "causes": IDS,
+        "patch": patch,
+        "cleared": {"type": "array", "items": TEXT},
+        "retracts": IDS,
+        "link": nullable(LINK),
+        "subject": TEXT,
+    }
+
+
 def observation_node(definition: TypeDefinition) -> dict[str, Any]:
     """The wire envelope with this type's patch."""
     patch = {
@@ -48,17 +65,7 @@ def observation_node(definition: TypeDefinition) -> dict[str, Any]:
     }
     return record(
         f"refold.observation.{definition.name}",
-        entity=TEXT,
-        kind={"type": "enum", "name": "refold.Kind", "symbols": list(KINDS)},
-        observed_at=MICROS,
-        priority={"type": "int"},
-        source=SOURCE,
-        causes=IDS,
-        patch=patch,
-        cleared={"type": "array", "items": TEXT},
-        retracts=IDS,
-        link=nullable(LINK),
-        subject=TEXT,
+        **observation_fields(patch),
     )
 
 

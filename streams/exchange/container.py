@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from refold.avro.derive import IDS, LINK, MICROS, MILLIS, SOURCE, TEXT, record
+from refold.avro.derive import MILLIS, TEXT, observation_fields, record
 from refold.avro.errors import InputError
 from refold.avro.nodes import ID, emit, nullable
-from refold.avro.observation import KINDS
 from refold.avro.times import millis_text, parse_time, time_text
 from refold.streams.exchange import archive_form
 from refold.streams.exchange.blocks import MAGIC, Blocks
@@ -31,17 +30,7 @@ ORIGIN = record("refold.Origin", log=TEXT, partition={"type": "int"}, offset={"t
 _NODE = record(
     "refold.exported.observation",
     id=ID,
-    entity=TEXT,
-    kind={"type": "enum", "name": "refold.Kind", "symbols": list(KINDS)},
-    observed_at=MICROS,
-    priority={"type": "int"},
-    source=SOURCE,
-    causes=IDS,
-    patch=TEXT,
-    cleared={"type": "array", "items": TEXT},
-    retracts=IDS,
-    link=nullable(LINK),
-    subject=TEXT,
+    **observation_fields(TEXT),
     origin=nullable(ORIGIN),
     blobs={"type": "map", "values": {"type": "bytes"}},
 )

@@ -22,6 +22,7 @@ import refold
 from refold.streams.exchange.archive_form import SCHEMA as ARCHIVE_SCHEMA
 from refold.streams.exchange.container import SCHEMA
 from refold_tests.command import COMMAND, environment, held, refold_command
+from refold_tests.fuzz.containers import varint
 
 MIB = 1 << 20
 # A process with a log open takes 90 MiB; what an attack took before the bounds was 6 to 11 GB.
@@ -41,15 +42,6 @@ def measured(*arguments: object, folder: Path) -> tuple[int, str, int]:
         process.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
         return process.returncode, said.read().decode(), usage.ru_maxrss * 1024
-
-
-def varint(number: int) -> bytes:
-    number = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
 
 
 def container(schema: object, count: int, data: bytes, codec: str = "null", claimed: int | None = None) -> bytes:
