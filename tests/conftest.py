@@ -28,6 +28,7 @@ from hypothesis import HealthCheck, settings
 # Before any of it is imported.
 pytest.register_assert_rewrite("refold_tests")
 
+from refold.reducers import registered  # noqa: E402
 from refold.testing.kafka import Kafka  # noqa: E402
 from refold.testing.postgres import Postgres  # noqa: E402
 from refold.testing.postgres import started as started_postgres  # noqa: E402
@@ -113,6 +114,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_report_header() -> str:
     """Shown once, above the tests: what it takes to run the same again."""
     return f"refold: REFOLD_SEED={os.environ['REFOLD_SEED']}, profile {PROFILE}, {FAULT_ROUNDS} fault rounds"
+
+
+@pytest.fixture(autouse=True)
+def _kept_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test allows by --reducers, run in this process, no later test finds allowed."""
+    monkeypatch.setattr(registered, "_allowed", dict(registered._allowed))
+    monkeypatch.setenv("REFOLD_REDUCERS", REDUCERS)
 
 
 @pytest.fixture(autouse=True)
