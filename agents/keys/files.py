@@ -28,6 +28,7 @@ from pathlib import Path
 
 from refold.agents.keys.ring import KEY_BYTES, Damage, new_key
 from refold.avro.errors import KeyUnreadable, StorageError
+from refold.avro.files import read_bounded
 from refold.streams.durable import sync_file, sync_path
 
 _NEW = ".new"
@@ -144,7 +145,7 @@ class FileKeyRing:
 
     def _read(self, path: Path) -> tuple[str, bytes] | None:
         try:
-            text = path.read_bytes()
+            text = read_bounded(path)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from refold.agents.keys.ring import KEY_BYTES
 from refold.avro.errors import InputError, KeyUnreadable
+from refold.avro.files import read_bounded
 
 MASTER_ENVIRONMENT = "REFOLD_MASTER_KEY"
 SECRET_BYTES_MIN = 32
@@ -83,8 +84,8 @@ def read_masters(given: str) -> Masters:
         path = Path(unquote(text.removeprefix("file:").removeprefix("//")))
         where = f"{MASTER_ENVIRONMENT} ({path})"
         try:
-            text = path.read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_bounded(path).decode("ascii")
+        except (OSError, ValueError) as error:
             raise InputError(f"{where}: cannot be read: {error}") from None
     secrets = [_secret(each, where) for each in text.replace(",", " ").split()]
     if not secrets:

@@ -9,15 +9,17 @@ output=@result.txt       the content of a file; text that begins with @ is writt
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from refold.avro import strict_json
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError
+from refold.avro.files import read_bounded
 from refold.avro.jsonform import reader
 from refold.avro.nodes import JSON, Node, allows, value_of
 
+CONTENT_BYTES_MAX = 64 << 20
+"""Of a file that is given as a value (@FILE)."""
 COLLECTED = frozenset({"array", "map", "record"})
 NUMBERS = {"int": int, "long": int, "float": float, "double": float}
 
@@ -54,8 +56,8 @@ def _content(text: str, path: str) -> str:
     if text.startswith("@@"):
         return text[1:]
     try:
-        return Path(text[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_bounded(text[1:], CONTENT_BYTES_MAX).decode()
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InputError(
             f"{path}: {text[1:]!r:.120} cannot be read ({reason}); text that begins with @ is written @@"

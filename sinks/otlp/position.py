@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from refold.avro.errors import InputError
+from refold.avro.files import read_bounded
 from refold.sinks.port import SinkBusy, SinkRefused
 from refold.streams.cut import Cut, parse_cut
 from refold.streams.durable import replace_file
@@ -32,7 +33,7 @@ class PositionFile:
         """The stored cut, None before the first; takes the lock. SinkBusy while another process holds it."""
         self._take()
         try:
-            said = json.loads(self.path.read_text(encoding="utf-8"))
+            said = json.loads(read_bounded(self.path))
             if said["format"] != FORMAT:
                 raise InputError(f"its format is {said['format']!r}, and {FORMAT} is known here")
             return parse_cut(said["cut"])

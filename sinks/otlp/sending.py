@@ -18,7 +18,6 @@ import time
 from abc import ABC, abstractmethod
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
@@ -29,6 +28,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from refold.avro.errors import InputError
+from refold.avro.files import PEM_BYTES_MAX, read_bounded, require_bounded
 from refold.sinks.otlp.settings import Target, Wire
 from refold.sinks.port import SinkBusy, SinkRefused
 
@@ -109,6 +109,8 @@ class HttpSender(Sender):
         handlers: list[Any] = [_NoRedirect()]
         if target.is_secure:
             try:
+                for file in (wire.certificate, wire.client_certificate, wire.client_key):
+                    require_bounded(file)
                 context = ssl.create_default_context(cafile=wire.certificate or None)
                 if wire.client_certificate:
                     context.load_cert_chain(wire.client_certificate, wire.client_key or None)
@@ -177,7 +179,7 @@ class GrpcSender(Sender):
         if target.is_secure:
             files = [wire.certificate, wire.client_key, wire.client_certificate]
             try:
-                contents = [_read(path) if path else None for path in files]
+                contents = [read_bounded(path, PEM_BYTES_MAX) if path else None for path in files]
             except OSError as error:
                 raise InputError(f"a file that OTEL_EXPORTER_OTLP_* names cannot be read: {error}") from None
             self._channel = grpc.secure_channel(target.host, grpc.ssl_channel_credentials(*contents),
@@ -218,10 +220,6 @@ class GrpcSender(Sender):
 def too_large(target: Target, why: str) -> SinkRefused:
     """One span is more than the receiver takes."""
     return SinkRefused(f"{target.url} refuses: {why}; {_DO[413]}")
-
-
-def _read(path: str) -> bytes:
-    return Path(path).read_bytes()
 
 
 def _retry_after_s(said: str | None) -> float | None:

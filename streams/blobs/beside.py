@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from refold.avro.errors import InputError, StorageError
+from refold.avro.files import read_bounded
 from refold.streams.blobs.folder import BlobFolder
 from refold.streams.blobs.store import ContentStore
 from refold.streams.blobs.url import open_store, store_url
@@ -25,7 +26,7 @@ def store_beside(path: Path, asked: str | None, *, make: bool) -> ContentStore:
     """
     asked = None if asked is None else store_url(asked)
     try:
-        kept: str | None = (path / KEPT).read_text(encoding="utf-8").strip()
+        kept: str | None = read_bounded(path / KEPT).decode().strip()
     except FileNotFoundError:
         kept = None
     except (OSError, UnicodeDecodeError) as error:

@@ -24,6 +24,7 @@ from pathlib import Path
 from rocksdict import AccessType, Rdict
 
 from refold.avro.errors import StorageError
+from refold.avro.files import read_bounded
 from refold.streams.rocks.families import reader_options
 from refold.streams.rocks.faults import raise_fault, raise_lost, unreadable
 from refold.streams.rocks.layout import OPENERS_FILE, may_write, synced_number
@@ -91,7 +92,7 @@ def _opened(database: Path, folder: str) -> Rdict:
 
 def _manifest(path: Path) -> tuple[str, int]:
     try:
-        name = (path / "db" / "CURRENT").read_text("ascii").strip()
+        name = read_bounded(path / "db" / "CURRENT").decode("ascii").strip()
         return name, (path / "db" / name).stat().st_size
     except (OSError, ValueError):  # no text, or a name with a zero byte
         # RocksDB itself says what is the matter, or finds the next manifest.

@@ -22,6 +22,7 @@ from urllib.request import (
 )
 
 from refold.avro.errors import InputError
+from refold.avro.files import require_bounded
 from refold.streams.web.page import Answer
 from refold.streams.web.token import Token, token_in
 
@@ -76,6 +77,8 @@ class Asker:
 
 def _context(ca: str | None) -> ssl.SSLContext:
     try:
+        if ca is not None:
+            require_bounded(ca)
         return ssl.create_default_context(cafile=ca)
     except (OSError, ValueError) as error:
         raise InputError(

@@ -31,6 +31,7 @@ from urllib.parse import parse_qsl, urlsplit
 from aiohttp import web
 
 from refold.avro.errors import InputError
+from refold.avro.files import require_bounded
 from refold.streams.web.connection import Bounds, Connection, Slot, Slots, response_of
 from refold.streams.web.guard import Guard, Head, is_loopback, unknown_caller
 from refold.streams.web.lanes import Busy, Lane
@@ -290,12 +291,14 @@ def tls_of(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
         raise InputError("TLS needs both files: give --tls-cert and --tls-key")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
+        require_bounded(certificate)
+        require_bounded(key)
         # Without the function OpenSSL asks a terminal for the password of a key that has one.
         context.load_cert_chain(certificate, key, password=lambda: b"")
     except (OSError, ValueError) as error:
         raise InputError(
             f"--tls-cert {certificate}, --tls-key {key}: these are no certificate in PEM and its key without a "
-            f"password ({getattr(error, 'reason', None) or error})"
+            f"password ({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error})"
         ) from error
     return context
 

@@ -15,9 +15,9 @@ import os
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from refold.avro.errors import InputError
+from refold.avro.files import read_bounded, require_bounded
 
 CONFIG_ENVIRONMENT = "REFOLD_KAFKA_CONFIG"
 VARIABLES = "REFOLD_KAFKA_"
@@ -43,6 +43,8 @@ _JAVA = {
     "sasl.mechanisms": "sasl.mechanism",
 }
 _PEMS = frozenset({"ssl.ca.pem", "ssl.certificate.pem", "ssl.key.pem"})
+_FILES = frozenset(f"ssl.{name}.location" for name in ("ca", "certificate", "key", "keystore", "crl"))
+"""Files that clients read by themselves."""
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _JAVA_ONLY = {
     "ssl.truststore.password": "a truststore in PEM has none; remove it",
@@ -131,6 +133,11 @@ def translated(given: Mapping[str, str], where: str) -> Settings:
             found.setdefault(name, value)
     for name in _PEMS & found.keys():
         found[name] = _in_lines(found[name])
+    for name in _FILES & found.keys():
+        try:
+            require_bounded(found[name])
+        except (OSError, ValueError) as error:
+            raise InputError(f"{where}: {name}={found[name]}: {getattr(error, 'strerror', error)}") from None
     return found
 
 
@@ -150,8 +157,8 @@ def _all(environ: Mapping[str, str], path: str | os.PathLike[str] | None) -> Set
 
 def _lines(named: str) -> Iterator[tuple[str, str]]:
     try:
-        lines = Path(named).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_bounded(named).decode().splitlines()
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise InputError(f"{named} ({CONFIG_ENVIRONMENT}): cannot be read: {reason}") from None
     waiting, begun = "", 0

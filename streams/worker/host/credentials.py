@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import faust
 
 from refold.avro.errors import InputError
+from refold.avro.files import require_bounded
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, VARIABLES
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
@@ -43,6 +44,9 @@ def _context(config: Mapping[str, str]) -> ssl.SSLContext:
             raise InputError(f"{name}: agents over changes take ssl.ca.location, ssl.certificate.location and "
                              f"ssl.key.location, PEM files; {_SEE}")  # fmt: skip
     try:
+        for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
+            if name in config:
+                require_bounded(config[name])
         context = ssl.create_default_context(cafile=config.get("ssl.ca.location"), cadata=config.get("ssl.ca.pem"))
         if "ssl.certificate.location" in config:
             context.load_cert_chain(config["ssl.certificate.location"], config.get("ssl.key.location"),

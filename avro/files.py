@@ -1,0 +1,55 @@
+"""Files that an operator names: settings, secrets, certificates. Read within a bound.
+
+A wrong name (`/dev/zero`, a disk image, a log) then costs one message, and not the memory of the process. Pipes are
+read as files are: a shell's `<(...)` and systemd's credentials are pipes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+SETTINGS_BYTES_MAX = 1 << 20
+"""Of a file of settings, a position or a secret."""
+PEM_BYTES_MAX = 16 << 20
+"""Of a file of certificates: a system's whole list of authorities has a quarter of a MiB."""
+
+
+def read_bounded(path: str | os.PathLike[str], bytes_max: int = SETTINGS_BYTES_MAX) -> bytes:
+    """A file's bytes.
+
+    Args:
+        path: the file, a pipe too.
+        bytes_max: how many bytes it has at most.
+
+    Returns:
+        All of them.
+
+    Raises:
+        OSError: it cannot be read, or is longer; `strerror` says which.
+        ValueError: the path holds a zero byte.
+    """
+    with Path(path).open("rb") as file:
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise OSError(errno.EFBIG, f"it is longer than {bytes_max:,} bytes", str(path))
+    return data
+
+
+def require_bounded(path: str | os.PathLike[str], bytes_max: int = PEM_BYTES_MAX) -> None:
+    """Check a file that a library reads by its path, such as OpenSSL. A folder, or nothing, is the library's matter.
+
+    Raises:
+        OSError: it is longer than bytes_max, or a device.
+        ValueError: the path holds a zero byte.
+    """
+    try:
+        status = os.stat(path)  # noqa: PTH116  # a zero byte is a ValueError here
+    except OSError:
+        return
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        raise OSError(errno.EINVAL, "it is a device, and no file", str(path))
+    if stat.S_ISREG(status.st_mode) and status.st_size > bytes_max:
+        raise OSError(errno.EFBIG, f"it is longer than {bytes_max:,} bytes", str(path))
