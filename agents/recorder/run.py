@@ -25,7 +25,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from refold.agents.journal.delta import applied, is_same
 from refold.agents.journal.record import Outcome, Plain, Recording, Step
@@ -41,6 +41,10 @@ from refold.agents.recorder.steps import OpenStep, StepBlock
 from refold.agents.recorder.tools import Tool, Trying, tool
 from refold.agents.redaction.redactor import Redact
 from refold.avro.errors import InputError, RefoldError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+RetryOn = tuple[type[Exception], ...]
 
 
 class AttemptsExhausted(RefoldError):
@@ -144,9 +148,25 @@ class Run:
 
     # Steps
 
+    # A ParamSpec takes no keywords of others: where a step has options, a checker does not check its arguments.
+    @overload
+    def step(self, name: str, /) -> StepBlock: ...
+
+    @overload
     def step(
+        self, name: str, function: Callable[..., T], /, *args: Any, attempts_max: int, backoff_ms: int = 0,
+        retry_on: RetryOn = (Exception,), returns: Any = None, **kwargs: Any,
+    ) -> T: ...  # fmt: skip
+
+    @overload
+    def step(self, name: str, function: Callable[..., T], /, *args: Any, returns: Any, **kwargs: Any) -> T: ...
+
+    @overload
+    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    def step(  # type: ignore[misc]  # a function's own parameters are not named as its step's options
         self, name: str, function: Callable[..., Any] | None = None, /, *args: Any, attempts_max: int | None = None,
-        backoff_ms: int = 0, retry_on: tuple[type[Exception], ...] = (Exception,), returns: Any = None, **kwargs: Any,
+        backoff_ms: int = 0, retry_on: RetryOn = (Exception,), returns: Any = None, **kwargs: Any,
     ) -> Any:  # fmt: skip
         """One step: `with run.step(name):`, or a function that is called and whose result is returned.
 
@@ -373,6 +393,12 @@ class Run:
 
     # Calls: see recorder/calls.py
 
+    @overload
+    def model(self, client: Callable[..., T], /, *args: Any, returns: Any, **kwargs: Any) -> T: ...
+
+    @overload
+    def model(self, client: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
     def model(self, client: Callable[..., Any], /, *args: Any, returns: Any = None, **kwargs: Any) -> Any:
         """Call a model's client, sync or async, with these arguments. returns: the type of the answer, if no JSON."""
         return self._calling.model(client, args, kwargs, returns)
@@ -381,7 +407,7 @@ class Run:
         """Call a tool as part of this run; an awaitable where it is async."""
         return self._calling.tool(found, args, kwargs)
 
-    def decide(self, choice: Any, why: str = "", options: Iterable[Any] | None = None) -> Any:
+    def decide(self, choice: T, why: str = "", options: Iterable[Any] | None = None) -> T:
         """Record what was decided, why, and what else could have been; returns the choice."""
         asked = {"choice": choice, "why": why, "options": None if options is None else list(options)}
         self._calling.note("decide", "", asked)

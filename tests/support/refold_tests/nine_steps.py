@@ -88,7 +88,7 @@ def live_run(url: str, service: ThirdParty, task: str, run: str, dying: Dying, *
 
     @refold.tool(effect="write", attempts_max=1000, backoff_ms=1, lease_s=LEASE_S,
                  probe=service.probe if is_probing else None)  # fmt: skip
-    def pay(*, amount: int, idempotency_key: str) -> Any:
+    def pay(*, amount: int, idempotency_key: str = "") -> Any:
         return service.call(idempotency_key)
 
     def agent(run: refold.Run) -> list[Any]:
@@ -96,7 +96,7 @@ def live_run(url: str, service: ThirdParty, task: str, run: str, dying: Dying, *
         for dying.now in range(1, STEPS + 1):
             if dying.now % 3 == 0:
                 with run.step(f"pay {dying.now}"):
-                    receipts.append(pay(amount=3))  # type: ignore[call-arg]
+                    receipts.append(pay(amount=3))
                     run.state["paid"] = dying.now
             else:
                 receipts.append(run.step(f"pay {dying.now}", pay, amount=3))
