@@ -330,7 +330,8 @@ class Log:
         """Remove the snapshots that are too old to keep (streams/snapshots/ladder.py); says what, by partition.
 
         The log's owner does so by itself as the log grows. Answers stay the same, some rebuilds take longer.
-        dry_run: remove nothing, only say. damaged: give up snapshots whose manifest cannot be read too.
+        dry_run: remove nothing, only say, also of a log opened to read. damaged: give up snapshots whose manifest
+        cannot be read too.
         """
         return list(self._port.collect(dry_run=dry_run, damaged=damaged))
 

@@ -274,13 +274,15 @@ def _handing(method: Function) -> Function:
 
 
 def _is_pools_own() -> bool:
-    """Whether a pool of multiprocessing wakes up its own thread, which it does by a pipe; pools of threads do, too."""
+    """Whether a pool of multiprocessing wakes up or ends its own thread, which it does by a pipe; pools of threads do,
+    too."""
     pool = sys.modules.get("multiprocessing.pool")
     if pool is None:
         return False
-    waking = pool._PoolCache.__delitem__.__code__
+    waking = (pool._PoolCache.__delitem__, pool.Pool.close, pool.Pool.__del__, pool.Pool._terminate_pool)
+    own = {each.__code__ for each in waking}
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not waking:
+    while frame is not None and frame.f_code not in own:
         frame = frame.f_back
     return frame is not None
 

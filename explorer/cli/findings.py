@@ -64,14 +64,18 @@ def nearest(path: Path) -> Path:
     return next(each for each in (absolute, *absolute.parents) if each.exists())
 
 
-def disk(path: Path, needed_bytes: int = 0) -> Iterator[Finding]:
-    """Whether a folder can be written to, and has room; needed_bytes: for what will come."""
+def disk(path: Path, needed_bytes: int = 0, *, is_log: bool = False) -> Iterator[Finding]:
+    """Whether a folder can be written to, and has room; needed_bytes: for what will come.
+
+    is_log: it is the folder of a log that exists. Reading that needs no right to write, so its absence is no problem.
+    """
     is_writable = os.access(path, os.W_OK | os.X_OK)
+    found = f"{path}: {'' if is_writable else 'not '}writable by this user"
+    if is_log and not is_writable:
+        yield Finding("folder", True, f"{found}: commands that read work here, commands that write do not")
+        return
     yield Finding(
-        "folder",
-        is_writable,
-        f"{path}: {'' if is_writable else 'not '}writable by this user",
-        "give this user the right to write there, or run refold as the folder's owner",
+        "folder", is_writable, found, "give this user the right to write there, or run refold as the folder's owner"
     )
     free, needed = shutil.disk_usage(path).free, max(needed_bytes, FREE_BYTES_MIN)
     remedy = f"free at least {needed // MIB:,} MiB: rewriting tables takes room for a while"

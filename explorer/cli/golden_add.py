@@ -12,7 +12,7 @@ from refold.agents.golden.file import SUFFIX, write
 from refold.agents.journal.record import Plain
 from refold.agents.recorder.log_reach import read_again
 from refold.avro import strict_json
-from refold.avro.errors import InputError
+from refold.avro.errors import InputError, StorageError
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.recorded import recorded_run, run_argument
 from refold.explorer.cli.run_code import redactor_for
@@ -66,7 +66,7 @@ def add(
 
     The file holds what the run was given, every answer it got, the values of what it read, and what is expected of the
     code from now on. Of a run that went wrong, say --known-bad and what good code does instead. The run's own content
-    is kept from then on, whatever its class.
+    is kept from then on, whatever its class; where this user may not write to the log, a warning says that it is not.
 
     \b
     Examples
@@ -76,7 +76,7 @@ def add(
     """
     screen = Screen()
     stand_ins = _answers(answers)
-    with place.write(make=False) as log:
+    with place.read() as log:
         run = recorded_run(log, run_id, log.point(None).cut)
         golden = golden_of_run(
             run, lambda entity, answer: read_again(log, entity, answer).shown(),
@@ -87,14 +87,26 @@ def add(
         if path.exists() and not replace:
             raise InputError(f"{path} is there already; give another --name, or --replace it")
         path = write(golden, out)
-        log.observe(f"run/{run.run}", {"golden": golden.name}, source=SOURCE)
+    not_kept = _keep(place, run.run, golden.name)
     if as_json:
         screen.json({"file": str(path), "name": golden.name, "run": run.run, "expect": list(golden.expect),
-                     "steps": len(golden.run.steps), "hash": golden.run.hash})  # fmt: skip
+                     "steps": len(golden.run.steps), "hash": golden.run.hash, "kept": not not_kept})  # fmt: skip
     else:
         screen.say(f"{path}: {counted(len(golden.run.steps), 'step')}, expects {'; '.join(golden.expect)}")
         screen.say(f"run it with: refold golden run {out}", "dim")
+    if not_kept:
+        click.echo(f"warning: the file is complete, but the run's content may expire in the log: {not_kept}", err=True)
     return 0
+
+
+def _keep(place: Place, run: str, name: str) -> str:
+    """Have the run's content kept; why it is not, where this user may not write to the log."""
+    try:
+        with place.write(make=False) as log:
+            log.observe(f"run/{run}", {"golden": name}, source=SOURCE)
+    except StorageError as error:
+        return str(error)
+    return ""
 
 
 def _entry(log: Log, run: str) -> str:

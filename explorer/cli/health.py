@@ -29,7 +29,7 @@ def examine(place: Place, looking: Looking) -> list[Finding]:
             *findings,
             Finding("log", False, str(error), "name another place with --log, or install the release it says"),
         ]
-    findings += disk(path if exists else nearest(path))
+    findings += disk(path if exists else nearest(path), is_log=exists)
     if not exists:
         return [*findings, Finding("log", True, f"{path}: none yet; the first observation makes it")]
     findings.append(Finding("format", True, f"{path}: file format {FORMAT_NUMBER}, which this release reads"))

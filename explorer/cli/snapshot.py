@@ -67,9 +67,12 @@ def snapshot(
     if list_:
         with place.read() as log:
             return _show_all(log.snapshots(), as_json=as_json)
+    if dry_run:
+        with place.read() as log:
+            return _show_collected(log.collect(dry_run=True, damaged=damaged), dry_run=True, as_json=as_json)
     with place.write(make=False) as log:
         if collect:
-            return _show_collected(log.collect(dry_run=dry_run, damaged=damaged), dry_run=dry_run, as_json=as_json)
+            return _show_collected(log.collect(damaged=damaged), dry_run=False, as_json=as_json)
         if epochs:
             named = _named(epochs, _there(log))
             if pin:

@@ -1,6 +1,6 @@
 """A secured broker: the main job by users who may do their part and no more, and whose secrets nobody ever reads.
 
-One broker for the module, and one log that its tests build on, in the order in which they stand.
+One broker and one log for the module; each test runs by itself, too.
 """
 
 from __future__ import annotations
@@ -99,8 +99,15 @@ def test_what_is_applied_stays_and_what_is_lacking_is_named(secured: Secured) ->
     assert {"resource": "topic", "name": "agents.changes", "pattern": "literal", "operation": "Write"} in extra
 
 
-def test_the_main_job_under_least_privilege(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Watched() as watched, secured.worker("worker", name="plain") as worker:
+@pytest.fixture(scope="module")
+def main_job(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The main job, done by users who may do their part of it; the command line of every process that took part."""
+    tmp_path = tmp_path_factory.mktemp("exports")
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        Watched() as watched,
+        secured.worker("worker", name="plain") as worker,
+    ):
         for number in range(4):
             said = secured.ask("producer", "observe", f"document/d{number}", f'fields={{"n":{number}}}')
             assert "is recorded; this user may not read where" in said
@@ -126,11 +133,15 @@ def test_the_main_job_under_least_privilege(secured: Secured, tmp_path: Path, mo
         secured.ask("agent", "demo", "--incident", keys=True)
         replayed = secured.ask("agent", "run", "replay", "incident-1", "--json", keys=True)
         assert replayed["hash"] == replayed["recorded_hash"]
-    assert any("refold.streams.rebuild.child" in each for each in watched.commands)
-    assert any("\0worker\0" in each for each in watched.commands)
     exports = [path.read_bytes().decode(errors="replace") for path in tmp_path.iterdir()]
     assert len(exports) == 2
     secured.said += [*watched.commands, *exports]
+    return list(watched.commands)
+
+
+def test_the_main_job_under_least_privilege(main_job: list[str]) -> None:
+    assert any("refold.streams.rebuild.child" in each for each in main_job)
+    assert any("\0worker\0" in each for each in main_job)
 
 
 def _commands_of(heading: str) -> list[list[str]]:
@@ -344,8 +355,9 @@ def test_without_access_lists_it_says_so(
     assert "only a log on Kafka has access lists" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("main_job")
 def test_secrets_are_nowhere(secured: Secured) -> None:
-    """Last: in nothing that the tests above printed, logged, exported or ran."""
+    """In nothing that the main job, and whichever test ran before, printed, logged, exported or had run."""
     with secured.as_user("worker", keys=True), pytest.MonkeyPatch.context() as patched:
         patched.setenv("REFOLD_SCHEMA_REGISTRY", f"https://me:{secured.registry_password}@127.0.0.1:1")
         address, registry = parse_url(secured.url), registry_settings(os.environ)

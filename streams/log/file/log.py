@@ -35,7 +35,7 @@ from refold.streams.log.file.outbox import Appended, Outbox
 from refold.streams.log.file.owner import Clock, Owner
 from refold.streams.log.file.records import Identity
 from refold.streams.log.file.server import Server, serve
-from refold.streams.log.file.snapshots import FileSnapshotReader
+from refold.streams.log.file.snapshots import FileSnapshotReader, FileSnapshotStore
 from refold.streams.log.port import (
     Arrival,
     ChangeRecord,
@@ -52,7 +52,7 @@ from refold.streams.partition import PARTITIONS_DEFAULT, partition_of
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.faults import archived_error, closed_error
 from refold.streams.rocks.layout import is_log, url_of
-from refold.streams.snapshots.garbage import Collected, collected_of
+from refold.streams.snapshots.garbage import Collected, Collector, collected_of
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.table import indexes, keys
 from refold.streams.table.checkpoints import checkpoint_of
@@ -222,6 +222,9 @@ class FileLog(LogPort):
 
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> list[Collected]:
         asked = {"dry_run": dry_run, "damaged": damaged}
+        if dry_run and self._is_reader:
+            store = FileSnapshotStore(self._view, self.partitions)
+            return Collector(store).collect(range(self.partitions), self._clock_ms(), **asked)
         answered = self._answered_at_leisure("collect", asked)
         if answered is None:
             return self._as_owner.collect(**asked)
@@ -248,8 +251,12 @@ class FileLog(LogPort):
     def _require_writable(self) -> None:
         if self._closed:
             raise closed_error(self.path)
-        if self._owner is None and self._client is None:
+        if self._is_reader:
             raise InputError(f"{self.path}: opened for reading; open it to write, without read_only")
+
+    @property
+    def _is_reader(self) -> bool:
+        return self._owner is None and self._client is None
 
     def _require_own(self) -> None:
         """Refuse to append to another log's archive."""

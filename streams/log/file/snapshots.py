@@ -137,17 +137,18 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
 
     def _remove(self, partition: int, start: int, stop: int, *, dry_run: bool) -> Cleared:
         records = removed_bytes = 0
+        if dry_run:  # through a reader, too
+            sizes = [len(data) for _, data in self.records(partition, start, stop)]
+            return Cleared(len(sizes), sum(sizes))
         write = self._database.batch()
         for offset, data in self.records(partition, start, stop):
             records += 1
             removed_bytes += len(data)
-            if dry_run:
-                continue
             write.delete("snapshots", keys.position_key(partition, offset))
             if records % REMOVED_AT_ONCE == 0:
                 self._database.write(write, sync=False)
                 write = self._database.batch()
-        if records and not dry_run:
+        if records:
             self._database.write(write, sync=False)
             if removed_bytes >= COMPACTED_BYTES:
                 first, after = keys.position_key(partition, start), keys.position_key(partition, stop)

@@ -44,6 +44,18 @@ def agent(run):
     return run.state["answer"]
 
 
+def pooled(run):
+    from multiprocessing.pool import ThreadPool
+    with run.step("look"):
+        with ThreadPool(2) as pool:
+            run.state["twice"] = pool.map(lambda each: each * 2, [1, 2, 3])
+        pool = ThreadPool(1)
+        run.state["found"] = pool.apply(lambda: 5)
+        pool.close()
+        pool.join()
+    return "done"
+
+
 async def waiting(run):
     with run.step("ask"):
         await asyncio.sleep(0)
@@ -86,6 +98,16 @@ def test_an_async_agent_and_its_threads_go_on(log: AgentLog, folder: Path) -> No
     asyncio.run(log.run("a", id="w", entry="agent.py:waiting").drive_async(waiting))
     assert log.replay("w", confined=True).is_same
     assert log.replay("w", waiting, confined=True).is_same
+
+
+def test_a_pool_of_threads_goes_on(log: AgentLog, folder: Path) -> None:
+    """It makes a semaphore, and wakes its own threads by a pipe."""
+    from refold.agents.entry import agent_of
+
+    pooled = agent_of("agent.py:pooled", folder)
+    log.run("a", id="p", entry="agent.py:pooled").drive(pooled)
+    assert log.replay("p", pooled).is_same
+    assert log.replay("p", confined=True).is_same
 
 
 def test_a_redactor_goes_along(log: AgentLog, folder: Path) -> None:

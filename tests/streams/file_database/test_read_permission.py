@@ -21,22 +21,30 @@ from refold.streams.rocks.reader_folder import PREFIX, sweep
 from refold_tests.absent import without
 from refold_tests.command import COMMAND, Done, environment
 
+AGENT = """
+def agent(run):
+    with run.step("s"):
+        run.state["limit"] = run.read("tool_config/acme").fields["rate_limit"]
+"""
 WRITER = """
 import os, signal, sys, refold
+from agent import agent
 log = refold.open(f"file:{sys.argv[1]}")
 log.observe("tool_config/acme", {"rate_limit": 50})
 log.mark("before")
 log.observe("tool_config/acme", {"rate_limit": 70})
-run = log.run("a", id="r")
-with run:
-    with run.step("s"):
-        run.state["x"] = 1
+log.run("a", id="r", entry="agent.py:agent").drive(agent)
+log.snapshot()
 log.flush()
 os.kill(os.getpid(), signal.SIGKILL)  # nothing has left the write-ahead log
 """
 READING = [
     ["state", "tool_config/acme"], ["history", "tool_config/acme"], ["why", "tool_config/acme.rate_limit"],
     ["diff", "@before", "now"], ["rebuild"], ["verify"], ["runs"], ["run", "show", "r"], ["export", "OUT"],
+    ["doctor"], ["markers"], ["types"], ["effects", "list"], ["blobs"],
+    ["snapshot", "--list"], ["snapshot", "--collect", "--dry-run"], ["retain"], ["run", "replay", "r"],
+    ["run", "replay", "--all", "--alone"], ["run", "replay", "r", "--confined"], ["run", "steps", "r"], ["knew", "a"],
+    ["golden", "add", "r"],
 ]  # fmt: skip
 MOUNTED = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 99; shift; exec "$@"'
 Reader = Callable[..., Done]
@@ -52,10 +60,13 @@ def _without_override() -> None:
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log whose owner was killed before it moved anything out of the write-ahead log."""
-    path = tmp_path_factory.mktemp("killed") / "log"
+    folder = tmp_path_factory.mktemp("killed")
+    path = folder / "log"
+    (folder / "agent.py").write_text(AGENT)
     done = subprocess.run(
-        [sys.executable, "-P", "-c", WRITER, path], env=environment(), capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-P", "-c", WRITER, path], env=environment(more={"PYTHONPATH": str(folder)}),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert any(file.stat().st_size for file in (path / "db").glob("*.log"))
     (path / "owner.sock").unlink(missing_ok=True)  # which cannot be copied
@@ -67,6 +78,7 @@ def reading(request: pytest.FixtureRequest, killed: Path, tmp_path: Path) -> Rea
     """Runs `refold` where the log can be read and nothing of it written."""
     path = tmp_path / "held" / "log"
     shutil.copytree(killed, path)
+    shutil.copy(killed.parent / "agent.py", tmp_path)
     if request.param == "another user":
         for each in (path, *path.rglob("*")):
             if os.geteuid() == 0:
@@ -95,7 +107,11 @@ def test_what_only_reads_works_after_a_crash_too(reading: Reader, killed: Path, 
     before = _bytes(reading.path)  # type: ignore[attr-defined]
     for words in READING:
         done = reading(*(tmp_path / "out.jsonl" if each == "OUT" else each for each in words))
-        assert done.status in ((0, 1) if words[0] == "diff" else (0,)), (words, done.err)
+        assert done.status in ((0, 1) if words[0] == "diff" else (0,)), (words, done.out, done.err)
+        assert bool(done.err) is (words[:2] == ["golden", "add"]), (words, done.err)
+        if done.err:  # the file is written, and the log cannot say so
+            assert "golden/a-r.golden.json" in done.out
+            assert str(reading.path / "db") in done.err  # type: ignore[attr-defined]
     assert reading("state", "tool_config/acme", "--json").json["fields"]["rate_limit"]["value"] == 70
     with refold.open(f"file:{killed}", read_only=True) as log:
         assert reading("rebuild", "--json").json["root"] == log.rebuild().root
