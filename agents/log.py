@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from refold.agents.knew import Knowledge
     from refold.agents.live import Live
     from refold.agents.recorder.run import Run
+    from refold.agents.recordings.find import Found
     from refold.agents.redaction.redactor import Redact, RunRedactor
     from refold.agents.replay.forked import Asker, Policy
     from refold.agents.replay.run import Replayed
@@ -200,6 +202,27 @@ class AgentLog(Log):
         from refold.agents.recordings.load import load
 
         return load(self, run, self.vault, at)
+
+    def runs(
+        self, *, since: dt.datetime | str | None = None, until: dt.datetime | str | None = None, text: str = "",
+        tool: str = "", error: str = "", outcome: str = "", agent: str = "", user: str = "", tag: str = "",
+        parent: str = "", flagged: bool = False, limit: int | None = None, at: When = None,
+    ) -> Found:  # fmt: skip
+        """The runs of agents, the newest first, as `refold runs` finds them: all that is asked for has to hold.
+
+        since, until: begun then or later, then or before; aware datetimes or RFC 3339 texts. text: in whose input,
+        output, messages, calls or results this stands. tool: that called it. error: that failed, or had to try again,
+        with this in an error's class or message. outcome: succeeded, failed, cancelled, timed_out, unknown or running.
+        parent: that are forks of this run. limit: at most the newest so many. at: as they stood at a point. What could
+        not be read is named in the answer (unread, damaged). InputError.
+        """
+        from refold.agents.recordings.find import Wanted, find, time_of
+
+        wanted = Wanted(
+            time_of(since, "since"), time_of(until, "until"), agent, outcome, user, tag, parent, flagged, tool, error,
+            text,
+        )  # fmt: skip
+        return find(self, self.vault, wanted, limit, at)
 
     def compare(self, a: str, b: str, *, exact: bool = False) -> Divergence | None:
         """The first place where two recorded runs part, and why; None where they never do.

@@ -79,7 +79,7 @@ class Standing:
     """What the log says of one effect below `offset`; taken on by `take`.
 
     holder: the open claim. attempts: how many claims were granted. failures: how many of them failed since a person
-    said last that it may be tried again. is_settled: whether `settled_at` stands.
+    said last that it may be tried again. is_settled: whether `settled_at` stands; has_error: whether `error` does.
     """
 
     offset: int = 0
@@ -89,12 +89,14 @@ class Standing:
     failures: int = 0
     failed: Failed | None = None
     is_settled: bool = False
+    has_error: bool = False
     ended: dict[str, str] = field(default_factory=dict)
     tokens: set[str] = field(default_factory=set)
 
     def take(self, patch: Mapping[str, Any], cleared: tuple[str, ...] = ()) -> None:
         """The next observation of the effect, in log order."""
         self.is_settled = "settled_at" in patch or (self.is_settled and "settled_at" not in cleared)
+        self.has_error = "error" in patch or (self.has_error and "error" not in cleared)
         for token, said in (patch.get("claims") or {}).items():
             if said == "intended":
                 self._intended(token, patch)
@@ -105,6 +107,11 @@ class Standing:
             elif said == "unknown" and self.holder is not None and self.holder.token == token:
                 self.holder.is_unknown = True
             self.tokens.add(token)
+
+    @property
+    def disproved(self) -> tuple[str, ...]:
+        """The fields that no longer hold once the effect is done: the error of an attempt before."""
+        return ("error",) if self.has_error else ()
 
     @property
     def status(self) -> str:

@@ -25,7 +25,8 @@ class Effect:
     """One effect. Times in microseconds since 1970, 0 where there is none.
 
     status: one of FATES. run: who carried it out, or has the claim; runs: all who did. inputs, result, error, retries:
-    as they stand in the log (Ledger.arguments and result open them). until: when the lease of the open claim is over.
+    as they stand in the log (Ledger.arguments and result open them); an effect that is done has no error. until: when
+    the lease of the open claim is over.
     times_done: how many claims are said to have done it; above 1 somebody said of one that it was not done, wrongly.
     """
 
@@ -106,7 +107,8 @@ def _effect(view: EntityView, standing: Standing | None, now_micros: int) -> Eff
         key=fields.get("key") or view.entity.partition("/")[2], status=status, tool=fields.get("tool", ""),
         run=run_of(token) or fields.get("run", ""), runs=runs, agent=fields.get("agent", ""),
         step=fields.get("step", ""), token=token, inputs=fields.get("inputs"), result=fields.get("result"),
-        receipt=fields.get("receipt"), error=fields.get("error") or {}, retries=tuple(fields.get("retries") or ()),
+        receipt=fields.get("receipt"), error={} if status == "done" else fields.get("error") or {},
+        retries=tuple(fields.get("retries") or ()),
         attempts=fields.get("attempts", 0), intended_at=_micros(fields.get("intended_at")),
         until=until, settled_at=_micros(fields.get("settled_at")), reconciled_by=fields.get("reconciled_by", ""),
         undo=compensation.get("undo", "") if isinstance(compensation, dict) else "",

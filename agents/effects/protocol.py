@@ -238,7 +238,8 @@ class Protocol:
             return Outcome(error=error, unknown=token)
         done = answer if isinstance(answer, Done) else Done(answer)
         times = {"sent_at": sent_at, "duration_ms": (self._now_micros() - sent_at) / 1000}
-        return Outcome(has_result=True, result=(yield Logged(partial(self._say_done, order, token, done, times))))
+        result = yield Logged(partial(self._say_done, order, token, done, times, standing))
+        return Outcome(has_result=True, result=result)
 
     # What is said
 
@@ -279,9 +280,9 @@ class Protocol:
 
     def _say_found(self, order: Order, token: str, found: Done) -> None:
         """What a probe found; nothing where somebody settled it meanwhile, and may have had it done since."""
-        holder = self._book.read(order.key).holder
-        if holder is not None and holder.token == token:
-            self._say_done(order, token, found, {"reconciled_by": PROBE})
+        standing = self._book.read(order.key)
+        if standing.holder is not None and standing.holder.token == token:
+            self._say_done(order, token, found, {"reconciled_by": PROBE}, standing)
 
     def _say_not_found(self, order: Order, token: str, terms: Terms) -> None:
         """The same, of what a probe did not find."""
@@ -301,8 +302,11 @@ class Protocol:
             patch["settled_at"] = said["at"]
         self._book.say(order, patch)
 
-    def _say_done(self, order: Order, token: str, done: Done, more: Mapping[str, Any]) -> Plain:
-        """Say it, durably; the result as it was written down. ResultNotKept where it could not be."""
+    def _say_done(self, order: Order, token: str, done: Done, more: Mapping[str, Any], standing: Standing) -> Plain:
+        """Say it, durably; the result as it was written down. ResultNotKept where it could not be.
+
+        The error of an attempt before is cleared: the effect took place.
+        """
         said: dict[str, Any] = {"claims": {token: "done"}, "token": token, "status": "done",
                                 "settled_at": self._now_micros(), **more}  # fmt: skip
         try:
@@ -310,13 +314,13 @@ class Protocol:
                 said["receipt"] = self._book.sealed(order, "receipt", self._book.redacted(order, done.receipt))
             sealed, kept = self._book.sealed_result(order, done.result)
             result = {"result": sealed, "result_type": "application/json"}
-            self._book.say(order, {**said, **result}, priority=DONE_PRIORITY)
+            self._book.say(order, {**said, **result}, priority=DONE_PRIORITY, cleared=standing.disproved)
             return kept
         except StorageError:
             raise
         except Exception as error:  # no JSON, too large, or refused by the redactor: it took place all the same
             said.pop("receipt", None)
-            self._book.say(order, said, priority=DONE_PRIORITY)
+            self._book.say(order, said, priority=DONE_PRIORITY, cleared=standing.disproved)
             raise ResultNotKept(order.key, str(error)) from error
 
     def _error(self, order: Order, error: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def settle(book: Book, key: str, found: Done | NotDone, now_micros: int, *, by: 
         said |= {"status": "done", "settled_at": now_micros, "result": sealed, "result_type": "application/json"}
         if found.receipt:
             said["receipt"] = book.sealed(order, "receipt", book.redacted(order, found.receipt))
-        book.say(order, said, by=by, priority=DONE_PRIORITY)
+        book.say(order, said, by=by, priority=DONE_PRIORITY, cleared=standing.disproved)
     else:
         book.say(order, {**said, "status": "failed"}, by=by, cleared=("settled_at",) if standing.is_settled else ())
     return book.read(key, standing)

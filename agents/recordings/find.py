@@ -11,20 +11,24 @@ is gone, or sealed with no key here, cannot be searched for it, and is counted i
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 from refold.agents.journal.record import Plain
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import has_ended, own_steps, rebuilt, step_count
 from refold.agents.vault import Keeper
-from refold.avro.errors import CorruptionError, NotAnswerable
+from refold.avro.errors import CorruptionError, InputError, NotAnswerable
+from refold.avro.times import EPOCH, datetime_micros, parse_time
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.point import When
 
 READ_AT_ONCE = 32
 RUNNING = "running"
+OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "unknown", RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,10 @@ class Wanted:
     tool: str = ""
     error: str = ""
     text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.outcome and self.outcome not in OUTCOMES:
+            raise InputError(f"outcome: one of {', '.join(OUTCOMES)}, given {self.outcome!r}")
 
     @property
     def is_in_steps(self) -> bool:
@@ -84,10 +92,20 @@ class RunRow:
     title: str | None
     flagged: bool
 
+    @property
+    def started(self) -> dt.datetime | None:
+        """When it began, UTC."""
+        return _moment(self.started_at)
+
+    @property
+    def ended(self) -> dt.datetime | None:
+        """When it ended, UTC; None while it runs."""
+        return _moment(self.ended_at)
+
 
 @dataclass(slots=True)
-class Found:
-    """The runs, newest first.
+class Found(Sequence[RunRow]):
+    """The runs, newest first; a sequence of them.
 
     unread: ids of those that may match, but of which a content cannot be read. damaged: by run, what is wrong with its
     content or its key. older: how many agree in clear and were left out by the limit; their steps were not searched.
@@ -99,9 +117,36 @@ class Found:
     damaged: dict[str, str] = field(default_factory=dict)
     older: int = 0
 
+    @overload
+    def __getitem__(self, at: int) -> RunRow: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[RunRow]: ...
+
+    def __getitem__(self, at: int | slice) -> RunRow | list[RunRow]:
+        return self.rows[at]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def time_of(given: dt.datetime | str | None, name: str) -> int | None:
+    """Microseconds since 1970 of an aware datetime or an RFC 3339 text. InputError names what was given."""
+    if not isinstance(given, dt.datetime):
+        return None if given is None else parse_time(given, name)
+    if given.tzinfo is None:
+        raise InputError(f"{name}: {given.isoformat()} has no time zone; give an aware datetime, such as one in UTC")
+    return datetime_micros(given)
+
+
+def _moment(micros: int | None) -> dt.datetime | None:
+    return None if micros is None else EPOCH + dt.timedelta(microseconds=micros)
+
 
 def find(log: Log, vault: Keeper, wanted: Wanted, limit: int | None = None, at: When = None) -> Found:
-    """The runs that are wanted, at most `limit`, as they stand at a point."""
+    """The runs that are wanted, at most `limit`, as they stand at a point. InputError where that is negative."""
+    if limit is not None and limit < 0:
+        raise InputError(f"limit: 0 or more, given {limit}")
     cut = log.point(at).cut
     found = Found(cut)
     view = rebuilt(log, ["run"], cut, since=wanted.since)

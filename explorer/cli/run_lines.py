@@ -57,17 +57,11 @@ class Lines:
         return self.value(call.answer)
 
     def step(self, step: Step) -> Iterator[tuple[str, str]]:
-        """A step, by the names of its layers."""
-        decided = decision_of(step)
-        if decided is not None:
-            why, options = decided.get("why"), decided.get("options")
-            among = f", of {self.value(options)}" if options else ""
-            yield "decided", f"{_text(decided['choice'])}{f': {why}' if why else ''}{among}"
+        """A step, by the names of its layers: earlier attempts, then calls and decisions in the order of the code."""
         for attempt in step.attempts if not step.is_committed else step.attempts[:-1]:
             yield "attempt", self._attempt(attempt)
         for call in step.calls:
-            if call.asked.kind != "decide":
-                yield from self._call(call)
+            yield from self._call(call)
         if step.failure is not None and step.is_committed:
             yield "failed", self.failure(step.failure)
         if step.result is not None:
@@ -76,6 +70,9 @@ class Lines:
             yield "state", self.edit(edit)
 
     def _call(self, call: Call) -> Iterator[tuple[str, str]]:
+        if call.asked.kind == "decide":
+            yield "decided", self._decided(call.asked.request)
+            return
         answer = f"-> {self.answer(call)}  [{of_call(call, has_code=self._has_code)[0]}]"
         if call.asked.kind in OF_THE_PROCESS:
             yield call.asked.kind, answer
@@ -85,6 +82,12 @@ class Lines:
             wait = f"; again after {retry.backoff_ms} ms" if retry.backoff_ms else ""
             yield "", f"try {retry.attempt} failed: {self.failure(retry.failure)}{wait}"
         yield "", answer
+
+    def _decided(self, decided: Plain) -> str:
+        """`refund: it was paid, of ["refund", "refuse"]`"""
+        why, options = decided.get("why"), decided.get("options")
+        among = f", of {self.value(options)}" if options else ""
+        return f"{_text(decided['choice'])}{f': {why}' if why else ''}{among}"
 
     def _attempt(self, attempt: Attempt) -> str:
         made = f" after {counted(len(attempt.calls), 'call')}" if attempt.calls else ""

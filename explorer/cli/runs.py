@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
-from refold.agents.recordings.find import RUNNING, Found, RunRow, Wanted, find
+from refold.agents.recordings.find import OUTCOMES, Found, RunRow
 from refold.avro.times import parse_time
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.run_shapes import row_json
 from refold.explorer.cli.screen import Column, Screen, counted, moment, printable
 
 LISTED = 50
-OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "unknown", RUNNING)
 COLUMNS = (
     Column("run", "cyan"),
     Column("agent"),
@@ -27,8 +27,10 @@ COLUMNS = (
 )
 
 
-def _time(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    return None if value is None else parse_time(value, option.opts[0])
+def _time(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        parse_time(value, option.opts[0])  # what is wrong with it is said of the option
+    return value
 
 
 @click.command()
@@ -51,7 +53,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 @as_json
 @on_log
 def runs(
-    place: Place, since: int | None, until: int | None, text: str, tool: str, error: str, outcome: str | None,
+    place: Place, since: str | None, until: str | None, text: str, tool: str, error: str, outcome: str | None,
     agent: str, user: str, tag: str, parent: str, flagged: bool, limit: int | None, as_json: bool,
 ) -> int:  # fmt: skip
     """List the runs of agents, the newest first.
@@ -67,19 +69,22 @@ def runs(
       refold runs --text "order 7" --json
     """
     screen = Screen()
-    wanted = Wanted(since, until, agent, outcome or "", user, tag, parent, flagged, tool, error, text)
+    wanted: dict[str, Any] = {
+        "since": since, "until": until, "text": text, "tool": tool, "error": error, "outcome": outcome or "",
+        "agent": agent, "user": user, "tag": tag, "parent": parent, "flagged": flagged,
+    }  # fmt: skip
     most = LISTED if limit is None and not as_json else limit
     with place.read() as log:
-        found = find(log, log.vault, wanted, most)
+        found = log.runs(limit=most, **wanted)
     if as_json:
         screen.json([row_json(row) for row in found.rows])
     else:
         screen.table(COLUMNS, [_cells(row) for row in found.rows])
         if not found.rows:
-            asked = wanted != Wanted()
+            asked = any(wanted.values())
             screen.say("no run is like that" if asked else "no run is recorded in this log yet; see `refold demo`")
         if found.older:
-            screen.say(_older(wanted, len(found.rows), found.older))
+            screen.say(_older(len(found), found.older, is_searched=bool(text or tool or error)))
     _say_unread(found)
     return 1 if found.damaged else 0
 
@@ -110,10 +115,10 @@ def took(started_at: int | None, ended_at: int | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _older(wanted: Wanted, shown: int, older: int) -> str:
+def _older(shown: int, older: int, *, is_searched: bool) -> str:
     """What the limit left out, and how to see it."""
     how = f"--limit {shown + older} shows them, --json all of them"
-    if wanted.is_in_steps:
+    if is_searched:
         return f"the newest {shown}; {counted(older, 'older run')} not searched: {how}"
     return f"the newest {shown}; {counted(older, 'older run')} not shown: {how}"
 

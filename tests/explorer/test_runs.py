@@ -167,6 +167,19 @@ def test_a_runs_steps_say_what_was_done(refund: Recording, ask: Ask) -> None:
     assert "run refund-1 has 2 steps" in ask("run", "steps", "refund-1", "--step", 3)
 
 
+def test_a_decision_stands_after_the_call_it_came_from(log_path: Path, ask: Ask) -> None:
+    with refold.open(f"file:{log_path}") as log, log.run("desk", id="ordered") as run, run.step("decide"):
+        answer = run.model(str.upper, "refund?")
+        run.decide(answer, why="it said so")
+        run.decide("wait", why="it is late")
+        run.model(str.lower, "SENT?")
+    lines = [line[:12].strip() for line in ask("run", "steps", "ordered").splitlines() if line.startswith("  ")]
+    assert [line for line in lines if line in ("model", "decided")] == ["model", "decided", "decided", "model"]
+    [step] = ask("run", "steps", "ordered", "--json")
+    assert [each["kind"] for each in step["calls"]] == ["model", "decide", "decide", "model"]
+    assert step["decision"] == "wait"
+
+
 def test_a_run_may_be_given_by_the_beginning_of_its_id(refund: Recording, ask: Ask) -> None:
     assert ask("run", "show", "waits", "--json")["run"] == "waits-1"
     assert ask("run", "show", "run/refund-1", "--json")["run"] == "refund-1"

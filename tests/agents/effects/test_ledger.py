@@ -108,6 +108,28 @@ def test_what_is_not_done_is_tried_again_with_growing_waits(world: World) -> Non
     assert (effect.attempts, effect.status) == (4, "done")
 
 
+@pytest.mark.parametrize("how", ["retried", "settled", "probed"])
+def test_an_effect_that_is_done_in_the_end_shows_no_error_of_before(world: World, how: str) -> None:
+    error = NotDone("busy") if how == "retried" else TimeoutError("no answer")
+    service, terms = Service(error, "paid"), Terms(attempts_max=2, backoff_ms=1)
+    if how == "retried":
+        world.ledger().perform(ordered(), service, terms)
+    else:
+        with pytest.raises(EffectUnknown):
+            world.ledger().perform(ordered(), service, terms)
+        assert world.ledger().effect(ordered().key).error["exception"] == "TimeoutError"
+        assert "error" in world.log.state(entity_of(ordered().key)).fields
+        if how == "settled":
+            world.ledger().settle(ordered().key, Done("paid"), by="mia")
+        else:
+            world.ledger().perform(ordered(), service, Terms(probe=lambda key, arguments: Done("paid")))
+    effect = world.ledger().effect(ordered().key)
+    assert (effect.status, effect.error, effect.run) == ("done", {}, "r-1")
+    fields = world.log.state(entity_of(ordered().key)).fields
+    assert "error" not in fields
+    assert len(fields.get("retries", ())) == (1 if how == "retried" else 0)
+
+
 def test_attempts_and_waits_are_remembered_over_restarts(world: World) -> None:
     service, terms = Service(NotDone("busy")), Terms(attempts_max=3, backoff_ms=1000)
 

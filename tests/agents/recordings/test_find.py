@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from refold.agents.journal.record import Attempt, Failure, Step
 from refold.agents.keys.memory import MemoryKeyRing
 from refold.agents.recordings.find import Found, Wanted, find
 from refold.agents.vault import ClearVault, Vault, run_key
+from refold.avro.errors import InputError
 from refold.streams.client import Log
+from refold_tests.command import refold_command
 from refold_tests.recorded_runs import BEGIN, SECOND, call, chained, forked, random_run, write
 
 NAMES = ("r-1", "r-2", "r-3", "r-4", "r-5")
@@ -41,6 +44,51 @@ def filled(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Fill
         vault = Vault(log, MemoryKeyRing())
         fill(log, vault, random.Random(seed))
         yield Filled(log, vault)
+
+
+def test_a_log_finds_its_runs_as_the_command_does(tmp_path: Path) -> None:
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        for name, agent, tags in (("a", "desk", ("x",)), ("b", "desk", ()), ("c", "other", ("x",))):
+            with log.run(agent, id=name, tags=tags, input={"order": name * 9}) as run:
+                run.step("shout", str.upper, "it")
+        with pytest.raises(ValueError, match="broken"), log.run("desk", id="d"):
+            raise ValueError("broken")
+        going = log.run("desk", id="e")
+        found = log.runs(agent="desk")
+        assert (sorted(each.run for each in found), len(found), found.unread, found.damaged) == (
+            ["a", "b", "d", "e"], 4, [], {},
+        )  # fmt: skip
+        asked: list[tuple[dict[str, Any], set[str]]] = [
+            ({}, {"a", "b", "c", "d", "e"}), ({"tag": "x"}, {"a", "c"}), ({"text": "BBBBBBBBB"}, {"b"}),
+            ({"outcome": "running"}, {"e"}), ({"outcome": "failed", "error": "valueerror"}, {"d"}),
+            ({"agent": "nobody"}, set()), ({"flagged": True}, set()), ({"user": "u"}, set()), ({"tool": "t"}, set()),
+            ({"since": "2100-01-01T00:00:00Z"}, set()), ({"until": dt.datetime(2001, 1, 1, tzinfo=dt.UTC)}, set()),
+        ]  # fmt: skip
+        for given, names in asked:
+            assert {each.run for each in log.runs(**given)} == names, given
+            words = [word for name, value in given.items()
+                     for word in ([f"--{name}"] if value is True else [f"--{name}", time_word(value)])]  # fmt: skip
+            printed = refold_command("runs", "--json", *words, log=f"file:{tmp_path / 'log'}").json
+            assert {each["run"] for each in printed} == names, given
+        (newest,) = log.runs(limit=1)
+        assert log.runs(limit=1).older == 4
+        (first,) = log.runs(agent="desk", tag="x")
+        assert first.started is not None
+        assert first.ended is not None
+        assert dt.timedelta(0) <= first.ended - first.started
+        assert log.runs(agent="desk", tag="x", since=first.started, until=first.started)[0] == first
+        assert newest.outcome in ("running", "failed")
+        with pytest.raises(InputError, match="time zone"):
+            log.runs(since=dt.datetime(2001, 1, 1))  # noqa: DTZ001  # what is refused
+        with pytest.raises(InputError, match="outcome: one of succeeded"):
+            log.runs(outcome="well")
+        with pytest.raises(InputError, match="limit: 0 or more"):
+            log.runs(limit=-1)
+        going.end(None)
+
+
+def time_word(value: Any) -> str:
+    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
 
 
 def fill(log: Log, vault: Vault, rng: random.Random) -> None:
