@@ -23,11 +23,18 @@ from typing import NoReturn, cast
 
 from rocksdict import ColumnFamily, Rdict
 
-from refold.avro.errors import InputError, StorageError
+from refold.avro.errors import InputError
 from refold.streams.rocks import layout
 from refold.streams.rocks.batch import Batch
 from refold.streams.rocks.families import FAMILIES, Family, Memory, owner_options
-from refold.streams.rocks.faults import closed_error, raise_fault, raise_key_error, raise_lost, unwritable
+from refold.streams.rocks.faults import (
+    closed_error,
+    failed_before,
+    raise_fault,
+    raise_key_error,
+    raise_lost,
+    unwritable,
+)
 from refold.streams.rocks.gate import Gate
 from refold.streams.rocks.reader import Footprint, footprint, open_reader
 from refold.streams.rocks.reader_folder import ReaderFolder
@@ -38,9 +45,11 @@ class Database:
     """Made by `create`, `building`, `open` (owner) or `read` (reader); a context manager. Threads may share it."""
 
     def __init__(
-        self, path: Path, raw: Rdict, *, note: layout.SyncedNote | None = None, folder: ReaderFolder | None = None
-    ) -> None:
+        self, path: Path, raw: Rdict, *, kind: layout.Kind = "file", note: layout.SyncedNote | None = None,
+        folder: ReaderFolder | None = None,
+    ) -> None:  # fmt: skip
         self.path = path
+        self._kind = kind
         self._raw = raw
         self._columns = _columns(raw)
         self._handles: dict[Family, ColumnFamily] = {}
@@ -68,14 +77,14 @@ class Database:
         """
         place = Path(path).resolve()
         with layout.creating(place, kind):
-            return cls._own(place, create=True, memory=memory)
+            return cls._own(place, kind, create=True, memory=memory)
 
     @classmethod
     @contextmanager
     def building(cls, path: str | os.PathLike[str]) -> Iterator[Database]:
         """Own a log that is there once the body has filled it, and not at all when that fails; errors as `create`."""
         place = Path(path).resolve()
-        with layout.creating(place), cls._own(place, create=True) as database:
+        with layout.creating(place), cls._own(place, "file", create=True) as database:
             yield database
 
     @classmethod
@@ -85,7 +94,7 @@ class Database:
         """Own the log. InputError (no log), LockedError (it has an owner), CorruptionError, StorageError."""
         place = Path(path).resolve()
         layout.require_log(place, kind)
-        return cls._own(place, create=False, memory=memory)
+        return cls._own(place, kind, create=False, memory=memory)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file") -> Database:
@@ -98,16 +107,16 @@ class Database:
         folder = ReaderFolder()
         try:
             seen = footprint(place)
-            raw = open_reader(place, folder.path)
+            raw = open_reader(place, folder.path, kind)
         except BaseException:
             folder.remove()
             raise
-        reader = cls(place, raw, folder=folder)
+        reader = cls(place, raw, kind=kind, folder=folder)
         reader._footprint = seen
         return reader
 
     @classmethod
-    def _own(cls, path: Path, *, create: bool, memory: Memory | None = None) -> Database:
+    def _own(cls, path: Path, kind: layout.Kind, *, create: bool, memory: Memory | None = None) -> Database:
         synced = layout.synced_number(path)
         if not create and not layout.may_write(path):
             raise unwritable(path, path / "db")
@@ -115,12 +124,12 @@ class Database:
             options, families = owner_options(create=create, memory=memory)
             raw = Rdict(str(path / "db"), options=options, column_families=families)
         except Exception as error:
-            raise_fault(error, path, "opening the log")
+            raise_fault(error, path, "opening the log" if kind == "file" else "opening the table", kind)
         found = raw.latest_sequence_number()
         if found < synced:
             raw.close()
-            raise_lost(path, found, synced)
-        return cls(path, raw, note=layout.SyncedNote(path))
+            raise_lost(path, found, synced, kind)
+        return cls(path, raw, kind=kind, note=layout.SyncedNote(path))
 
     @property
     def is_owner(self) -> bool:
@@ -136,7 +145,7 @@ class Database:
         except KeyError:
             raise_key_error(self.path, self._columns, family, key)
         except Exception as error:
-            raise_fault(error, self.path, f"reading {family} key {key!r:.80}")
+            raise_fault(error, self.path, f"reading {family} key {key!r:.80}", self._kind)
 
     def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values in the order of `keys`, None where there is none. Other threads run meanwhile."""
@@ -152,6 +161,7 @@ class Database:
                     error,
                     self.path,
                     f"reading {len(keys)} keys of {family}, {min(keys)!r:.80} to {max(keys)!r:.80}",
+                    self._kind,
                 )
 
     def scan(
@@ -197,7 +207,7 @@ class Database:
         """
         with self._gate, self._lock:
             if self._note is None and (seen := footprint(self.path)) != self._footprint:
-                raw = open_reader(self.path, self._folder)
+                raw = open_reader(self.path, self._folder, self._kind)
                 # The old instance goes when the last call or scan that uses it ends.
                 self._raw, self._columns, self._footprint = raw, _columns(raw), seen
             return self._raw.latest_sequence_number()
@@ -246,7 +256,7 @@ class Database:
             try:
                 self._columns[family].compact_range(start, stop)
             except Exception as error:
-                raise_fault(error, self.path, f"compacting {family}")
+                raise_fault(error, self.path, f"compacting {family}", self._kind)
 
     # Closing
 
@@ -274,7 +284,7 @@ class Database:
         if self._remove_folder is not None:
             self._remove_folder()
         if problem is not None and not self._failure:
-            raise_fault(problem, self.path, "closing")
+            raise_fault(problem, self.path, "closing", self._kind)
 
     def __enter__(self) -> Database:
         return self
@@ -302,7 +312,7 @@ class Database:
             try:
                 return cursor.step(rows_max)
             except Exception as error:
-                raise_fault(error, self.path, f"scanning {family} {cursor}")
+                raise_fault(error, self.path, f"scanning {family} {cursor}", self._kind)
 
     def _sync(self) -> None:
         try:
@@ -315,7 +325,7 @@ class Database:
 
     def _fail(self, error: Exception) -> NoReturn:
         self._failure = str(error)
-        raise_fault(error, self.path, "writing")
+        raise_fault(error, self.path, "writing", self._kind)
 
     def _write_note(self, number: int) -> None:
         with self._lock:
@@ -327,10 +337,7 @@ class Database:
         if self._note is None:
             raise InputError(f"{self.path}: opened for reading; write through the owner")
         if self._failure:
-            raise StorageError(
-                f"{self.path}: a write failed before ({self._failure}); open the log again, then repeat what "
-                "was not acknowledged"
-            )
+            raise failed_before(self.path, self._failure, self._kind)
         if os.getpid() != self._process:
             raise InputError(f"{self.path}: opened before this process was forked; open the log after the fork")
 

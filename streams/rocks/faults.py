@@ -3,22 +3,57 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from rocksdict import DbClosedError
 
 from refold.avro.errors import CorruptionError, InputError, LockedError, StorageError
 from refold.streams.rocks.families import FAMILIES
+from refold.streams.rocks.layout import Kind
 
 
-def raise_fault(error: Exception, path: Path, doing: str) -> NoReturn:
-    """Raise what `error` means to the log at `path`; `doing` completes "while ..." in the message.
+class Remedy(NamedTuple):
+    """What to do about a database that is damaged, whose device is full, or whose device fails."""
 
-    LockedError, CorruptionError (RocksDB's text names the file and offset), StorageError for a full device
-    and other I/O errors. An error that is not RocksDB's (a key that is no bytes) is raised as it is.
+    damaged: str
+    full: str
+    failed: str
+
+
+# A log is the only copy of what it holds. A worker's table is made from its log.
+_REMEDIES: Mapping[Kind, Remedy] = {
+    "file": Remedy(
+        "restore the log from a copy or import its archive; nothing was changed",
+        "free some and open the log again, then repeat what was not acknowledged",
+        "mend the device, open the log again and repeat what was not acknowledged",
+    ),
+    "table": Remedy(
+        "remove this folder and start the worker again: it makes the table again from the log, and nothing is lost",
+        "free some space and start the worker again: it goes on where it was",
+        "mend the device and start the worker again: it goes on where it was",
+    ),
+}
+_NAMES: Mapping[Kind, str] = {"file": "log", "table": "table"}
+_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+def raise_fault(error: Exception, path: Path, doing: str, kind: Kind = "file") -> NoReturn:
+    """Raise what an error of RocksDB means.
+
+    Args:
+        error: what rocksdict raised. An error that is not RocksDB's (a key that is no bytes) is raised as it is.
+        path: the folder of the database.
+        doing: completes "while ..." in the message.
+        kind: what the database is; the message ends with what to do about it.
+
+    Raises:
+        LockedError: another process owns the database.
+        CorruptionError: stored bytes are damaged or missing; RocksDB's text names the file and the offset.
+        StorageError: the device is full or fails.
     """
+    remedy = _REMEDIES[kind]
     if isinstance(error, DbClosedError):
         raise closed_error(path) from None
     if type(error) is not Exception:
@@ -33,23 +68,27 @@ def raise_fault(error: Exception, path: Path, doing: str) -> NoReturn:
         ) from error
     if text.startswith("Corruption"):
         raise CorruptionError(
-            f"{path}: stored bytes are damaged, found while {doing}: {text}; "
-            "restore the log from a copy or import its archive; nothing was changed"
+            f"{path}: stored bytes are damaged, found while {doing}: {text}; {remedy.damaged}"
         ) from error
     if any(words in text for words in ("No such file", "does not exist", "Try again")):
         raise CorruptionError(
-            f"{path}: a file of the log is missing, found while {doing}: {text}; "
-            "restore the log from a copy or import its archive; nothing was changed"
+            f"{path}: a file of the {_NAMES[kind]} is missing, found while {doing}: {text}; {remedy.damaged}"
         ) from error
-    if "No space left on device" in text or "Disk quota exceeded" in text:
-        raise StorageError(
-            f"{path}: no space left while {doing}; free some and open the log again, then repeat what was "
-            f"not acknowledged ({text})"
-        ) from error
-    raise StorageError(
-        f"{path}: storage failed while {doing}: {text}; mend the device, open the log again and repeat what "
-        "was not acknowledged"
-    ) from error
+    if any(words in text for words in _FULL):
+        raise no_space(path, doing, text, kind) from error
+    raise StorageError(f"{path}: storage failed while {doing}: {text}; {remedy.failed}") from error
+
+
+def no_space(path: Path, doing: str, text: str, kind: Kind) -> StorageError:
+    """What is raised where the device takes no more."""
+    return StorageError(f"{path}: no space left while {doing}; {_REMEDIES[kind].full} ({text})")
+
+
+def failed_before(path: Path, text: str, kind: Kind) -> StorageError:
+    """What a write raises after one that failed."""
+    if kind == "table" and any(words in text for words in _FULL):
+        return no_space(path, "writing", text, kind)
+    return StorageError(f"{path}: a write failed before ({text}); {_REMEDIES[kind].failed}")
 
 
 def unreadable(path: Path, file: Path) -> StorageError:
@@ -90,10 +129,9 @@ def raise_key_error(path: Path, families: Sized, family: str, key: object) -> No
     raise InputError(f"{path}: keys of {family} are bytes; given {key!r:.80}") from None
 
 
-def raise_lost(path: Path, found: int, synced: int) -> NoReturn:
-    """The log ends before a write that was acknowledged."""
+def raise_lost(path: Path, found: int, synced: int, kind: Kind = "file") -> NoReturn:
+    """The database ends before a write that was acknowledged."""
     raise CorruptionError(
-        f"{path}: the log ends at write {found}, but write {synced} was acknowledged: its write-ahead log "
-        "(db/*.log) is damaged, cut short or gone; restore the log from a copy or import its archive; "
-        "nothing was changed"
+        f"{path}: the {_NAMES[kind]} ends at write {found}, but write {synced} was acknowledged: its write-ahead log "
+        f"(db/*.log) is damaged, cut short or gone; {_REMEDIES[kind].damaged}"
     )

@@ -27,7 +27,7 @@ from refold.avro.errors import StorageError
 from refold.avro.files import read_bounded
 from refold.streams.rocks.families import reader_options
 from refold.streams.rocks.faults import raise_fault, raise_lost, unreadable
-from refold.streams.rocks.layout import OPENERS_FILE, may_write, synced_number
+from refold.streams.rocks.layout import OPENERS_FILE, Kind, may_write, synced_number
 
 # Names and sizes of the files the owner appends to: equal ones mean that it wrote nothing.
 Footprint = tuple[tuple[str, int], ...]
@@ -37,7 +37,7 @@ _FAILURES_MAX = 5
 _PAUSE_S = 0.01
 
 
-def open_reader(path: Path, folder: str) -> Rdict:
+def open_reader(path: Path, folder: str, kind: Kind = "file") -> Rdict:
     """The log at `path` as of now; RocksDB's messages go to `folder`. CorruptionError, StorageError."""
     failures = 0
     for _ in range(_OPENINGS_MAX):
@@ -50,14 +50,14 @@ def open_reader(path: Path, folder: str) -> Rdict:
             if isinstance(error, PermissionError) and error.filename:
                 raise unreadable(path, Path(error.filename)) from error
             if failures == _FAILURES_MAX or "No such file or directory" not in str(error):
-                raise_fault(error, path, "opening the log for reading")
+                raise_fault(error, path, "opening the log for reading", kind)
         else:
             found = raw.latest_sequence_number()
             if before == _manifest(path):
                 if found >= synced:
                     return raw
                 raw.close()
-                raise_lost(path, found, synced)
+                raise_lost(path, found, synced, kind)
             raw.close()
         time.sleep(_PAUSE_S)
     raise StorageError(f"{path}: the owner rewrites its files faster than they are read; try again")

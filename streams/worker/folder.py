@@ -9,11 +9,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from refold.avro.errors import InputError, LockedError
+from refold.avro.errors import InputError, LockedError, StorageError
 
 NAME = "WORKERS"
 FULL_BYTES = 1 << 20
@@ -31,8 +31,42 @@ def folder_problem(folder: Path) -> str:
     return "" if free >= FULL_BYTES else f"{folder}: no space left for its tables ({free:,} bytes free)"
 
 
+class DataFolder:
+    """A data folder that this process holds."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the folder, or WORKERS in it, was removed since this process took hold of it."""
+        try:
+            return not os.path.samestat(os.fstat(self._descriptor), (self.path / NAME).stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:  # it cannot be looked at, which folder_problem says
+            return False
+
+    def require_there(self, tables: Iterable[Path]) -> None:
+        """Check that nothing of this worker's was removed.
+
+        Args:
+            tables: the folders of the tables that are open.
+
+        Raises:
+            StorageError: the folder is not the one any more that this process took hold of, or a table's is gone.
+        """
+        gone = [self.path] if self.is_removed else [each for each in tables if not each.exists()]
+        if gone:
+            raise StorageError(
+                f"{gone[0]}: this folder was removed while the worker ran; start the worker again: it makes what was "
+                "there again, from snapshots and the log, and nothing is lost"
+            )
+
+
 @contextmanager
-def held(folder: Path, *, alone: bool) -> Iterator[None]:
+def held(folder: Path, *, alone: bool) -> Iterator[DataFolder]:
     """Use a data folder, made where there is none; it is free again when this process ends, however that goes.
 
     LockedError where it is another's alone, or shared and wanted alone.
@@ -50,6 +84,6 @@ def held(folder: Path, *, alone: bool) -> Iterator[None]:
                 f"{folder}: another worker keeps its tables here, and one with --standby needs a folder to itself; "
                 "give each one of its own, with --data"
             ) from None
-        yield
+        yield DataFolder(folder, descriptor)
     finally:
         os.close(descriptor)

@@ -100,8 +100,9 @@ class Membership:
         return found
 
     def leave(self) -> None:
-        """Give everything up, by the callback, and be out of the group."""
+        """Give everything up, by the callback, and be out of the group; raises what the callback raised."""
         self._consumer.close()
+        self._raise_problem()
 
     def _joining(self) -> Consumer:
         consumer = self._clients.reader(**self._settings)

@@ -27,8 +27,9 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from queue import SimpleQueue
 from threading import Event
 from typing import Any
@@ -39,16 +40,17 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds, UnknownId
 from refold.streams.rocks.families import Memory
+from refold.streams.worker.closing import close_all
 from refold.streams.worker.condition import Kept, Surroundings
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Emitter, NotEmitted, Step, Undecided
 from refold.streams.worker.fetching import AtEnd, Fetcher
-from refold.streams.worker.folder import folder_problem, held
+from refold.streams.worker.folder import DataFolder, folder_problem, held
 from refold.streams.worker.membership import Membership
 from refold.streams.worker.partition import Partition
 from refold.streams.worker.snapshots import Sealing
 from refold.streams.worker.standby import Standbys
-from refold.streams.worker.start import Cancelled, Starter
+from refold.streams.worker.start import Starter, Starting, close_started
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider, Missing
 from refold.streams.worker.waiting import Waits
@@ -58,6 +60,7 @@ STARTS_AT_ONCE = 2
 IDLE_S = 0.1
 RETRY_S = 1.0
 ENDED_POLL_S = 1.0
+FOLDER_EVERY_S = 1.0
 OUTAGE_RECENT_S = 120.0
 FETCHED_AT_ONCE = 2_000
 # The Schema Registry is asked between batches, which wait for its answer.
@@ -69,19 +72,6 @@ _log = logging.getLogger(__name__)
 
 def _clock_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-class Starting:
-    """A partition that is being taken up by a thread.
-
-    took_s: how long that took, once it is done. again_at_s: when it is tried again, where no broker answered.
-    """
-
-    def __init__(self) -> None:
-        self.cancelled = Event()
-        self.table: Future[PartitionTable] | None = None
-        self.took_s = 0.0
-        self.again_at_s: float | None = None
 
 
 class FoldService:
@@ -117,6 +107,7 @@ class FoldService:
         self._group: Kept | None = None
         self._folder = Kept(clock_ms, "")
         self._failure = ""
+        self._folder_looked_s = now_s()
         self._letters = LetterLog(_log)
         self._batch_from = 0.0
         self._to_recover: SimpleQueue[Future[list[int]]] = SimpleQueue()
@@ -183,10 +174,10 @@ class FoldService:
 
     def run(self) -> None:
         """Fold until drained; raises what ends a worker."""
-        with held(self._config.folder, alone=self._config.is_standby):
-            self._run()
+        with held(self._config.folder, alone=self._config.is_standby) as folder:
+            self._run(folder)
 
-    def _run(self) -> None:
+    def _run(self, folder: DataFolder) -> None:
         tell(_log, "started", url=self._config.url, data=self._config.folder, instance=self._config.instance)
         try:
             self._emitter.fence(self._stopping.is_set)
@@ -203,22 +194,44 @@ class FoldService:
                 self._is_alone,
             )
             while not self._stopping.is_set():
+                self._look_at(folder)
                 self._turn(self._membership)
             tell(_log, "draining", partitions=listed(self._partitions))
             self._commit(self._membership)
         except BaseException as problem:
+            reason = self._reason(problem, folder)
             # Said by the pages at once: giving everything up takes a while.
-            self._failure = str(problem) or type(problem).__name__
+            self._failure = str(reason) or type(reason).__name__
             tell(_log, "failed", logging.ERROR, why=self._failure)
             self._has_ended.set()
             try:
                 self._close()
             except Exception as further:  # what came first is the reason
                 tell(_log, "failed_further", logging.WARNING, why=further)
-            raise
+            if reason is problem:
+                raise
+            raise reason from problem
         self._has_ended.set()
         self._close()
         tell(_log, "drained")
+
+    def _look_at(self, folder: DataFolder) -> None:
+        """At times: whether the folders of its tables are still there."""
+        if self._now_s() - self._folder_looked_s > FOLDER_EVERY_S:
+            self._require_there(folder)
+            self._folder_looked_s = self._now_s()
+
+    def _require_there(self, folder: DataFolder) -> None:
+        folder.require_there(each.table.database.path for each in self._partitions.values())
+
+    def _reason(self, problem: BaseException, folder: DataFolder) -> BaseException:
+        """Why the worker ends: a table fails in many ways once its folder was removed."""
+        if isinstance(problem, StorageError):
+            try:
+                self._require_there(folder)
+            except StorageError as removed:
+                return removed
+        return problem
 
     def _is_alone(self) -> bool:
         """Whether a member that was fenced was so by itself: no other worker has its name.
@@ -412,15 +425,14 @@ class FoldService:
         numbers = list(numbers)
         if numbers:
             tell(_log, "partitions_lost", partitions=listed(numbers))
-        for number in numbers:
-            self._drop(number)
+        close_all(partial(self._drop, number) for number in numbers)
 
     def _drop(self, number: int) -> None:
         starting = self._starting.pop(number, None)
         if starting is not None:
             starting.cancelled.set()
             if starting.table is not None:
-                starting.table.add_done_callback(_close_started)
+                starting.table.add_done_callback(close_started)
         self._end_folding(number)
         if self._standbys is not None:
             self._standbys.take(number)
@@ -428,10 +440,9 @@ class FoldService:
     def _end_folding(self, number: int) -> None:
         partition = self._partitions.pop(number, None)
         if partition is not None:
-            self._fetcher.end(number)
             self._sealing.end(number)
             self._waits.forget(number)
-            partition.table.close()
+            close_all([partial(self._fetcher.end, number), partition.table.close])
 
     def _take_up_anew(self, numbers: Iterable[int]) -> None:
         """Let go of tables, as when the group takes them, and take them up anew: the log says where they stand."""
@@ -450,30 +461,22 @@ class FoldService:
             asked.set_result(numbers)
 
     def _close(self) -> None:
-        """Give everything up. A worker that failed leaves its group too: others need not wait for its session's end."""
-        self._sealing.stop_soon()
+        """Give everything up, also where some of it fails: the first failure is raised in the end.
+
+        A worker that failed leaves its group too: others need not wait for its session's end.
+        """
+        close_all(self._closings())
+
+    def _closings(self) -> Iterator[Callable[[], object]]:
+        yield self._sealing.stop_soon
         if self._standbys is not None:
-            self._standbys.stop_soon()
+            yield self._standbys.stop_soon
         if self._membership is not None:
-            self._membership.leave()
+            yield self._membership.leave
         for number in [*self._starting, *self._partitions]:
-            self._drop(number)
-        self._pool.shutdown()
-        self._sealing.close()
+            yield partial(self._drop, number)
+        yield self._pool.shutdown
+        yield self._sealing.close
         if self._standbys is not None:
-            self._standbys.close()
-        self._fetcher.close()
-        self._watch.close()
-        self._log.close()
-
-
-def _close_started(table: Future[PartitionTable]) -> None:
-    """Let go of what was taken up in vain."""
-    if table.cancelled():
-        return
-    problem = table.exception()
-    if problem is None:
-        table.result().close()
-    elif not isinstance(problem, Cancelled):
-        # Its next owner meets the same, or this worker ends by it: said there.
-        _log.info("a partition that was given up could not be taken up: %s", problem)
+            yield self._standbys.close
+        yield from (self._fetcher.close, self._watch.close, self._log.close)

@@ -19,8 +19,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -48,6 +49,31 @@ _log = logging.getLogger(__name__)
 
 class Cancelled(Exception):
     """The partition was taken away, or the worker is stopping."""
+
+
+class Starting:
+    """A partition that is being taken up by a thread.
+
+    took_s: how long that took, once it is done. again_at_s: when it is tried again, where no broker answered.
+    """
+
+    def __init__(self) -> None:
+        self.cancelled = Event()
+        self.table: Future[PartitionTable] | None = None
+        self.took_s = 0.0
+        self.again_at_s: float | None = None
+
+
+def close_started(table: Future[PartitionTable]) -> None:
+    """Let go of what was taken up in vain."""
+    if table.cancelled():
+        return
+    problem = table.exception()
+    if problem is None:
+        table.result().close()
+    elif not isinstance(problem, Cancelled):
+        # Its next owner meets the same, or this worker ends by it: said there.
+        _log.info("a partition that was given up could not be taken up: %s", problem)
 
 
 class Starter:

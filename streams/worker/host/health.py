@@ -6,7 +6,8 @@ Healthy, all of:
    not help it: it is shown, and does not count.
 2. A broker has answered within the last OUTAGE_S.
 3. The worker was a member of its group within the last OUTAGE_S, from when it first asked to join.
-4. Its fold has not failed.
+4. Its folder can be written to.
+5. Its fold has not failed.
 Whoever supervises the worker may start it again: it goes on from what is committed.
 
 Ready: a broker answers, it is a member of its group, its fold has not failed, its folder can be written to, and it has
@@ -45,6 +46,8 @@ def health_of(status: Status, around: Surroundings, now_ms: int | None = None) -
         for each, remedy in ((around.broker, "see to the brokers"), (around.group, _AGAIN))
         if each is not None and not each.holds and each.seconds(now_ms) > OUTAGE_S
     ]
+    if not around.folder.holds:
+        wrong.append(around.folder.why)
     if around.failure:
         wrong.append(f"the worker is ending: {around.failure}")
     shown = {number: {name: each[name] for name in SHOWN if name in each} for number, each in sorted(status.items())}

@@ -28,7 +28,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from refold.streams.log.kafka.log import KafkaLog
 from refold.testing.kafka import Kafka
 from refold_tests.brokers import started
-from refold_tests.devices import small_device
+from refold_tests.devices import fill, small_device
 from refold_tests.folding import await_folded, check_whole, history, opened
 from refold_tests.junk import junk
 from refold_tests.load import Feeding, feeding
@@ -162,15 +162,6 @@ def quiet() -> Iterator[None]:
     with patch.dict(os.environ, REDUCERS):
         del os.environ[DEBUG]
         yield
-
-
-def fill(folder: Path) -> Path:
-    """Take all the space there is on a device; removing the file gives it back."""
-    path = folder / "filler"
-    with path.open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(1 << 16)):
-            pass
-    return path
 
 
 def test_nothing_that_strangers_brokers_and_disks_do_is_lost_doubled_hidden_or_final(

@@ -13,7 +13,7 @@ from refold.avro.observation import Observation
 from refold.streams.log.kafka.log import KafkaLog
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
-from refold_tests.devices import small_device
+from refold_tests.devices import fill, small_device
 from refold_tests.folding import (
     PATIENCE_S,
     REFUSED,
@@ -42,18 +42,6 @@ def log(kafka: SharedKafka, prefix: str) -> Iterator[KafkaLog]:
 def small(tmp_path: Path) -> Iterator[Path]:
     with small_device(tmp_path / "small") as folder:
         yield folder
-
-
-def fill(folder: Path) -> Path:
-    """Take all the space there is on a device; removing the file gives it back."""
-    path = folder / "filler"
-    with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(1 << 16)):
-                pass
-        except OSError:
-            pass
-    return path
 
 
 def fed_to_its_end(found: Child, log: KafkaLog, observations: Sequence[Observation]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from refold_tests.absent import without
@@ -23,3 +23,12 @@ def small_device(folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the space there is on a device; removing the file gives it back."""
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+    return path

@@ -53,10 +53,11 @@ def test_what_failed_is_said_at_once() -> None:
     assert not health_of(FOLDING, around)["healthy"]
 
 
-def test_a_folder_that_takes_nothing_is_not_ready() -> None:
+def test_a_folder_that_takes_nothing_is_neither_ready_nor_healthy() -> None:
     around = well()._replace(folder=Condition(False, SINCE_MS, "/data: no space left"))
-    assert not readiness_of(FOLDING, around)["ready"]
-    assert health_of(FOLDING, around)["healthy"]
+    for said, name in ((readiness_of(FOLDING, around), "ready"), (health_of(FOLDING, around), "healthy")):
+        assert not said[name]
+        assert "/data: no space left" in said["why"]
 
 
 def test_a_condition_keeps_since_when_it_is_so() -> None:

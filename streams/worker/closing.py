@@ -1,0 +1,32 @@
+"""Closing many things, of which some may fail to close: all are closed, and the first failure is raised."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from refold.streams.events import tell
+
+_log = logging.getLogger(__name__)
+
+
+def close_all(closings: Iterable[Callable[[], object]]) -> None:
+    """Make every call, in order, whichever of them fail.
+
+    Args:
+        closings: the calls. Each is taken from the iterable after the one before it returned or failed.
+
+    Raises:
+        Exception: what the first call that failed raised, after the last call. The others are logged.
+    """
+    first: Exception | None = None
+    for close in closings:
+        try:
+            close()
+        except Exception as problem:
+            if first is None:
+                first = problem
+            else:
+                tell(_log, "failed_further", logging.WARNING, why=problem)
+    if first is not None:
+        raise first
