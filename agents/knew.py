@@ -1,4 +1,4 @@
-"""What an agent knew: the entities it had read by a moment, as it read them, beside what the log held at that moment.
+"""What an agent knew: the entities it had read by a moment, as it read them, and what tools and models answered to it.
 
 1. `at` is a time on the agent's own clock, or a place in the log (a marker, a cut, run:ID#STEP, now). By a time, a read
    counts if it was made by then; reads stand in their step's observations, which may have come later. At a place, a
@@ -9,6 +9,8 @@
 4. Beside it stands the entity as the log held it at `at`, and which fields are others. A read is stale if the log had
    newer observations of the entity: when it was read already (then the agent asked for an older point, or read what a
    reader had not caught up with), or only by `at`: late ones, and corrections.
+5. Answers of tools and models count as reads do: by a time those that had come by then, at a place those whose step
+   stands below it. Of equal questions the last answer is given, or every one (agents/heard.py).
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from refold.agents.heard import Heard, Unheard, heard_in, last_answers
 from refold.agents.journal.difference import Difference, differences
 from refold.agents.recorder.log_reach import read_again
+from refold.agents.vault import Keeper
 from refold.avro.errors import InputError, NotAnswerable, UnknownEntity, ValidationError
 from refold.avro.times import datetime_micros, parse_time
 from refold.streams.client import Log
@@ -64,28 +68,39 @@ class Known(NamedTuple):
 
 
 class Knowledge(NamedTuple):
-    """What an agent had read by a point; in the order of the latest reads."""
+    """What an agent had read and been answered by a point; each in the order in which it came.
+
+    unheard: steps of which nobody can say what was answered in them.
+    """
 
     point: Point
     reads: tuple[Known, ...]
+    heard: tuple[Heard, ...] = ()
+    unheard: tuple[Unheard, ...] = ()
 
 
-def knew(log: Log, agent: str, at: When = None, *, run: str | None = None, every: bool = False) -> Knowledge:
-    """What the agent had read by `at`; of one run, with what its parents read before it parted from them.
+def knew(
+    log: Log, vault: Keeper, agent: str, at: When = None, *, run: str | None = None, every: bool = False
+) -> Knowledge:  # fmt: skip
+    """What the agent knew by `at`; of one run, with what its parents knew before it parted from them.
 
-    every: all reads, not the latest of each entity. UnknownEntity where the agent has no step in this log;
-    NotAnswerable where a state that was read cannot be had any more.
+    every: all of it, not the latest read of each entity and the last answer to each question. UnknownEntity
+    where the agent has no step in this log; NotAnswerable where a state that was read cannot be had any more.
     """
     micros = _time(at)
     point = log.point(at)
-    steps = list(_steps(log, log.point().cut if micros is not None else point.cut, agent, run))
+    last = log.point().cut if micros is not None else point.cut
+    steps = list(_steps(log, last, agent, run))
     found = [each for each in _reads(steps) if micros is None or each.at <= micros]
     found.sort(key=lambda each: (each.at, each.run, each.step))
     if not every:
         latest = {each.entity: each for each in found}
         found = sorted(latest.values(), key=lambda each: (each.at, each.run, each.step))
     held = log.states(dict.fromkeys(each.entity for each in found), point.cut)
-    return Knowledge(point, tuple(_known(log, each, held.get(each.entity), point.cut) for each in found))
+    known = tuple(_known(log, each, held.get(each.entity), point.cut) for each in found)
+    heard, unheard = heard_in(log, vault, steps, last)
+    heard = [each for each in heard if micros is None or each.at <= micros]
+    return Knowledge(point, known, tuple(heard if every else last_answers(heard)), tuple(unheard))
 
 
 def _time(at: When) -> int | None:

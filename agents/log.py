@@ -234,14 +234,14 @@ class AgentLog(Log):
         return compare(self.recording(a), self.recording(b), exact=exact)
 
     def knew(self, agent: str, at: When = None, *, run: str | None = None, every: bool = False) -> Knowledge:
-        """What an agent had read by a moment, beside what the log held then; stale reads are told.
+        """What an agent had read by a moment, beside what the log held then, and what tools and models answered to it.
 
-        Of each entity the latest read, or every one; of one run, or of all. By a time, the reads made until then;
-        docs/COMPARE.md.
+        Of each entity the latest read and of each question the last answer, or every one; of one run, or of all. By a
+        time, what came until then; docs/COMPARE.md.
         """
         from refold.agents.knew import knew
 
-        return knew(self, agent, at, run=run, every=every)
+        return knew(self, self.vault, agent, at, run=run, every=every)
 
     @cached_property
     def vault(self) -> Keeper:

@@ -39,14 +39,14 @@ def imported(look: Look, run: Fields, run_id: str, vault: Keeper) -> Recording:
     messages = [_message(each) for each in said]
     places = {int(each["index"]): place for place, each in enumerate(said)}
     steps = _many(look, [f"step/{run_id}#{n}" for n in range(1, run.plain("step_count", 0) + 1)], vault)
-    named = [_action_names(each) for each in steps]
+    named = [action_names(each) for each in steps]
     actions = iter(_many(look, [name for names in named for name in names], vault))
     begins = [places[each.plain("message_index")] for each in steps]
     ends = [*begins[1:], len(messages)] if begins else []
     synthetic = bool(run.plain("synthetic_time"))
     made = []
     for step, names, begin, end in zip(steps, named, begins, ends, strict=True):
-        calls = [_call(next(actions), synthetic=synthetic) for _ in names]
+        calls = [action_call(next(actions), synthetic=synthetic) for _ in names]
         made.append(_step(step, calls, _appended(messages[begin:end], begin)))
     state = {"messages": messages[: begins[0] if begins else len(messages)]}
     return chained(_recording(run, run_id, state, tuple(made)))
@@ -85,7 +85,8 @@ def _appended(messages: list[dict[str, Any]], begin: int) -> tuple[Edit, ...]:
     return (["splice", ["messages"], begin, 0, messages],) if messages else ()
 
 
-def _action_names(step: Fields) -> list[str]:
+def action_names(step: Fields) -> list[str]:
+    """The entities of a step's tool calls."""
     return [f"action/{each['action']}" for each in step.opened("calls") or () if each.get("action")]
 
 
@@ -103,7 +104,8 @@ def _step(step: Fields, calls: list[Call], changes: tuple[Edit, ...]) -> Step:
     )  # fmt: skip
 
 
-def _call(action: Fields, *, synthetic: bool) -> Call:
+def action_call(action: Fields, *, synthetic: bool) -> Call:
+    """A tool call by its entity; synthetic: its times are made up."""
     tool, inputs, output = action.plain("tool", ""), action.opened("inputs"), action.opened("output")
     effect: Effect = action.plain("effect") if action.plain("effect") in ("read", "write") else ""
     started_at, ended_at, status = action.plain("started_at", 0), action.plain("ended_at", 0), action.plain("status")

@@ -1,4 +1,4 @@
-"""`refold knew`: what an agent had read by a moment, beside what the log held then."""
+"""`refold knew`: what an agent had read and been answered by a moment, beside what the log held then."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import Any
 
 import click
 
+from refold.agents.heard import Heard
 from refold.agents.journal.difference import ABSENT, Difference, shown_apart
-from refold.agents.knew import Knowledge, Known, knew
+from refold.agents.knew import Knowledge, Known
 from refold.avro.times import time_text
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN, Place, as_json, on_log
 from refold.explorer.cli.options import at as at_option
+from refold.explorer.cli.run_lines import Lines
+from refold.explorer.cli.run_shapes import failure_json
 from refold.explorer.cli.screen import Column, Screen, counted, moment
 from refold.explorer.cli.shapes import point_json
 
@@ -30,17 +33,18 @@ READS = (
 @click.command("knew", epilog=WHEN)
 @click.argument("agent", metavar="AGENT")
 @at_option
-@click.option("--run", "run_id", metavar="RUN", help="Only what was read in this run.")
-@click.option("--all", "is_all", is_flag=True, help="Every read, not the latest of each entity.")
+@click.option("--run", "run_id", metavar="RUN", help="Only what it knew in this run.")
+@click.option("--all", "is_all", is_flag=True, help="Every read and answer, not the latest.")
 @as_json
 @on_log
 def knew_(place: Place, agent: str, at: str | None, run_id: str | None, is_all: bool, as_json: bool) -> int:
-    """Show what an agent had read by a moment, beside what the log held then.
+    """Show what an agent knew by a moment, beside what the log held then.
 
-    Of a time it is the agent's own clock: what it had read by then, whenever that was recorded. Each entity
-    is shown as it was read, rebuilt from the log and held to the hash that was recorded; then the fields
-    that the log held otherwise. A read is stale if the log had more of the entity: already when it was
-    read, or by the moment asked for.
+    It knew the entities that it had read, and what tools and models had answered. A time is one on the
+    agent's own clock: what it knew by then, whenever that was recorded. Each entity is shown as it was
+    read, rebuilt from the log and held to the hash that was recorded; then the fields that the log held
+    otherwise. A read is stale if the log had more of the entity: already when it was read, or by the
+    moment asked for. Of a question that was asked again the last answer is shown.
 
     \b
     Examples
@@ -50,9 +54,15 @@ def knew_(place: Place, agent: str, at: str | None, run_id: str | None, is_all: 
     """
     screen = Screen()
     with place.read() as log:
-        found = knew(log, agent, at, run=run_id, every=is_all)
+        found = log.knew(agent, at, run=run_id, every=is_all)
         if as_json:
-            screen.json({"agent": agent, **point_json(found.point), "reads": [_json(each) for each in found.reads]})
+            screen.json(
+                {
+                    "agent": agent, **point_json(found.point), "reads": [_json(each) for each in found.reads],
+                    "heard": [_heard_json(each) for each in found.heard],
+                    "unheard": [each._asdict() for each in found.unheard],
+                }
+            )  # fmt: skip
         else:
             _show(screen, Humane(log.types), found)
     return 0
@@ -80,6 +90,21 @@ def _json(given: Known) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _heard_json(each: Heard) -> dict[str, Any]:
+    call = each.call
+    return {
+        "kind": call.asked.kind,
+        "name": call.asked.name,
+        "run": each.run,
+        "step": each.step,
+        "attempt": each.attempt,
+        "answered_at": time_text(each.at),
+        "request": call.asked.request,
+        "answer": call.answer,
+        "failure": failure_json(call.failure),
+    }
+
+
 def _difference_json(each: Difference) -> dict[str, Any]:
     """A side that has nothing there has no key."""
     sides = (("known", each.left), ("held", each.right))
@@ -98,11 +123,19 @@ def _show(screen: Screen, humane: Humane, found: Knowledge) -> None:
         for differing in each.differing:
             known, held = shown_apart(differing.left, differing.right)
             screen.say(f"  but {differing.path} was {held} in the log, and not {known}", "yellow")
-    stale = sum(each.is_stale for each in found.reads)
+    lines = Lines()
+    for answered in found.heard:
+        screen.say()
+        at = f"{moment(answered.at)}  run {answered.run}, step {answered.step}"
+        screen.say(f"{answered.call.asked.kind} {lines.request(answered.call)}", "bold")
+        screen.say(f"  -> {lines.answer(answered.call)}")
+        screen.say(f"  {at}", "dim")
     screen.say()
-    screen.say(
-        f"{counted(len(found.reads), 'read')}, {stale:,} stale" if found.reads else "it had read nothing by then"
-    )
+    for missing in found.unheard:
+        screen.say(f"step {missing.step} of run {missing.run}: {missing.why}", "yellow")
+    stale = sum(each.is_stale for each in found.reads)
+    read = f"{counted(len(found.reads), 'read')}, {stale:,} stale" if found.reads else "it had read nothing by then"
+    screen.say(f"{read}; {counted(len(found.heard), 'answer')} of tools and models")
 
 
 def _row(screen: Screen, each: Known) -> list[str]:

@@ -40,7 +40,7 @@ COMMANDS = {
         "checkout:checkout",
         "Open a run where it stood at a hash: its state there, and how to go on from it.",
     ),
-    "knew": ("knowing:knew_", "Show what an agent had read by a moment, beside what the log held then."),
+    "knew": ("knowing:knew_", "Show what an agent knew by a moment, beside what the log held then."),
     "bisect": ("bisecting:bisect_", "Find the commit at which an agent parts from a recorded run."),
     "golden": ("golden:golden", "Keep runs as tests: each in one file, and today's code run against it."),
     "retain": ("retaining:retain", "Let the content of old runs expire."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import pytest
 import refold
 from refold.agents.compare.provenance import Known as Compared
 from refold.agents.compare.provenance import provenance
+from refold.agents.heard import Heard
 from refold.agents.knew import Known
 from refold.agents.log import AgentLog, open_log
 from refold.avro.times import time_text
@@ -187,6 +189,109 @@ def test_what_a_failed_attempt_read_is_known_too(tmp_path: Path) -> None:
             at_work.step("look", lambda: look(at_work), attempts_max=2, backoff_ms=0)
         clock.to(20)
         assert {each.read.entity for each in log.knew("reader").reads} == {"document/a", "document/b"}
+
+
+def test_what_tools_and_models_answered_is_known_from_when_it_came(tmp_path: Path) -> None:
+    with opened(tmp_path) as (log, clock):
+
+        @refold.tool
+        def look_up(order: int) -> dict[str, Any]:
+            if order == 9:
+                raise LookupError("no such order")
+            return {"order": order}
+
+        def chat(prompt: str) -> str:
+            return prompt.upper()
+
+        with log.run("reader", id="r") as at_work:
+            with at_work.step("look"):
+                look_up(7)
+                before = clock.to(3)
+                clock.to(4)
+                with pytest.raises(LookupError):
+                    look_up(9)
+                clock.to(5)
+                at_work.model(chat, prompt="refund?")
+                clock.to(6)
+                look_up(7)
+        first = str(log.point().cut)
+        clock.to(20)
+        with log.run("reader", id="r2") as at_work:
+            at_work.model(chat, prompt="sent?")
+        with log.run("other", id="o") as at_work:
+            at_work.model(chat, prompt="mine?")
+        clock.to(60)
+
+        def said(each: Heard) -> tuple[str, int, Any]:
+            request = each.call.asked.request["kwargs"]
+            failure = each.call.failure
+            return each.call.asked.name.rpartition(".")[2], *request.values(), (
+                each.call.answer if failure is None else failure.exception
+            )  # fmt: skip
+
+        found = log.knew("reader")
+        assert (found.reads, found.unheard) == ((), ())
+        assert [said(each) for each in found.heard] == [
+            ("look_up", 9, "builtins.LookupError"), ("chat", "refund?", "REFUND?"),
+            ("look_up", 7, {"order": 7}), ("chat", "sent?", "SENT?"),
+        ]  # fmt: skip
+        assert [(each.run, each.step, each.attempt) for each in found.heard] == [("r", 1, 1)] * 3 + [("r2", 1, 1)]
+        every = log.knew("reader", every=True).heard
+        assert len(every) == 5
+        assert [said(each)[:2] for each in log.knew("reader", before).heard] == [("look_up", 7)]
+        assert [said(each)[:2] for each in log.knew("reader", first, every=True).heard] == [
+            each[:2] for each in map(said, every[:4])
+        ]
+        assert {said(each)[1] for each in log.knew("reader", run="r").heard} == {7, 9, "refund?"}
+        assert log.knew("other").heard[0].call.answer == "MINE?"
+
+
+def test_what_an_attempt_that_failed_heard_is_known(tmp_path: Path) -> None:
+    with opened(tmp_path) as (log, clock):
+        answers = iter(["no", "yes"])
+
+        def ask(run: Any) -> None:
+            if run.model(lambda prompt: next(answers), prompt="ready?") == "no":
+                raise TimeoutError
+
+        with log.run("reader", id="r") as at_work:
+            at_work.step("ask", ask, at_work, attempts_max=2)
+        clock.to(20)
+        found = log.knew("reader", every=True).heard
+        assert {(each.attempt, each.call.answer) for each in found} == {(1, "no"), (2, "yes")}
+
+
+def test_what_was_heard_under_a_key_that_is_not_here_is_named(tmp_path: Path) -> None:
+    log_url, others = f"file:{tmp_path / 'log'}", {"REFOLD_KEYS": f"file:{tmp_path / 'others'}"}
+    with opened(tmp_path) as (log, _), log.run("reader", id="r") as at_work:
+        at_work.model(str.upper, "secret 4711")
+    found = refold_command("knew", "reader", "--json", log=log_url).json
+    assert ([each["answer"] for each in found["heard"]], found["unheard"]) == (["SECRET 4711"], [])
+    assert "SECRET 4711" in refold_command("knew", "reader", log=log_url).out
+    for more in (others, {"REFOLD_KEYS": "none"}):
+        away = refold_command("knew", "reader", "--json", log=log_url, more=more).json
+        assert (away["heard"], [(each["run"], each["step"]) for each in away["unheard"]]) == ([], [("r", 1)])
+        assert "key" in away["unheard"][0]["why"]
+        assert "step 1 of run r: " in refold_command("knew", "reader", log=log_url, more=more).out
+
+
+def test_an_imported_conversation_knew_the_results_of_its_tools(tmp_path: Path) -> None:
+    messages = [
+        {"role": "user", "content": "refund 7"},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"order": 7}'}},
+        ]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sent on Monday"},
+        {"role": "assistant", "content": "it was sent"},
+    ]  # fmt: skip
+    file, log_url = tmp_path / "chat.jsonl", f"file:{tmp_path / 'log'}"
+    file.write_text(json.dumps({"messages": messages}) + "\n")
+    refold_command("import", "--format", "chat", str(file), log=log_url)
+    (run,) = refold_command("runs", "--json", log=log_url).json
+    found = refold_command("knew", run["agent"], "--json", log=log_url).json
+    assert [(each["name"], each["request"]["kwargs"], each["answer"]) for each in found["heard"]] == [
+        ("look_up", {"order": 7}, "sent on Monday"),
+    ]
 
 
 def test_a_log_on_kafka_tells_the_same_without_a_worker(
