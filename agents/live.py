@@ -18,6 +18,7 @@ from refold.agents.effects.order import Order
 from refold.agents.journal.chain import start_hash
 from refold.agents.journal.record import Recording, Step
 from refold.agents.recorder.answers import WORLD, Answers
+from refold.agents.recorder.current import Strays
 from refold.agents.recorder.log_reach import LogReach
 from refold.agents.recorder.made import Folder
 from refold.agents.recorder.observations import run_entity
@@ -49,14 +50,14 @@ class Live:
         self._around = around
         self._vault = vault
 
-    def begin(self, head: Recording, entry: str, redact: RunRedactor, share: float) -> Run:
+    def begin(self, head: Recording, entry: str, redact: RunRedactor, share: float, strays: Strays) -> Run:
         """A new run. share: of its kind to be kept, if they succeed."""
         shown = _redacted(head, redact)
         # Its task stands in the keys of its effects.
         given = msgspec.structs.replace(head, task=shown.task)
-        return self._run(shown, entry, 1, redact, WORLD, share, given=given)
+        return self._run(shown, entry, 1, redact, WORLD, share, given=given, strays=strays)
 
-    def resume(self, recording: Recording, attempt: int, redact: RunRedactor, share: float) -> Run:
+    def resume(self, recording: Recording, attempt: int, redact: RunRedactor, share: float, strays: Strays) -> Run:
         """A run that did not end, or that failed, from where it stands; attempt: how often it was begun, with this."""
         if recording.status == "ended" and recording.outcome == "succeeded":
             raise InputError(f"run {recording.run} ended well; fork it to have another end (refold run fork)")
@@ -66,7 +67,7 @@ class Live:
         if steps and steps[-1].outcome == "failed":  # what ended it is tried again; its attempts count
             steps = (*steps[:-1], _reopened(steps[-1]))
         answers = Resumer(msgspec.structs.replace(recording, steps=steps))
-        return self._run(recording, "", attempt, redact, answers, share)
+        return self._run(recording, "", attempt, redact, answers, share, strays=strays)
 
     def fork(self, head: Recording, entry: str, redact: RunRedactor, answers: Answers) -> Run:
         """A child of a run. head: with the child's id, parent, forked_at and patch; all else is the parent's."""
@@ -74,7 +75,7 @@ class Live:
 
     def _run(
         self, head: Recording, entry: str, attempt: int, redact: RunRedactor, answers: Answers,
-        share: float = 1, *, given: Recording | None = None,
+        share: float = 1, *, given: Recording | None = None, strays: Strays = "refuse",
     ) -> Run:  # fmt: skip
         """head: as it is recorded; given: as the agent's code gets it."""
         check_share(share)
@@ -92,7 +93,7 @@ class Live:
         ledger = self._ledger(head, redact, seq, is_resumed=attempt > 1)
         reach = LogReach(self._log, ledger, head.agent, head.run, seq)
         chance = Chance(self._around.now_micros, self._around.new_id)
-        return Run(given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact)
+        return Run(given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays)
 
     def _ledger(self, head: Recording, redact: RunRedactor, seq: Iterator[int], *, is_resumed: bool) -> Ledger:
         """The run's own: it says what it says of effects as the run."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from refold.agents.journal.record import Plain, Recording
     from refold.agents.knew import Knowledge
     from refold.agents.live import Live
+    from refold.agents.recorder.current import Strays
     from refold.agents.recorder.run import Run
     from refold.agents.recordings.find import Found
     from refold.agents.redaction.redactor import Redact, RunRedactor
@@ -42,7 +43,7 @@ class AgentLog(Log):
         state: Mapping[str, Any] | None = None, seed: int | None = None, task: str = "", title: str = "",
         user: str = "", kind: str = "", entry: str = "", tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None, id: str | None = None, resume: str | None = None,
-        redact: Redact | None = None, sample: float = 1,
+        redact: Redact | None = None, sample: float = 1, strays: Strays = "refuse",
     ) -> Run:  # fmt: skip
         """Begin a run of an agent, recorded from here on; a context manager.
 
@@ -53,7 +54,9 @@ class AgentLog(Log):
         fresh one. resume: the id of a run that did not end, or failed, to go on with from where it stands; what it was
         begun with stands. redact: what of a JSON tree may be written, a Redactor or a function (docs/REDACTION.md); a
         run that was begun with one is not resumed without. sample: of the runs that succeed, the share in [0, 1] that
-        is kept as long as a success is (agents/sampling.py); all others are.
+        is kept as long as a success is (agents/sampling.py); all others are. strays: what becomes of a tool that is
+        called outside of every run while this one is open in the process: "refuse" (StrayCall), or "adopt": it is
+        recorded as this run's, where no other run is open.
         """
         from refold.agents.journal.record import Recording
         from refold.agents.recorder.observations import run_entity
@@ -61,7 +64,7 @@ class AgentLog(Log):
         from refold.agents.redaction.redactor import is_redacting
 
         if resume is not None:
-            return self._resumed(agent, resume, redact, sample)
+            return self._resumed(agent, resume, redact, sample, strays)
         around = self._around
         if id and self.states([run_entity(id)]):
             raise InputError(f"run {id} is recorded already: go on with it by resume=, or give another id")
@@ -72,15 +75,15 @@ class AgentLog(Log):
             metadata=decoded(kept(dict(metadata or {}), "the run's metadata")), started_at=around.now_micros(),
             redacted=is_redacting(redact),
         )  # fmt: skip
-        return self._live.begin(head, entry, self._redacting(redact), sample)
+        return self._live.begin(head, entry, self._redacting(redact), sample, strays)
 
-    def _resumed(self, agent: str, run: str, redact: Redact | None, sample: float) -> Run:
+    def _resumed(self, agent: str, run: str, redact: Redact | None, sample: float, strays: Strays) -> Run:
         recording = self.recording(run)
         if agent not in ("", recording.agent):
             raise InputError(f"run {run} is one of {recording.agent}, not of {agent}")
         _check_redacting(recording, redact)
         begun = self.state(f"run/{run}").fields.get("attempts", 1)
-        return self._live.resume(recording, begun + 1, self._redacting(redact), sample)
+        return self._live.resume(recording, begun + 1, self._redacting(redact), sample, strays)
 
     def replay(
         self, run: str, agent: Agent | str | None = None, *, redact: Redact | None = None, confined: bool = False

@@ -10,7 +10,7 @@ SURFACE = {
     "AgentLog", "Assertion", "Blob", "Change", "CorruptionError", "Cut", "Done", "EffectFailed", "EffectUnknown",
     "EntityView", "InputError", "Link", "Log", "NotAnswerable", "NotDone", "Observation", "Redactor", "RefoldError",
     "Row", "Run", "SchemaError", "Sealed", "Source", "StateView", "StorageError", "UnknownEntity", "ValidationError",
-    "open", "reducer", "tool",
+    "open", "reducer", "tool", "unrecorded",
 }  # fmt: skip
 METHODS = {
     "blob", "changes", "close", "collect", "diff", "flush", "history", "link", "mark", "observe", "pin", "point",

@@ -23,13 +23,13 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Effect, Kind, Plain, Retry
 from refold.agents.recorder.answers import Answers, Place
+from refold.agents.recorder.current import SCOPE, Order, branch_of, here, require_open
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
 from refold.agents.recorder.made import Made, MadeAttempt
 from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
@@ -42,7 +42,6 @@ from refold.avro.errors import InputError, RefoldError
 _JSON = Shape(None, "an answer")
 _ONCE = Trying()
 _ASKED_OUTSIDE: frozenset[Kind] = frozenset({"tool", "model"})
-_INSIDE: ContextVar[tuple[Calling, ...]] = ContextVar("refold.inside", default=())
 
 
 class Calling:
@@ -68,6 +67,7 @@ class Calling:
             return None
         with self._turn:
             attempt.is_closed = True
+            attempt.made.sort(key=_order)
             left = [made for made in attempt.made if made.is_open]
             for made in left:
                 error = self._unfinished(made)
@@ -136,7 +136,9 @@ class Calling:
         ask: Callable[[OpenStep, Made], Any], *, is_async: bool = False, is_said: bool = False,
     ) -> Any:  # fmt: skip
         title = f"{kind}: {name}" if name else kind
-        is_inside, step = self in _INSIDE.get(), self._run.open_step
+        require_open(self._run, title)
+        is_inside, step = self in SCOPE.get().inside, self._run.open_step
+        self._require_step(step, title)
         if is_inside and is_said:
             raise InputError(f"{title}: said inside of a tool, whose answer is recorded as one; say it in the step")
         make = self._made_async if is_async else self._made
@@ -203,11 +205,21 @@ class Calling:
         if kind not in _ASKED_OUTSIDE:
             yield
             return
-        token = _INSIDE.set((*_INSIDE.get(), self))
+        scope = SCOPE.get()
+        token = SCOPE.set(scope._replace(inside=(*scope.inside, self)))
         try:
             yield
         finally:
-            _INSIDE.reset(token)
+            SCOPE.reset(token)
+
+    def _require_step(self, step: OpenStep | None, what: str) -> None:
+        """Unfinished where the caller was started in an attempt that has ended, by a thread or task that goes on."""
+        scope = SCOPE.get()
+        attempt = scope.attempt
+        if scope.run is not self._run or attempt is None or (step is not None and attempt is step.attempt):
+            return
+        if attempt.opened_in != here():  # else the attempt ended in another context than this one
+            raise Unfinished(f"run {self._run.id}: {what} was called in a step that has ended")
 
     def _begin(self, kind: Kind, name: str, effect: Effect, request: Plain, is_inside: bool) -> tuple[OpenStep, Made]:
         what = f"what {name} was called with" if name else kind
@@ -218,7 +230,10 @@ class Calling:
             if step is None or step.attempt.is_closed:
                 raise Unfinished(f"run {self._run.id}: {name or kind} was called in a step that has ended")
             if not is_inside:
-                step.made.append(made)
+                branch = branch_of(SCOPE.get())
+                attempt = step.attempt
+                made.order = (branch if branch is not None and branch.root is attempt.branch else attempt.branch).next()
+                attempt.made.append(made)
         return step, made
 
     def _is_recorded(self, step: OpenStep, made: Made, is_inside: bool) -> bool:
@@ -292,6 +307,10 @@ class Calling:
             step.keys = step.keys or StepKeys(self._run.task, step.number)
             made.key = step.keys.next(tool.name, arguments)
         return arguments
+
+
+def _order(made: Made) -> Order:
+    return made.order
 
 
 def _is_async(client: Callable[..., Any]) -> bool:

@@ -1,53 +1,186 @@
-"""The run that is under way in this context: what tools made outside of any run belong to.
+"""Which run, step and call the running code belongs to.
 
-A task has the context it was made in, a thread has none: tools called in one know of their run only where the thread
-was given it, as asyncio.to_thread does. Else they are plain functions there, and nothing of them is recorded. Where a
-run is under way elsewhere in the process that is hardly meant, and said.
+1. `SCOPE` holds it for a context. A task gets a copy when it is created. Threads, work given to pools of threads, and
+   callbacks of futures get one from agents/recorder/carrying.py.
+2. A call that reaches refold with a run in its scope belongs to that run, and to the step in its scope. Where that run
+   or that step has ended, the call is refused: it can be recorded nowhere.
+3. A call without a run in its scope is plain where no run is open in the process. Where one is, it is a stray: nobody
+   can say whether that run's code asked for it. A replay ends with it (`StrayCall`). A live run refuses it, or takes it
+   as its own where it was begun with strays="adopt" and no other run is open. Code that means to call a tool outside
+   of every run says so by `unrecorded()`.
+4. `Branch` numbers what is started at once by where it was started, so that the order of a step's calls does not depend
+   on timing: a call and the start of a thread or a task each take the next number of their branch, and what was started
+   counts under its number.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import os
 import threading
-import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+
+from refold.agents.recorder.writer import RecordingFailed
+from refold.avro.errors import InputError
+
+Strays: TypeAlias = Literal["refuse", "adopt"]
+Order: TypeAlias = tuple[int, ...]
 
 
 class Caller(Protocol):
-    """Calls tools as part of itself."""
+    """A run, as far as calls need to find it. process: the process that records it."""
 
     id: str
+    process: int
+    strays: Strays
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more can be recorded."""
 
     def call_tool(self, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A tool's answer; an awaitable where it is async."""
 
+    def stray(self, what: str) -> Exception | None:
+        """The error to raise for a call outside of this run; None where the run is live."""
 
-CURRENT: ContextVar[Caller | None] = ContextVar("refold.run", default=None)
-"""The run entered last in this context, which has not ended."""
 
-_threads: dict[str, int] = {}
+class StrayCall(InputError):
+    """A tool was called outside of every run while a run is open in the process; it was not executed."""
+
+
+class Branch:
+    """One line of execution within a step: the step's own code, or a thread or task that it started."""
+
+    __slots__ = ("_count", "path", "root")
+
+    def __init__(self, path: Order = (), root: Branch | None = None) -> None:
+        self.path = path
+        self.root = root or self
+        self._count = itertools.count()
+
+    def next(self) -> Order:
+        """The place of the next call or start."""
+        return (*self.path, next(self._count))
+
+    def started(self) -> Branch:
+        """A branch that begins here."""
+        return Branch(self.next(), self.root)
+
+
+class Scope(NamedTuple):
+    """What the running code belongs to. attempt: of the step that it was started in. inside: the calls that it is part
+    of. is_plain: it asked for tools to be plain functions."""
+
+    run: Caller | None = None
+    attempt: Any = None
+    inside: tuple[Any, ...] = ()
+    branch: Branch | None = None
+    is_plain: bool = False
+
+
+NOWHERE = Scope()
+SCOPE: ContextVar[Scope] = ContextVar("refold.scope", default=NOWHERE)
+
+BRANCHES: WeakKeyDictionary[asyncio.Task[Any], Branch] = WeakKeyDictionary()
+"""Of tasks that were created in a step: tasks may share one context, so it is not in the scope."""
+
+_open: dict[int, Caller] = {}
 
 
 def entered(run: Caller) -> None:
-    """A run is under way, in this thread."""
-    _threads[run.id] = threading.get_ident()
+    """A run is open in this process."""
+    _open[id(run)] = run
 
 
 def left(run: Caller) -> None:
     """It has ended."""
-    _threads.pop(run.id, None)
+    _open.pop(id(run), None)
 
 
 def current(tool: str) -> Caller | None:
-    """The run that a call of a tool belongs to."""
-    run = CURRENT.get()
-    if run is None and _threads:
-        threads = dict(_threads)
-        if threading.get_ident() not in threads.values():
-            warnings.warn(
-                f"{tool} was called in a thread that knows of no run, while run {min(threads)} is under way: it is "
-                "not recorded. Have the thread run it by contextvars.copy_context().run, or use asyncio.to_thread",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-    return run
+    """The run that a call of a tool belongs to; None: the call is plain.
+
+    Raises:
+        RecordingFailed: the run has ended, or is recorded by another process.
+        StrayCall: no run is in scope, and one is open.
+    """
+    scope = SCOPE.get()
+    if scope.run is not None:
+        require_open(scope.run, tool)
+        return scope.run
+    return _adopting(tool, scope) if _open else None
+
+
+def require_open(run: Caller, what: str) -> None:
+    """RecordingFailed where the run can record nothing more here."""
+    if run.process != os.getpid():
+        raise RecordingFailed(
+            f"{what} was called in another process than the one that records run {run.id}: its answer would not be "
+            "recorded. Call it in the run's own process, and give the other one what it answered"
+        )
+    if run.has_ended:
+        raise RecordingFailed(
+            f"run {run.id} has ended, and {what} would not be recorded: wait for threads and tasks before the run ends"
+        )
+
+
+def _adopting(tool: str, scope: Scope) -> Caller | None:
+    runs = [run for run in list(_open.values()) if not run.has_ended]
+    departures = [error for run in runs if (error := run.stray(f"call the tool {tool} outside of the run")) is not None]
+    if departures:
+        raise departures[0]
+    if scope.is_plain or not runs:
+        return None
+    if len(runs) == 1 and runs[0].strays == "adopt":
+        require_open(runs[0], tool)
+        return runs[0]
+    raise StrayCall(
+        f"{tool} was called outside of every run, while run {runs[0].id} is open in this process: it was not executed, "
+        "for it would not be recorded. Start the thread, task or work that calls it inside the run; or begin the run "
+        'with strays="adopt", which records it there; or, if it belongs to no run, call it in '
+        "`with refold.unrecorded():`"
+    )
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Call tools as plain functions here, outside of every run, though runs are open in the process.
+
+    A replay that is open in the process refuses such calls all the same.
+
+    Raises:
+        InputError: the code belongs to a run.
+    """
+    scope = SCOPE.get()
+    if scope.run is not None:
+        raise InputError(f"this code belongs to run {scope.run.id}: what its tools do must be recorded")
+    token = SCOPE.set(scope._replace(is_plain=True))
+    try:
+        yield
+    finally:
+        SCOPE.reset(token)
+
+
+def branch_of(scope: Scope) -> Branch | None:
+    """The branch that the running code is on; None outside of a step."""
+    task = _task()
+    branch = None if task is None else BRANCHES.get(task)
+    if branch is not None and scope.branch is not None and branch.root is not scope.branch.root:
+        return scope.branch
+    return branch or scope.branch
+
+
+def here() -> tuple[int, int]:
+    """Which thread and task the code runs in."""
+    task = _task()
+    return threading.get_ident(), 0 if task is None else id(task)
+
+
+def _task() -> asyncio.Task[Any] | None:
+    return asyncio.current_task() if asyncio._get_running_loop() is not None else None

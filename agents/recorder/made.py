@@ -16,6 +16,7 @@ import msgspec
 from refold.agents.journal.chain import fork_hash, state_hash, step_hash
 from refold.agents.journal.delta import edits, following
 from refold.agents.journal.record import Asked, Attempt, Call, Edit, Effect, Failure, Kind, Outcome, Plain, Retry, Step
+from refold.agents.recorder.current import Branch, Order
 from refold.agents.recorder.plain import decoded, encoded
 from refold.agents.redaction.redactor import Redact, as_of_run
 
@@ -26,7 +27,7 @@ NULL = b"null"
 class Made:
     """One call, raw. request, answer: JSON. Times in microseconds, began_s by a clock of its own.
 
-    is_open: it has neither answer nor failure yet.
+    is_open: it has neither answer nor failure yet. order: where among the calls of its attempt it belongs.
     """
 
     kind: Kind
@@ -42,6 +43,7 @@ class Made:
     source: Literal["live", "recorded"] = "live"
     began_s: float = 0
     is_open: bool = True
+    order: Order = ()
 
     def asked(self, redact: Redact) -> Asked:
         """The request, as it is recorded."""
@@ -50,7 +52,7 @@ class Made:
 
 @dataclass(slots=True)
 class MadeAttempt:
-    """One try of a step, raw. is_closed: it takes no more calls."""
+    """One try of a step, raw. is_closed: it takes no more calls. opened_in: the thread and the task that began it."""
 
     number: int
     started_at: int
@@ -59,6 +61,8 @@ class MadeAttempt:
     backoff_ms: int = 0
     ended_at: int = 0
     is_closed: bool = False
+    opened_in: tuple[int, int] = (0, 0)
+    branch: Branch = field(default_factory=Branch)
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
+import os
 import random
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -31,7 +32,8 @@ from refold.agents.journal.delta import applied, is_same
 from refold.agents.journal.record import Outcome, Plain, Recording, Step
 from refold.agents.recorder.answers import Answers, World
 from refold.agents.recorder.calls import Calling
-from refold.agents.recorder.current import CURRENT, Caller, entered, left
+from refold.agents.recorder.carrying import install
+from refold.agents.recorder.current import SCOPE, Scope, Strays, entered, here, left, require_open
 from refold.agents.recorder.failures import RecordedFailure, failure_of, raised
 from refold.agents.recorder.made import NULL, MadeAttempt, MadeStep
 from refold.agents.recorder.plain import Shape, captured, decoded, encoded, kept, shape_of
@@ -39,6 +41,7 @@ from refold.agents.recorder.reach import Chance, Reach, ReadView
 from refold.agents.recorder.sinks import Sink
 from refold.agents.recorder.steps import OpenStep, StepBlock
 from refold.agents.recorder.tools import Tool, Trying, tool
+from refold.agents.recorder.writer import RecordingFailed
 from refold.agents.redaction.redactor import Redact
 from refold.avro.errors import InputError, RefoldError
 
@@ -65,9 +68,14 @@ class Run:
     tool = staticmethod(tool)
 
     def __init__(
-        self, head: Recording, *, answers: Answers, sink: Sink, reach: Reach, chance: Chance, redact: Redact
-    ) -> None:
+        self, head: Recording, *, answers: Answers, sink: Sink, reach: Reach, chance: Chance, redact: Redact,
+        strays: Strays = "refuse", on_stray: Callable[[str], Exception] | None = None,
+    ) -> None:  # fmt: skip
+        """on_stray: of a replay, makes the error for a call outside of every run."""
         self.id = head.run
+        self.process = os.getpid()
+        self.strays = strays
+        self.has_ended = False
         self.agent = head.agent
         # Another than what the writer's thread still has to write: the agent's code may change its own.
         self.input = decoded(encoded(head.given, "the run's input"))
@@ -85,13 +93,15 @@ class Run:
         self.open_step: OpenStep | None = None
         self._opening = threading.RLock()
         self.left_step: OpenStep | None = None  # in which the code left a recording
-        self._token: Token[Caller | None] | None = None
+        self._on_stray = on_stray
+        self._token: Token[Scope] | None = None
         self._part()
 
     # The run
 
     def __enter__(self) -> Self:
-        self._token = CURRENT.set(self)
+        install()
+        self._token = SCOPE.set(Scope(self, inside=SCOPE.get().inside))
         entered(self)
         return self
 
@@ -99,10 +109,12 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._token is not None:
-            CURRENT.reset(self._token)
+            SCOPE.reset(self._token)
             self._token = None
+        try:
+            self.end(error)
+        finally:
             left(self)
-        self.end(error)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -131,6 +143,9 @@ class Run:
 
     def end(self, error: BaseException | None) -> None:
         """Record how the run ended; durable on return. The Departure, where there was one and the code caught it."""
+        if self.has_ended:
+            raise RecordingFailed(f"run {self.id} has ended")
+        self.has_ended = True
         now = self._chance.now_micros()
         if self._answers.departure is not None:
             self._sink.departed(failure_of(self._answers.departure, now), now)
@@ -252,7 +267,7 @@ class Run:
             if standing is None:
                 return self._open(name, None, is_call)
             step = self._new_step(name, standing=standing, is_call=is_call)
-            step.attempts.append(MadeAttempt(standing.attempts[-1].number, self._chance.now_micros()))
+            self._attempted(step, standing.attempts[-1].number)
             self.open_step = step
 
     def _begin_step(self, name: str, attempts_max: int | None) -> None:
@@ -282,9 +297,18 @@ class Run:
 
     def _begin_attempt(self, step: OpenStep, begun: int = 0) -> None:
         number = step.attempts[-1].number + 1 if step.attempts else begun + 1
-        step.attempts.append(MadeAttempt(number, self._chance.now_micros()))
+        self._attempted(step, number)
         step.keys = None
         self._sink.step_begun(step.number, step.name, number, step.attempt.started_at)
+
+    def _attempted(self, step: OpenStep, number: int) -> None:
+        """Have what is started from here on belong to this attempt."""
+        attempt = MadeAttempt(number, self._chance.now_micros(), opened_in=here())
+        scope = SCOPE.get()
+        if not step.attempts:
+            step.outer = scope
+        step.attempts.append(attempt)
+        SCOPE.set(Scope(self, attempt, scope.inside, attempt.branch))
 
     def _again(self, error: BaseException, trying: Trying) -> int | None:
         """End an attempt that failed; the wait before the next one, or None where the step ended with it."""
@@ -316,6 +340,8 @@ class Run:
         way, or where it left a state that cannot be kept.
         """
         step = self._opened
+        if any(SCOPE.get().attempt is each for each in step.attempts):  # it may end in another context than it began in
+            SCOPE.set(step.outer)
         if self._answers.departure is not None:
             self.left_step, self.open_step = step, None
             return self._depart(error)
@@ -382,6 +408,7 @@ class Run:
         return self.open_step
 
     def _require_closed(self, name: str) -> None:
+        require_open(self, name)
         if self.open_step is not None:
             still = f"step {self.open_step.number} ({self.open_step.name}) is still open"
             raise InputError(f"run {self.id}: {still}; end it before {name} begins")
@@ -402,6 +429,10 @@ class Run:
     def model(self, client: Callable[..., Any], /, *args: Any, returns: Any = None, **kwargs: Any) -> Any:
         """Call a model's client, sync or async, with these arguments. returns: the type of the answer, if no JSON."""
         return self._calling.model(client, args, kwargs, returns)
+
+    def stray(self, what: str) -> Exception | None:
+        """As Caller."""
+        return None if self._on_stray is None else self._on_stray(what)
 
     def call_tool(self, found: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a tool as part of this run; an awaitable where it is async."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Attempt, Step
+from refold.agents.recorder.current import NOWHERE, Caller, Scope
 from refold.agents.recorder.made import NULL, Made, MadeAttempt
 
 
@@ -18,6 +19,7 @@ class OpenStep:
 
     standing: the committed step that its block only goes through again, in a resume or a fork. earlier: attempts that
     were made before, in other processes. is_call: it is one call's, made outside of any step, and takes no other.
+    outer: the scope that it was opened in.
     """
 
     number: int
@@ -28,6 +30,7 @@ class OpenStep:
     earlier: tuple[Attempt, ...] = ()
     is_call: bool = False
     attempts: list[MadeAttempt] = field(default_factory=list)
+    outer: Scope = NOWHERE
 
     @property
     def attempt(self) -> MadeAttempt:
@@ -40,14 +43,13 @@ class OpenStep:
         return self.attempts[-1].made
 
 
-class Stepping(Protocol):
+class Stepping(Caller, Protocol):
     """A run, as far as its steps are concerned. open_step: the one under way. task: what its effects are keyed by."""
 
     @property
     def step_number(self) -> int:
         """Of the open step, or of the one that comes next."""
 
-    id: str
     task: str
     open_step: OpenStep | None
 

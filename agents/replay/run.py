@@ -42,7 +42,8 @@ from refold.agents.replay.guard import Guard
 from refold.agents.replay.parting import Parting, parting
 from refold.agents.replay.player import EndOfRecording, Replayer
 from refold.agents.replay.recorded import At
-from refold.agents.replay.watch import Escape, outside
+from refold.agents.replay.unrecorded import OutsideOfRun
+from refold.agents.replay.watch import Escape, outside, site_of
 from refold.avro.errors import InputError
 
 Fields = Callable[[str, Plain], Mapping[str, Any]]
@@ -170,8 +171,9 @@ class _UnderWay:
         self._sink = MemorySink(head, folder, redact)
         chance = Chance(lambda: 0, lambda: "", lambda: 0.0, lambda _: None, _no_time)
         self.run = Run(
-            head, answers=self._answers, sink=self._sink, reach=_Reading(fields), chance=chance, redact=redact
-        )
+            head, answers=self._answers, sink=self._sink, reach=_Reading(fields), chance=chance, redact=redact,
+            on_stray=self._stray,
+        )  # fmt: skip
         self._guard = Guard(self._answers.depart, is_confined=is_confined)
 
     def __enter__(self) -> None:
@@ -191,6 +193,14 @@ class _UnderWay:
     def result(self) -> Replayed:
         """What came of it."""
         return Replayed(self._recording, self._sink.recording, self._answers.unused(), self._guard.escapes)
+
+    def _stray(self, what: str) -> Departure:
+        """Deny a call outside of the run, wherever it came from."""
+        escape = Escape(what, site_of(""))
+        self._guard.note(escape)
+        departure = OutsideOfRun(self._recording.run, escape)
+        self._answers.depart(departure)
+        return departure
 
     def _left_in(self) -> Step | None:
         left = self.run.left_step

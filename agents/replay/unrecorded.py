@@ -14,6 +14,7 @@ from refold.agents.journal.difference import Difference, differences, shown
 from refold.agents.journal.record import Asked, Plain
 from refold.agents.recorder.answers import Departure, Place
 from refold.agents.replay.recorded import At, Recorded
+from refold.agents.replay.watch import Escape
 
 LINES_MAX = 8
 _LIKE_MAX = 16
@@ -54,6 +55,17 @@ class Unrecorded(Departure):
                 yield f"  differs   {each.line('asked', 'recorded')}"
             if len(self.differences) > LINES_MAX:
                 yield f"  differs   in {len(self.differences) - LINES_MAX} more places"
+
+
+class OutsideOfRun(Departure):
+    """A tool was called outside of every run while a replay is open; it was not executed."""
+
+    def __init__(self, run: str, escape: Escape) -> None:
+        self.escape = escape
+        super().__init__(
+            f"during the replay of run {run} something tried to {escape.what}, at {escape.site}: it was not executed. "
+            "Start the thread, task or work that calls it inside the run, so that the recording answers"
+        )
 
 
 def unrecorded(recorded: Recorded, place: Place, asked: Asked) -> Unrecorded:

@@ -48,6 +48,7 @@ __all__ = [
     "open",
     "reducer",
     "tool",
+    "unrecorded",
 ]
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from refold.agents.effects.order import Done
     from refold.agents.log import AgentLog
     from refold.agents.log import open_log as open
+    from refold.agents.recorder.current import unrecorded
     from refold.agents.recorder.run import Run
     from refold.agents.recorder.tools import tool
     from refold.agents.redaction.redactor import Redactor
@@ -110,6 +112,7 @@ else:
         "open": "agents.log:open_log",
         "reducer": "reducers.registered",
         "tool": "agents.recorder.tools",
+        "unrecorded": "agents.recorder.current",
     }
 
     def __getattr__(name):

@@ -1,0 +1,160 @@
+"""Threads and callbacks belong to the run and the step that started them.
+
+A context variable goes along with asyncio's tasks and with asyncio.to_thread, and with nothing else. So the functions
+that start threads, give work to pools of threads, or keep a callback for later are wrapped when the first run of the
+process begins:
+
+1. What is started in a run's scope runs in that scope, in a branch of its own (agents/recorder/current.py).
+2. What is started outside of every run is not touched. The wrapped function costs one look at a context variable.
+3. A pool's own threads serve everybody, so they belong to nobody: each piece of work brings its scope.
+4. Only refold's own variable is carried. Other libraries' context variables are as they would be without refold.
+
+Work that reaches an older thread by a queue carries nothing: a tool that it calls is a stray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import threading
+from asyncio.base_events import BaseEventLoop
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeAlias
+
+from refold.agents.recorder.current import BRANCHES, SCOPE, Scope, branch_of
+
+Function: TypeAlias = Callable[..., Any]
+
+_lock = threading.Lock()
+_wrapped: set[tuple[type, str]] = set()
+
+
+def install() -> None:
+    """Wrap what is loaded by now; idempotent, and cheap when repeated."""
+    with _lock:
+        for owner, names, wrapper in _PLACES:
+            found = _class(owner) if isinstance(owner, str) else owner
+            if found is None:
+                continue
+            for name in names:
+                if (found, name) not in _wrapped:
+                    _wrapped.add((found, name))
+                    setattr(found, name, wrapper(getattr(found, name)))
+
+
+def _class(name: str) -> type | None:
+    """A class, if its module is loaded."""
+    module, _, attribute = name.partition(":")
+    found = sys.modules.get(module)
+    return getattr(found, attribute, None)
+
+
+def _branched() -> Scope | None:
+    """The scope of something that is started here; None outside of every run."""
+    scope = SCOPE.get()
+    if scope.run is None:
+        return None
+    branch = branch_of(scope)
+    return scope if branch is None else scope._replace(branch=branch.started())
+
+
+def _carried(work: Function, scope: Scope) -> Function:
+    @functools.wraps(work, updated=())
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        token = SCOPE.set(scope)
+        try:
+            return work(*args, **kwargs)
+        finally:
+            SCOPE.reset(token)
+
+    return carried
+
+
+def _starting(start: Function) -> Function:
+    @functools.wraps(start)
+    def started(self: threading.Thread) -> None:
+        if not _serves_a_pool(self):
+            scope = _branched()
+            if scope is not None:
+                self.run = _carried(self.run, scope)  # type: ignore[method-assign]
+        start(self)
+
+    return started
+
+
+def _serves_a_pool(thread: threading.Thread) -> bool:
+    target = getattr(thread, "_target", None)
+    module = getattr(target, "__module__", "")
+    return module in {"concurrent.futures.thread", "multiprocessing.pool"}
+
+
+def _submitting(submit: Function) -> Function:
+    @functools.wraps(submit)
+    def submitted(self: Any, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
+        scope = _branched()
+        return submit(self, fn if scope is None else _carried(fn, scope), *args, **kwargs)
+
+    return submitted
+
+
+def _pooling(*callbacks: int) -> Callable[[Function], Function]:
+    """Of a pool of multiprocessing: work for threads is carried, work for processes is not. Callbacks always are.
+
+    callbacks: where they are among the positional arguments behind the function.
+    """
+
+    def wrapper(method: Function) -> Function:
+        @functools.wraps(method)
+        def pooled(self: Any, func: Function, *args: Any, **kwargs: Any) -> Any:
+            scope = _branched()
+            if scope is None:
+                return method(self, func, *args, **kwargs)
+            if isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool):
+                func = _carried(func, scope)
+            given = [
+                _carried(each, scope) if index in callbacks and each is not None else each
+                for index, each in enumerate(args)
+            ]
+            for name in ("callback", "error_callback"):
+                if kwargs.get(name) is not None:
+                    kwargs[name] = _carried(kwargs[name], scope)
+            return method(self, func, *given, **kwargs)
+
+        return pooled
+
+    return wrapper
+
+
+def _creating(create: Function) -> Function:
+    """A task has its creator's scope by itself; it also gets a branch.
+
+    The branch is in the task's own context, for what copies that (asyncio.to_thread). A context that is given may be
+    shared with other tasks, and is not changed.
+    """
+
+    @functools.wraps(create)
+    def created(self: Any, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
+        scope = _branched()
+        if scope is not None and kwargs.get("context") is None:
+            kwargs["context"] = copy_context()
+            kwargs["context"].run(SCOPE.set, scope)
+        task: asyncio.Task[Any] = create(self, coro, **kwargs)
+        if scope is not None and scope.branch is not None:
+            BRANCHES[task] = scope.branch
+        return task
+
+    return created
+
+
+_PLACES: tuple[tuple[type | str, tuple[str, ...], Callable[[Function], Function]], ...] = (
+    (threading.Thread, ("start",), _starting),
+    (ThreadPoolExecutor, ("submit",), _submitting),
+    (Future, ("add_done_callback",), _submitting),
+    ("multiprocessing.pool:Pool", ("apply_async",), _pooling(2, 3)),
+    ("multiprocessing.pool:Pool", ("_map_async",), _pooling(3, 4)),
+    ("multiprocessing.pool:Pool", ("imap", "imap_unordered"), _pooling()),
+    (BaseEventLoop, ("create_task",), _creating),
+)

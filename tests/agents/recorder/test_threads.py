@@ -1,0 +1,422 @@
+"""No call escapes: whatever starts it in a run's code, a call is the run's; what nobody started there is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import multiprocessing.pool
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import refold
+from refold.agents.golden.adding import golden_of_run
+from refold.agents.golden.exercise import judged_run
+from refold.agents.journal.chain import broken
+from refold.agents.log import AgentLog
+from refold.agents.recorder.current import SCOPE, StrayCall
+from refold.agents.recorder.failures import Unfinished
+from refold.agents.recorder.run import Run
+from refold.agents.recorder.writer import RecordingFailed
+from refold.agents.replay.forked import NotAllowed
+from refold.agents.replay.unrecorded import OutsideOfRun
+from refold.avro.errors import InputError
+
+done: list[str] = []
+
+
+@refold.tool
+def look(order: str) -> int:
+    done.append(f"look {order}")
+    return 50
+
+
+@refold.tool(effect="write")
+def pay(order: str, amount: int, *, idempotency_key: str = "") -> str:
+    done.append(f"pay {order}")
+    return f"paid {amount}"
+
+
+def work(order: str = "o-7") -> str:
+    return pay(order, look(order))
+
+
+# What starts work in a step, and waits for it.
+
+
+def kept(found: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        found.set_result(work())
+    except BaseException as error:
+        found.set_exception(error)
+
+
+def by_thread(work: Callable[[], Any]) -> Any:
+    found: Future[Any] = Future()
+    thread = threading.Thread(target=kept, args=(found, work))
+    thread.start()
+    thread.join()
+    return found.result()
+
+
+class Worker(threading.Thread):
+    """A thread with a `run` of its own."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self.work = work
+        self.found: Future[Any] = Future()
+
+    def run(self) -> None:
+        kept(self.found, self.work)
+
+
+def by_own_thread(work: Callable[[], Any]) -> Any:
+    thread = Worker(work)
+    thread.start()
+    thread.join()
+    return thread.found.result()
+
+
+def by_timer(work: Callable[[], Any]) -> Any:
+    found: Future[Any] = Future()
+    threading.Timer(0, kept, (found, work)).start()
+    return found.result()
+
+
+def by_thread_of_thread(work: Callable[[], Any]) -> Any:
+    return by_thread(lambda: by_thread(work))
+
+
+def by_executor(work: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def by_map(work: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(2) as pool:
+        return next(iter(pool.map(lambda _: work(), [1])))
+
+
+OLDER = ThreadPoolExecutor(2)
+OLDER.submit(int).result()
+
+
+def by_older_executor(work: Callable[[], Any]) -> Any:
+    return OLDER.submit(work).result()
+
+
+def by_callback(work: Callable[[], Any]) -> Any:
+    found: Future[Any] = Future()
+    go = threading.Event()
+    OLDER.submit(go.wait).add_done_callback(lambda _: kept(found, work))
+    go.set()
+    return found.result()
+
+
+def by_thread_pool(work: Callable[[], Any]) -> Any:
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        return pool.apply(work)
+
+
+def by_thread_pool_map(work: Callable[[], Any]) -> Any:
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        return pool.map(lambda _: work(), [1])[0]
+
+
+def by_thread_pool_imap(work: Callable[[], Any]) -> Any:
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        return next(pool.imap(lambda _: work(), [1]))
+
+
+def by_thread_pool_callback(work: Callable[[], Any]) -> Any:
+    found: Future[Any] = Future()
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        pool.apply_async(int, (), {}, lambda _: kept(found, work))
+        return found.result()
+
+
+def by_run_in_executor(work: Callable[[], Any]) -> Any:
+    async def start() -> Any:
+        return await asyncio.get_running_loop().run_in_executor(None, work)
+
+    return asyncio.run(start())
+
+
+def by_to_thread(work: Callable[[], Any]) -> Any:
+    return asyncio.run(asyncio.to_thread(work))
+
+
+async def soon(work: Callable[[], Any]) -> Any:
+    await asyncio.sleep(0)
+    return work()
+
+
+def by_gather(work: Callable[[], Any]) -> Any:
+    async def start() -> Any:
+        return (await asyncio.gather(soon(work)))[0]
+
+    return asyncio.run(start())
+
+
+def by_task_group(work: Callable[[], Any]) -> Any:
+    async def start() -> Any:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(soon(work))
+        return task.result()
+
+    return asyncio.run(start())
+
+
+def by_call_soon(work: Callable[[], Any]) -> Any:
+    async def start() -> Any:
+        loop = asyncio.get_running_loop()
+        found = loop.create_future()
+        loop.call_soon(lambda: found.set_result(work()))
+        return await found
+
+    return asyncio.run(start())
+
+
+WAYS = [
+    by_thread, by_own_thread, by_timer, by_thread_of_thread, by_executor, by_map, by_older_executor, by_callback,
+    by_thread_pool, by_thread_pool_map, by_thread_pool_imap, by_thread_pool_callback, by_run_in_executor, by_to_thread,
+    by_gather, by_task_group, by_call_soon,
+]  # fmt: skip
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
+def agent(request: pytest.FixtureRequest) -> Callable[[Run], Any]:
+    way = request.param
+
+    def agent(run: Run) -> Any:
+        done.clear()
+        with run.step("block"):
+            first = way(work)
+        return [first, run.step("function", lambda: way(lambda: work("o-8")))]
+
+    return agent
+
+
+def test_calls_of_threads_and_tasks_are_of_their_step(log: AgentLog, agent: Callable[[Run], Any]) -> None:
+    run = log.run("a")
+    assert run.drive(agent) == ["paid 50", "paid 50"]
+    assert done == ["look o-7", "pay o-7", "look o-8", "pay o-8"]
+    recording = log.recording(run.id)
+    assert list(broken(recording)) == []
+    assert [[call.asked.name for call in step.calls] for step in recording.steps] == [["look", "pay"]] * 2
+
+    done.clear()
+    replayed = log.replay(run.id, agent)
+    assert (replayed.is_same, done) == (True, [])
+
+    with pytest.raises(NotAllowed, match="pay"):
+        log.fork(run.id, at=0, results={"1/look": 51}).drive(agent)
+    assert [each for each in done if each.startswith("pay")] == []
+
+    done.clear()
+    forked = log.fork(run.id, at=0, policy="recorded")
+    assert (forked.drive(agent), done) == (["paid 50", "paid 50"], [])
+
+    golden = golden_of_run(recording, log._fields, entry="agents:agent")
+    assert judged_run(golden, agent, "agent", Path()).passed
+    assert done == []
+    assert SCOPE.get().run is None
+
+
+# Strays
+
+
+@contextmanager
+def older_thread() -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """A thread from before, which is given work by a queue; what it gives, or raises, comes back."""
+    asked: queue.Queue[Callable[[], Any] | None] = queue.Queue()
+    answered: queue.Queue[Any] = queue.Queue()
+
+    def serve() -> None:
+        while (work := asked.get()) is not None:
+            try:
+                answered.put(work())
+            except BaseException as error:
+                answered.put(error)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+
+    def through(work: Callable[[], Any]) -> Any:
+        asked.put(work)
+        found = answered.get(timeout=60)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    try:
+        yield through
+    finally:
+        asked.put(None)
+        thread.join()
+
+
+def test_a_stray_call_is_refused_while_a_run_is_open(log: AgentLog) -> None:
+    done.clear()
+    with older_thread() as through, log.run("a") as run:
+        with run.step("s"), pytest.raises(StrayCall, match=f"outside of every run, while run {run.id} is open"):
+            through(work)
+        assert done == []
+    with older_thread() as through:
+        assert through(work) == "paid 50"  # no run is open
+
+
+def test_a_stray_call_is_the_runs_own_where_it_adopts(log: AgentLog) -> None:
+    done.clear()
+    with older_thread() as through, log.run("a", strays="adopt") as run, run.step("s"):
+        assert through(work) == "paid 50"
+    (step,) = log.recording(run.id).steps
+    assert [call.asked.name for call in step.calls] == ["look", "pay"]
+    with (
+        older_thread() as through,
+        log.run("a", strays="adopt") as one,
+        log.run("a", strays="adopt"),
+        one.step("s"),
+        pytest.raises(StrayCall),
+    ):
+        through(work)
+
+
+def test_code_may_say_that_it_belongs_to_no_run(log: AgentLog) -> None:
+    def plain() -> Any:
+        with refold.unrecorded():
+            return work()
+
+    done.clear()
+    with older_thread() as through, log.run("a") as run, run.step("s"):
+        assert through(plain) == "paid 50"
+        with pytest.raises(InputError, match="this code belongs to run"):
+            plain()
+    assert log.recording(run.id).steps[0].calls == ()
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_replay_ends_with_a_stray_call(log: AgentLog, is_plain: bool) -> None:
+    def plain() -> Any:
+        with refold.unrecorded():
+            return work()
+
+    def asked(run: Run) -> Any:
+        with run.step("s"):
+            try:
+                return through(plain if is_plain else work)
+            except Exception:
+                return "caught"
+
+    done.clear()
+    with older_thread() as through:
+        run = log.run("a", strays="adopt")
+        assert run.drive(asked) == "paid 50"
+        done.clear()
+        with pytest.raises(OutsideOfRun, match=r"call the tool look outside of the run, at .*test_threads\.py"):
+            log.replay(run.id, asked)
+    assert done == []
+
+
+def test_a_thread_that_goes_on_after_its_step_or_run_is_refused(log: AgentLog) -> None:
+    done.clear()
+    for waits_for_run in (False, True):
+        go = threading.Event()
+        found: Future[Any] = Future()
+
+        def late(go: threading.Event = go, found: Future[Any] = found) -> None:
+            go.wait()
+            try:
+                found.set_result(work())
+            except BaseException as error:
+                found.set_exception(error)
+
+        with log.run("a") as run:
+            with run.step("s"):
+                thread = threading.Thread(target=late)
+                thread.start()
+            if not waits_for_run:
+                with run.step("t"):
+                    go.set()
+                    with pytest.raises(Unfinished, match="look was called in a step that has ended"):
+                        found.result()
+        go.set()
+        if waits_for_run:
+            with pytest.raises(RecordingFailed, match="has ended"):
+                found.result()
+        thread.join()
+    assert done == []
+
+
+def test_a_process_that_was_forked_from_a_run_records_nothing_and_does_nothing(log: AgentLog) -> None:
+    with log.run("a") as run, run.step("s"):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:  # it ends without running anything of its parent's
+            try:
+                work()
+                said = "did it"
+            except RecordingFailed as error:
+                said = str(error)
+            os.write(writing, said.encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            assert "in another process than the one that records" in pipe.read()
+    assert log.recording(run.id).steps[0].calls == ()
+
+
+# Order
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_of_calls_at_once_does_not_depend_on_timing(log: AgentLog, seed: int) -> None:
+    chance = random.Random(seed)
+
+    def slowly(order: str) -> str:
+        time.sleep(chance.random() / 200)
+        return work(order)
+
+    async def slowly_async(order: str) -> str:
+        await asyncio.sleep(chance.random() / 200)
+        inner = await asyncio.gather(*(asyncio.to_thread(slowly, f"{order}.{each}") for each in range(2)))
+        return work(order) + inner[0]
+
+    async def tasks() -> None:
+        async with asyncio.TaskGroup() as group:
+            for each in range(3):
+                group.create_task(slowly_async(f"task {each}"))
+
+    def agent(run: Run) -> None:
+        with run.step("s"):
+            with ThreadPoolExecutor(4) as pool:
+                wait([pool.submit(slowly, f"pool {each}") for each in range(4)])
+                work("between")
+            threads = [threading.Thread(target=slowly, args=(f"thread {each}",)) for each in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            asyncio.run(tasks())
+
+    run = log.run("a")
+    run.drive(agent)
+    recording = log.recording(run.id)
+    asked = [(call.asked.name, call.asked.request["kwargs"]["order"]) for call in recording.steps[0].calls]
+    orders = [f"pool {each}" for each in range(4)] + ["between"] + [f"thread {each}" for each in range(3)]
+    for each in range(3):
+        orders += [f"task {each}.0", f"task {each}.1", f"task {each}"]
+    assert asked == [(name, order) for order in orders for name in ("look", "pay")]
+    replayed = log.replay(run.id, agent)
+    assert replayed.is_same
