@@ -121,8 +121,8 @@ def require_open(run: Caller, what: str) -> None:
     """RecordingFailed where the run can record nothing more here."""
     if run.process != os.getpid():
         raise RecordingFailed(
-            f"{what} was called in another process than the one that records run {run.id}: its answer would not be "
-            "recorded. Call it in the run's own process, and give the other one what it answered"
+            f"{what} was called in a process that was forked from the one that records run {run.id}: its answer would "
+            "not be recorded. Call it in the run's own process, and give the other one what it answered"
         )
     if run.has_ended:
         raise RecordingFailed(

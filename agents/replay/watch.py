@@ -195,8 +195,17 @@ LIBRARIES = tuple({_PATHS[name] for name in ("stdlib", "platstdlib", "purelib", 
 _HERE = Path(__file__)
 _OURS = {
     str(folder / name)
-    for folder in (_HERE.parent, _HERE.resolve().parent)
-    for name in ("guard.py", "watch.py", "hooks.py")
+    for folder in (_HERE.parent.parent, _HERE.resolve().parent.parent)
+    for name in (
+        "replay/guard.py",
+        "replay/watch.py",
+        "replay/hooks.py",
+        "replay/run.py",
+        "recorder/run.py",
+        "recorder/current.py",
+        "recorder/tools.py",
+        "recorder/carrying.py",
+    )
 }
 
 

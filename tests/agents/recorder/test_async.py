@@ -195,15 +195,6 @@ def test_threads_that_are_given_the_context_call_tools_of_the_run(log: AgentLog)
     assert sorted(call.answer for call in loaded(log, other).steps[0].calls) == ["A", "B", "C"]
 
 
-def test_a_thread_that_knows_of_no_run_is_told_that_it_is_not_recorded(log: AgentLog) -> None:
-    warned = pytest.warns(RuntimeWarning, match="shout was called in a thread that knows of no run")
-    with log.run("a") as run, run.step("s"), ThreadPoolExecutor(1) as pool, warned:
-        assert pool.submit(shout, "a").result() == "A"
-    assert loaded(log, run).steps[0].calls == ()
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(shout, "a").result() == "A"
-
-
 def test_a_thread_that_comes_late_is_refused(log: AgentLog) -> None:
     may_answer, is_in = threading.Event(), threading.Event()
 

@@ -53,7 +53,7 @@ def work(order: str = "o-7") -> str:
 # What starts work in a step, and waits for it.
 
 
-def kept(found: Future[Any], work: Callable[[], Any]) -> None:
+def kept(found: Future[Any] | asyncio.Future[Any], work: Callable[[], Any]) -> None:
     try:
         found.set_result(work())
     except BaseException as error:
@@ -181,7 +181,7 @@ def by_call_soon(work: Callable[[], Any]) -> Any:
     async def start() -> Any:
         loop = asyncio.get_running_loop()
         found = loop.create_future()
-        loop.call_soon(lambda: found.set_result(work()))
+        loop.call_soon(kept, found, work)
         return await found
 
     return asyncio.run(start())
@@ -373,14 +373,14 @@ def test_a_process_that_was_forked_from_a_run_records_nothing_and_does_nothing(l
         os.waitpid(child, 0)
         os.close(writing)
         with os.fdopen(reading) as pipe:
-            assert "in another process than the one that records" in pipe.read()
+            assert "forked from the one that records" in pipe.read()
     assert log.recording(run.id).steps[0].calls == ()
 
 
 # Order
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_order_of_calls_at_once_does_not_depend_on_timing(log: AgentLog, seed: int) -> None:
     chance = random.Random(seed)
 
