@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from refold.avro.errors import RefoldError, RegistryUnavailable, Unanswered
 from refold.explorer.cli.findings import Finding, Looking, disk, inside, nearest
 from refold.explorer.cli.health_workers import workers
 from refold.explorer.cli.options import Place
+from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.open import given_url
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 BROKER_REMEDY = "start the brokers, or name others with --log; behind TLS or passwords see docs/SECURITY.md"
 CLOCK_REMEDY = "set this machine's clock, or the brokers': what is observed here gets a time before what is recorded"
 REGISTRY_REMEDY = "start it, or correct REFOLD_SCHEMA_REGISTRY; until it answers no new type can be registered"
+LOST_REMEDY = "restore the brokers' data; if the log is being made at this moment, look again in a minute"
+# What answers is looked at within moments; for what does not, whoever asks should not wait half a minute.
+LOOK_S = 5.0
 # A table that is made again stands beside the old one for a while.
 _TABLES_TIMES = 2
 
@@ -33,10 +38,11 @@ _TABLES_TIMES = 2
 def on_kafka(place: Place, looking: Looking) -> Iterator[Finding]:
     """Settings, brokers, topics, rights, registry, workers, what stands in the log, and the worker's disk."""
     from refold.streams.log.kafka.clients import Clients
-    from refold.streams.log.kafka.topics import TopicAdmin
+    from refold.streams.log.kafka.topics import TopicAdmin, Topics
     from refold.streams.log.kafka.url import merged, parse_url
 
     url = given_url(place.url)
+    look_s = LOOK_S if place.owner_timeout_s == OWNER_TIMEOUT_S else place.owner_timeout_s
     if looking.data is not None:
         tables = sum(each.stat().st_size for each in looking.data.rglob("*") if each.is_file())
         yield from disk(nearest(looking.data), tables * _TABLES_TIMES)
@@ -49,10 +55,9 @@ def on_kafka(place: Place, looking: Looking) -> Iterator[Finding]:
         return
     yield from _config_file()
     yield from _registry()
-    topics = TopicAdmin(admin, place.owner_timeout_s, clients)
+    topics = TopicAdmin(admin, look_s, clients)
     try:
-        exists = topics.exists(address)
-        unfit = topics.unfit(address) if exists else []
+        unfit = topics.unfit(address)
     except Unanswered as error:
         yield Finding("broker", False, str(error), BROKER_REMEDY)
         return
@@ -62,12 +67,22 @@ def on_kafka(place: Place, looking: Looking) -> Iterator[Finding]:
         return
     yield from _rights(clients, address, looking)
     yield Finding("broker", True, f"{address.servers}: a broker answers, and takes this user for {_who(clients)}")
-    if not exists:
+    names = Topics(address.prefix)
+    missing = {each.topic for each in unfit if each.is_missing}
+    if missing == {*names.needed}:
         yield Finding("log", True, f"{url}: none yet; the first observation makes it")
         return
-    yield from workers(clients, admin, address, place.owner_timeout_s)
-    for each in unfit:
-        yield Finding(f"topic {each.topic}", False, each.problem, each.remedy)
+    if names.observations in missing:
+        there = ", ".join(sorted({*names.needed} - missing))
+        yield Finding("log", False, f"{names.observations} is missing, and there are {there}: the log lost its "
+                      "observations, or is being made", LOST_REMEDY)  # fmt: skip
+        return
+    for each in workers(clients, admin, address, look_s):
+        if not each.ok:  # the group's coordinator does not answer, and would be waited for again
+            place = replace(place, owner_timeout_s=look_s)
+        yield each
+    for wrong in unfit:
+        yield Finding(f"topic {wrong.topic}", False, wrong.problem, wrong.remedy)
     if unfit:
         return  # whoever opens it is told the first of these
     yield Finding("topics", True, f"all of {address.prefix}.* are there, and set as a log needs them")

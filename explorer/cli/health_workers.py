@@ -26,6 +26,7 @@ def workers(clients: Clients, admin: AdminClient, address: Address, timeout_s: f
     from confluent_kafka import KafkaException
 
     from refold.streams.log.kafka.access import DESCRIBE, GROUP, Grant
+    from refold.streams.log.kafka.committed import CommittedOffsets
     from refold.streams.log.kafka.faults import storage_error
     from refold.streams.log.kafka.groups import group_lag
     from refold.streams.log.kafka.owners import members_of
@@ -41,7 +42,8 @@ def workers(clients: Clients, admin: AdminClient, address: Address, timeout_s: f
             raise KafkaException(found.error)
         yield Finding(subject, True, _alive(members, sorted(found.partitions), topics.group, address.url))
         subject = "lag"
-        lag = group_lag(clients, admin, topics, found.partitions, timeout_s)
+        with CommittedOffsets(clients, topics.group, topics.observations, stable=False) as committed:
+            lag = group_lag(committed, admin, topics, found.partitions, timeout_s)
         yield Finding(subject, True, _behind(lag, len(found.partitions), topics.group))
     except Denied as error:
         yield Finding(subject, True, f"not looked at: {error}")

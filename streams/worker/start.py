@@ -23,10 +23,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Lock
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
 from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.streams.log.kafka.access import GROUP, READ, Grant
+from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.deadletters import is_verdict
 from refold.streams.log.kafka.faults import error_of, is_denied, storage_error
 from refold.streams.log.kafka.log import KafkaLog
@@ -125,28 +126,21 @@ class Starter:
 
     def committed(self, partition: int, go_on: Callable[[], None]) -> Reached | None:
         """The point at the group's committed offset."""
-        # A consumer that reads committed records only asks for stable offsets, and waits for them.
-        consumer = self._clients.reader(**{"group.id": self._topics.group})
-        try:
+        topics = self._topics
+        with CommittedOffsets(self._clients, topics.group, topics.observations, stable=True) as committed:
             while True:
                 go_on()
                 try:
-                    (found,) = consumer.committed(
-                        [TopicPartition(self._topics.observations, partition)], OFFSETS_TIMEOUT_S
-                    )
+                    found = committed.ask([partition], OFFSETS_TIMEOUT_S).get(partition)
                 except KafkaException as failed:
                     error = error_of(failed)
                     if error is None or is_denied(error):
                         raise self._refused(failed) from failed
                     continue
-                if found.error is None:
-                    return committed_of(found.offset, found.metadata)
-                if is_denied(found.error):
-                    raise self._refused(found.error)
-        finally:
-            consumer.close()
+                if found is not None:
+                    return None if found.offset is None else committed_of(found.offset, found.metadata)
 
-    def _refused(self, failed: KafkaException | KafkaError) -> StorageError:
+    def _refused(self, failed: KafkaException) -> StorageError:
         needs = self._clients.lacks(Grant(GROUP, self._topics.group, READ))
         return storage_error(f"the offsets of {self._topics.group} cannot be read", failed, needs=needs)
 

@@ -26,6 +26,7 @@ from confluent_kafka import KafkaException
 from refold.avro.errors import RefoldError
 from refold.streams.events import tell
 from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.faults import error_of, is_denied, text_of
 from refold.streams.log.kafka.groups import group_lag
 from refold.streams.log.kafka.topics import TopicAdmin, Topics, Unfit
@@ -44,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 class Watched(NamedTuple):
     """What was seen last. brokers: how many the cluster has, 0 while none answers. group_lag: offsets that are recorded
-    and not committed by the group, by partition. unfit: topics whose settings differ from what a log needs."""
+    and not committed by the group, by partition. unfit: topics that are missing, or not set as a log needs."""
 
     broker: Condition
     brokers: int = 0
@@ -65,6 +66,7 @@ class Watch:
         self._was_answered = self._was_lost = False
         self._failed: set[tuple[str, type[Exception]]] = set()
         self._admin = clients.admin()
+        self._committed: CommittedOffsets | None = None
         self._admin_since_s = time.monotonic()
         self._lag_at_s = self._settings_at_s = 0.0
         self._stopping = Event()
@@ -111,6 +113,9 @@ class Watch:
                 return 1, ""
             if time.monotonic() - self._admin_since_s > ANOTHER_AFTER_S:
                 self._admin, self._admin_since_s = self._clients.admin(), time.monotonic()
+                if self._committed is not None:
+                    self._committed.close()
+                    self._committed = None
             return 0, f"no broker answers at {self._clients.servers}: {self._clients.said or text_of(failed)}"
 
     def _look_further(self, now_s: float) -> None:
@@ -118,7 +123,10 @@ class Watch:
         if now_s - self._lag_at_s >= LAG_EVERY_S:
             self._lag_at_s = now_s
             with contextlib.suppress(RefoldError, KafkaException):
-                lag = group_lag(self._clients, self._admin, self._topics, self._partitions, _ASKED_S)
+                topics = self._topics
+                if self._committed is None:
+                    self._committed = CommittedOffsets(self._clients, topics.group, topics.observations, stable=False)
+                lag = group_lag(self._committed, self._admin, topics, self._partitions, _ASKED_S)
                 self.now = self.now._replace(group_lag=lag)
         if now_s - self._settings_at_s >= SETTINGS_EVERY_S:
             self._settings_at_s = now_s
@@ -127,9 +135,10 @@ class Watch:
 
     def _note_settings(self, unfit: tuple[Unfit, ...]) -> None:
         for each in {*unfit} - {*self.now.unfit}:
-            tell(_log, "settings_drifted", logging.WARNING, topic=each.topic, problem=each.problem)
+            tell(_log, "topic_missing" if each.is_missing else "settings_drifted", logging.WARNING, topic=each.topic,
+                 problem=each.problem)  # fmt: skip
         for each in {*self.now.unfit} - {*unfit}:
-            tell(_log, "settings_mended", topic=each.topic)
+            tell(_log, "topic_back" if each.is_missing else "settings_mended", topic=each.topic)
         self.now = self.now._replace(unfit=unfit)
 
     def _tell_failure(self, asked: str, error: Exception) -> None:
@@ -142,10 +151,10 @@ class Watch:
     def _tell(self, before: Condition, why: str) -> None:
         now_ms = self._clock_ms()
         if self._broker.now.holds:
-            event, after_s = ("broker_back", round(before.seconds(now_ms), 1)) if self._was_answered else (
-                "broker_connected", None)  # fmt: skip
+            after_s = round(before.seconds(now_ms), 1) if self._was_answered else None
+            tell(_log, "broker_back" if self._was_answered else "broker_connected", servers=self._clients.servers,
+                 after_s=after_s)  # fmt: skip
             self._was_answered = True
-            tell(_log, event, servers=self._clients.servers, after_s=after_s)
         else:
             self._was_lost = True
             tell(_log, "broker_lost", logging.WARNING, servers=self._clients.servers, why=why)

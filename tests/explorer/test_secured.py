@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -313,6 +314,10 @@ def test_doctor_names_the_rights_that_a_role_lacks(secured: Secured) -> None:
     assert problems["User:reader lacks Read on the group refold.agents"].startswith("an administrator: kafka-acls.sh ")
 
 
+# With the start of a process on a loaded machine; it was half a minute where the group's coordinator was waited for.
+DOCTOR_S = 15.0
+
+
 def test_doctor_says_that_a_user_may_not_look_at_the_workers(secured: Secured) -> None:
     entry = (ResourceType.GROUP, f"refold.{PREFIX}", ResourcePatternType.LITERAL, "User:reader", "*",
              AclOperation.DESCRIBE)  # fmt: skip
@@ -320,7 +325,9 @@ def test_doctor_says_that_a_user_may_not_look_at_the_workers(secured: Secured) -
     for done in admin.create_acls([AclBinding(*entry, AclPermissionType.DENY)]).values():
         done.result()
     try:
-        found = secured.ask("reader", "doctor", "--json", "--owner-timeout", 2)
+        begun_s = time.monotonic()
+        found = secured.ask("reader", "doctor", "--json")
+        assert time.monotonic() - begun_s < DOCTOR_S
     finally:
         for gone in admin.delete_acls([AclBindingFilter(*entry, AclPermissionType.DENY)]).values():
             assert len(gone.result()) == 1

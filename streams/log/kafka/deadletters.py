@@ -19,10 +19,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Set
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
 from refold.avro.errors import CorruptionError
 from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.committed import Committed, CommittedOffsets
 from refold.streams.log.kafka.faults import error_of, is_denied, is_passing, storage_error
 from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, Place
@@ -68,9 +69,8 @@ class Decided:
     ) -> None:  # fmt: skip
         self._topics = topics
         self._foreign = foreign
-        # Not by the admin client: it ends the process where the group's coordinator moves (librdkafka 2.16).
-        # Uncommitted: who asks for committed reads waits for a worker's transaction, and here an older answer will do.
-        self._member = clients.reader(**{"group.id": topics.group, "isolation.level": "read_uncommitted"})
+        # Stable ones are waited for while a worker's transaction is open, and here an older answer will do.
+        self._asking = CommittedOffsets(clients, topics.group, topics.observations, stable=False)
         self._offsets = offsets
         self._reading = reading
         self._timeout_s = timeout_s
@@ -94,7 +94,7 @@ class Decided:
 
     def close(self) -> None:
         """Ask no more."""
-        self._member.close()
+        self._asking.close()
 
     def letters(self) -> Iterator[DeadLetter]:
         """The verdicts as of the last `refresh`. One whose value cannot be read still is a verdict, and is left out."""
@@ -133,14 +133,15 @@ class Decided:
 
     def ask_committed(self) -> list[tuple[int, str]]:
         """The workers' committed offset of each partition at this moment, and its metadata; 0 without one."""
-        places = [TopicPartition(self._topics.observations, each.partition) for each in self._places]
+        partitions = range(len(self._places))
         try:
-            found = self._member.committed(places, self._timeout_s)
+            found = self._asking.ask(partitions, self._timeout_s)
         except KafkaException as failed:
             error = error_of(failed)
             # Who may not look at the group, or cannot now, checks every record himself.
             if error is not None and (is_denied(error) or is_passing(error)):
                 return [(0, "")] * len(self._places)
             raise storage_error(f"the offsets of the group {self._topics.group} cannot be had", failed) from failed
-        found.sort(key=lambda each: each.partition)
-        return [(max(each.offset, 0), each.metadata or "") for each in found]
+        nothing = Committed(None, "")
+        given = [found.get(each, nothing) for each in partitions]
+        return [(each.offset or 0, each.metadata) for each in given]

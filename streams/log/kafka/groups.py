@@ -1,8 +1,4 @@
-"""What the coordinator of a consumer group says of it. On brokers that have just started there is none for a moment.
-
-Committed offsets are asked for by a consumer: an admin client crashes the process where a coordinator that has just
-started answers (seen with librdkafka 2.16: rd_kafka_handle_OffsetFetch without a group).
-"""
+"""What the coordinator of a consumer group says of it. On brokers that have just started there is none for a moment."""
 
 from __future__ import annotations
 
@@ -10,10 +6,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
-from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.faults import may_pass
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.topics import Topics
@@ -37,17 +33,11 @@ def describe_group(admin: AdminClient, group: str, timeout_s: float, **asked: An
 
 
 def group_lag(
-    clients: Clients, admin: AdminClient, topics: Topics, partitions: Iterable[int], timeout_s: float
+    committed: CommittedOffsets, admin: AdminClient, topics: Topics, partitions: Iterable[int], timeout_s: float
 ) -> dict[int, int]:
     """Offsets of `.observations` that the workers' group has not committed, by partition; without those that the
     coordinator does not answer for. KafkaException, StorageError."""
     ends = Offsets(admin, timeout_s).ends(Place(topics.observations, each) for each in partitions)
-    reader = clients.reader(**{"group.id": topics.group})
-    try:
-        asked = [TopicPartition(*each) for each in ends]
-        committed = {each.partition: max(0, each.offset) for each in reader.committed(asked, timeout_s)
-                     if each.error is None}  # fmt: skip
-    finally:
-        reader.close()
-    return {place.partition: max(0, end - committed[place.partition])
-            for place, end in ends.items() if place.partition in committed}  # fmt: skip
+    found = committed.ask([each.partition for each in ends], timeout_s)
+    return {place.partition: max(0, end - (found[place.partition].offset or 0))
+            for place, end in ends.items() if place.partition in found}  # fmt: skip

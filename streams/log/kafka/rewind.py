@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from refold.avro.errors import InputError
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.access import GROUP, READ, Grant
+from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.faults import error_of, storage_error
 from refold.streams.log.kafka.groups import describe_group
 from refold.streams.log.kafka.log import KafkaLog
@@ -48,8 +49,8 @@ def rewind(log: KafkaLog, group: str, cut: Cut, topic: str = OBSERVATIONS, *, ap
     consumer = log.clients.reader(**{"group.id": group})
     doing = f"the offsets of the group {group} could not be"
     try:
-        asked = [TopicPartition(name, partition) for partition in sorted(cut.offsets)]
-        before = {each.partition: each.offset for each in consumer.committed(asked, TIMEOUT_S)}
+        with CommittedOffsets(log.clients, group, name, stable=True) as committed:
+            before = committed.ask(sorted(cut.offsets), TIMEOUT_S)
         after = {each: _target(log, topic, each, offset) for each, offset in sorted(cut.offsets.items())}
         if apply:
             _set(consumer.commit(
@@ -62,7 +63,7 @@ def rewind(log: KafkaLog, group: str, cut: Cut, topic: str = OBSERVATIONS, *, ap
         raise storage_error(f"{doing} {'set' if apply else 'read'}", failed, needs=_needs(log, group)) from failed
     finally:
         consumer.close()
-    return [Moved(each, before[each] if before[each] >= 0 else None, offset) for each, offset in after.items()]
+    return [Moved(each, before[each].offset if each in before else None, offset) for each, offset in after.items()]
 
 
 def _set(answers: list[TopicPartition] | None) -> None:

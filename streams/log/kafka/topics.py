@@ -109,11 +109,12 @@ class Found(NamedTuple):
 
 
 class Unfit(NamedTuple):
-    """What is wrong with a topic, and what mends it."""
+    """What is wrong with a topic, and what mends it. is_missing: the broker does not have it."""
 
     topic: str
     problem: str
     remedy: str
+    is_missing: bool = False
 
     def error(self, address: Address) -> StorageError:
         """It, as whoever opens the log hears of it."""
@@ -377,7 +378,7 @@ def _lacking(topics: Topics, found: Mapping[str, TopicDescription]) -> Iterator[
     for name in topics.needed:
         if name not in found:
             yield Unfit(name, "is missing; it was there when the log was made",
-                        "restore it, or begin a log under another prefix")  # fmt: skip
+                        "restore it, or begin a log under another prefix", is_missing=True)  # fmt: skip
             continue
         count, wanted = len(found[name].partitions), 1 if name == topics.schemas else partitions
         if count != wanted:

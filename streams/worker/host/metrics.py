@@ -42,6 +42,7 @@ WORKER_GAUGES = {
     "group_out": ("refold_group_out_seconds", "For how long it has not been a member of its group; 0 while it is."),
     "group_changed": ("refold_group_changed_timestamp_seconds", "When it last joined or lost its group; 0 before."),
     "topic_drifted": ("refold_topic_settings_drifted", "Settings of a topic that differ from what a log needs."),
+    "topic_missing": ("refold_topic_missing", "1 for a topic of the log that the brokers do not have any more."),
     "owned": ("refold_partition_owned", "1 for each partition that this worker folds, 0 for the log's others."),
     "group_lag": ("refold_group_lag_records", "Offsets of .observations that the group has not committed yet."),
     "disk_free": ("refold_disk_free_bytes", "Free on the disk of its tables, for its user."),
@@ -138,9 +139,11 @@ class _StatusCollector(Collector):
         yield self._gauge("group_member", [([], group is not None and group.holds)])
         yield self._gauge("group_out", [([], 0 if group is None or group.holds else group.seconds(now_ms))])
         yield self._gauge("group_changed", [([], 0 if group is None else group.since_ms / 1000)])
-        drifted = [each.topic for each in around.unfit]
-        topics = Topics(self._about.log).needed
-        yield self._gauge("topic_drifted", [([each], drifted.count(each)) for each in sorted(topics)], "topic")
+        drifted = [each.topic for each in around.unfit if not each.is_missing]
+        missing = {each.topic for each in around.unfit if each.is_missing}
+        topics = sorted(Topics(self._about.log).needed)
+        yield self._gauge("topic_drifted", [([each], drifted.count(each)) for each in topics], "topic")
+        yield self._gauge("topic_missing", [([each], each in missing) for each in topics], "topic")
         lag = [([str(number)], records) for number, records in sorted(around.group_lag.items())]
         yield self._gauge("group_lag", lag, "partition")
 

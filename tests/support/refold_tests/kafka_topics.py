@@ -59,6 +59,12 @@ class Broker:
             done.result()
         await_true(lambda: self._setting(topic, key) == value, within_s=TIMEOUT_S)
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic; on return the broker says that it is gone."""
+        for done in self.admin.delete_topics([topic]).values():
+            done.result()
+        self.await_partitions(topic, 0)
+
     def await_partitions(self, topic: str, count: int) -> None:
         """Wait until the broker says that a topic has so many; 0 where it is gone."""
         await_true(lambda: self._partitions(topic) == count, within_s=TIMEOUT_S)
