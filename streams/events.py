@@ -54,9 +54,12 @@ class LetterLog:
 
     def look(self) -> None:
         """Begin the next interval where it is time."""
+        if self._now_s() - self._begun_s >= LETTERS_EVERY_S:
+            self.end()
+
+    def end(self) -> None:
+        """Say how many were left out, and begin the next interval."""
         now_s = self._now_s()
-        if now_s - self._begun_s < LETTERS_EVERY_S:
-            return
         if self._suppressed:
             tell(self._log, "dead_letters_suppressed", logging.WARNING, count=self._suppressed,
                  seconds=round(now_s - self._begun_s))  # fmt: skip

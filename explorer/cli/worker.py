@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,10 @@ import click
 
 import refold
 from refold.agents.log import open_log
-from refold.avro.errors import CorruptionError, InputError
+from refold.avro.errors import CorruptionError, InputError, RefoldError
 from refold.explorer.cli.options import Place, on_log
 from refold.explorer.cli.shapes import row_json, state_json
+from refold.streams.events import tell
 from refold.streams.open import given_url, is_kafka, log_on, process_surroundings
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ PORT = 6066
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 DATA = ".refold-worker"
+# The exit status of a worker that cannot go on.
+ENDED = 2
+
+_log = logging.getLogger(__name__)
 
 
 @click.command()
@@ -96,8 +102,11 @@ def worker(
         )
     serving = Serving(host, port, tls_cert, tls_key, allowed_hosts, advertise, connections)
     if processes > 1:
+        from refold.streams.worker.host.logs import logged_to_stderr
+
         logged = ["--log-level", log_level, "--log-format", log_format]
-        return _several(place, url, processes, data, instance, standby, agents, serving, commit_ms, logged)
+        with logged_to_stderr(log_level, log_format):
+            return _several(place, url, processes, data, instance, standby, agents, serving, commit_ms, logged)
     try:
         import refold.streams.worker.host.process  # noqa: F401
     except ModuleNotFoundError as error:
@@ -107,7 +116,14 @@ def worker(
     from refold.streams.worker.host.logs import logged_to_stderr
 
     with logged_to_stderr(log_level, log_format):
-        _run(place, url, data, instance, standby, agents, serving, commit_ms)
+        is_json = log_format == "json"
+        try:
+            _run(place, url, data, instance, standby, agents, serving, commit_ms, is_json=is_json)
+        except RefoldError as error:
+            if not is_json:
+                raise
+            tell(_log, "ended", logging.ERROR, why=" ".join(str(error).split()))
+            return ENDED
     return 0
 
 
@@ -165,7 +181,7 @@ def _several(
 
 
 def _run(place: Place, url: str, data: Path, instance: str | None, standby: bool, agents: str | None,
-         serving: Serving, commit_ms: int) -> None:  # fmt: skip
+         serving: Serving, commit_ms: int, *, is_json: bool) -> None:  # fmt: skip
     from refold.reducers import registered
     from refold.streams import allocator
     from refold.streams.log.kafka.owners import client_id
@@ -189,7 +205,10 @@ def _run(place: Place, url: str, data: Path, instance: str | None, standby: bool
         service = FoldService(config)
         # Behind the service, which makes the log where there is none.
         server.serve(pages_of(service, config, place, server.url, ending))
-        click.echo(f"{url}: folding; pages on {server.url}", err=True)
+        if is_json:
+            tell(_log, "serving", url=url, pages=server.url)
+        else:
+            click.echo(f"{url}: folding; pages on {server.url}", err=True)
         if not found:
             run_process(service)
             return

@@ -207,11 +207,13 @@ class Snapshotter:
             return []
 
     def _sealed_of(self, view: TableView, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
+        begun_ms = self._clock_ms()
         manifest = self._sealer.seal(view, meanwhile)
         # A whole base did not ask for it.
         self._touched.sealed(manifest.epoch.partition, manifest.epoch.offset)
         tell(_log, "epoch_sealed", partition=manifest.epoch.partition, offset=manifest.epoch.offset,
-             kind="base" if manifest.is_base else "delta", bytes=manifest.size)  # fmt: skip
+             kind="base" if manifest.is_base else "delta", bytes=manifest.size,
+             took_s=(self._clock_ms() - begun_ms) / 1000)  # fmt: skip
         return manifest
 
     def _collect_when_due(self, sealed: Iterable[Manifest]) -> None:

@@ -468,6 +468,7 @@ class FoldService:
         close_all(self._closings())
 
     def _closings(self) -> Iterator[Callable[[], object]]:
+        yield self._letters.end
         yield self._sealing.stop_soon
         if self._standbys is not None:
             yield self._standbys.stop_soon

@@ -1,10 +1,15 @@
 """A worker's log on standard error: one line a record, as text or as JSON.
 
     2026-11-25T00:43:18.123Z WARNING broker_lost servers=127.0.0.1:9092 why="no broker answers"
-    {"time": "2026-11-25T00:43:18.123Z", "level": "warning", "event": "broker_lost", "servers": "127.0.0.1:9092", ...}
+    {"time": "2026-11-25T00:43:18.123Z", "level": "warning", "logger": "refold.streams.worker.watching",
+     "event": "broker_lost", "message": "broker_lost servers=...", "servers": "127.0.0.1:9092", ...}
 
-A record that is no event (streams/events.py) is shown as the event `message`, with its logger and text. A field
-of an event is never called time, level or event.
+The first five keys of a JSON line are the same on every line, and no event has a field of their names (FIXED). A
+record that is no event (streams/events.py) is shown as the event `message`. docs/OPERATIONS.md lists every event with
+its fields.
+
+What libraries log, Kafka's clients among them, is written at the level debug and in the same form; at other levels it
+is dropped: what follows from it for the worker is an event. So are warnings, and what ends a thread is one line.
 """
 
 from __future__ import annotations
@@ -13,15 +18,23 @@ import json
 import logging
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from refold.avro.times import millis_text
 
-# What Kafka's client says about each connection. What follows from it for the worker is an event.
+# The event of a record that is none.
+PLAIN = "message"
+FIXED = ("time", "level", "logger", "event", "message")
+# Kafka's client logs through it, and is a library all the same.
 _CLIENT = "refold.streams.log.kafka.clients"
+# Faust tells of its start, its stop and its crash at length; refold says what matters itself.
+_LIBRARIES = ("faust", "mode", "aiokafka", "asyncio")
 _PLAIN = re.compile(r"[^\s\"=]+")
+
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -34,20 +47,39 @@ def logged_to_stderr(level: str, form: str) -> Iterator[None]:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    log, client = logging.getLogger("refold"), logging.getLogger(_CLIENT)
-    before = (log.level, log.propagate, client.level)
+    # A root logger without any handler would have Python write warnings of libraries to standard error.
+    of_libraries: logging.Handler = handler if level == "debug" else logging.NullHandler()
+    root, log, client = logging.getLogger(), logging.getLogger("refold"), logging.getLogger(_CLIENT)
+    muted = [] if level == "debug" else [client, *map(logging.getLogger, _LIBRARIES)]
+    before = [(each, each.level, each.propagate) for each in (root, log, *muted)]
+    hook = threading.excepthook
     log.addHandler(handler)
     log.setLevel(level.upper())
     log.propagate = False
-    if level != "debug":
-        client.setLevel(logging.CRITICAL + 1)
+    root.addHandler(of_libraries)
+    if level == "debug":
+        root.setLevel(logging.INFO)
+    for each in muted:
+        each.setLevel(logging.CRITICAL + 1)
+    logging.captureWarnings(True)
+    threading.excepthook = _log_thread_failure
     try:
         yield
     finally:
+        threading.excepthook = hook
+        logging.captureWarnings(False)
         log.removeHandler(handler)
-        log.propagate = before[1]
-        log.setLevel(before[0])
-        client.setLevel(before[2])
+        root.removeHandler(of_libraries)
+        for each, had_level, propagated in before:
+            each.setLevel(had_level)
+            each.propagate = propagated
+
+
+def _log_thread_failure(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_type is not SystemExit and failed.exc_value is not None:
+        name = failed.thread.name if failed.thread else "a thread"
+        info = (failed.exc_type, failed.exc_value, failed.exc_traceback)
+        _log.error("the thread %s failed: %s", name, failed.exc_value, exc_info=info)
 
 
 class TextLines(logging.Formatter):
@@ -56,6 +88,8 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line; a traceback would make more of them, and is a field."""
         event, fields = _event(record)
+        if event == PLAIN:
+            fields = {"logger": record.name, "message": record.getMessage(), **fields}
         given = [f"{name}={_shown(value)}" for name, value in fields.items()]
         return " ".join([_time(record), record.levelname, event, *given])
 
@@ -66,14 +100,14 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
         event, fields = _event(record)
-        line = {"time": _time(record), "level": record.levelname.lower(), "event": event, **fields}
+        fixed = (_time(record), record.levelname.lower(), record.name, event, record.getMessage())
+        line = {**fields, **dict(zip(FIXED, fixed, strict=True))}
+        line = {name: line[name] for name in (*FIXED, *fields)}
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def _event(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-    event, fields = getattr(record, "event", None), dict(getattr(record, "fields", {}))
-    if event is None:
-        event, fields = "message", {"logger": record.name, "text": record.getMessage()}
+    event, fields = getattr(record, "event", PLAIN), dict(getattr(record, "fields", {}))
     if record.exc_info:
         fields["traceback"] = logging.Formatter().formatException(record.exc_info)
     return str(event), fields

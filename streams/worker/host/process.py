@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -22,17 +21,12 @@ from refold.avro.errors import StorageError
 from refold.streams.collector import calm_collector
 from refold.streams.worker.host.service import FoldHost, FoldService
 
-# Faust tells of its start, its stop and its crash at length; refold says what matters itself.
-_LOUD = ("faust", "mode", "aiokafka", "asyncio")
-
 
 def run_process(service: FoldService, make_app: Callable[[], faust.App] | None = None) -> None:
     """Run a fold service, and an app, until a signal; raises what ended it otherwise.
 
     make_app: called when the event loop is there, for what Faust makes belongs to the loop of that moment.
     """
-    for name in _LOUD:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     host = FoldHost(service)

@@ -14,6 +14,8 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
+from refold.streams.events import event_of
+
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 _log = logging.getLogger(__name__)
@@ -64,7 +66,8 @@ class _Workers:
                 process.returncode = code = os.waitstatus_to_exitcode(waited)
                 if not self._is_ending:
                     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-                    _log.warning("worker %d %s, so the others are ended too; start them all again", number, how)
+                    _log.warning("worker %d %s, so the others are ended too; start them all again", number, how,
+                                 extra=event_of("worker_ended", worker=number, how=how))  # fmt: skip
                 failed = 128 - code if code < 0 else code
                 status = status or failed or (0 if self._is_ending else 1)
                 self.end()

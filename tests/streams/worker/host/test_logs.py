@@ -53,9 +53,11 @@ def test_an_event_as_json_is_one_object(log: logging.Logger) -> None:
     tell(log, "partition_folding", logging.WARNING, **FIELDS)
     (line,) = stream.getvalue().splitlines()
     found = json.loads(line)
+    assert [*found][:5] == ["time", "level", "logger", "event", "message"]
     assert found.pop("time").endswith("Z")
+    assert found.pop("message").startswith("partition_folding partition=3 took_s=0.25")
     given = {name: value for name, value in FIELDS.items() if value is not None}
-    assert found == {"level": "warning", "event": "partition_folding", **given}
+    assert found == {"level": "warning", "logger": log.name, "event": "partition_folding", **given}
 
 
 @pytest.mark.parametrize("form", [TextLines(), JsonLines()])
