@@ -9,6 +9,8 @@
 
 Law: where `exact` finds nothing in two runs whose steps are all committed, their hashes (journal/chain.py) are equal,
 and where the hashes are equal nothing is found. Times, durations, keys, retries of calls and versions never count.
+Without `exact` a run that was killed and resumed, or whose steps were tried again, equals one that was not, unless it
+did something else (steps.py).
 """
 
 from __future__ import annotations
@@ -82,12 +84,25 @@ class _Comparison:
     def _steps(self) -> Divergence | None:
         for index, (one, other) in enumerate(zip(self._a.steps, self._b.steps, strict=False)):
             found = list(found_in(one, other, self._rules))
+            if found and self._is_cut_short(one, other, found):
+                return self._alone("b" if other.is_committed else "a", index, is_last=True)
             if found:
                 return self._in_step(index, found)
         shorter = min(len(self._a.steps), len(self._b.steps))
         if shorter == max(len(self._a.steps), len(self._b.steps)):
             return None
         return self._alone("a" if len(self._a.steps) > shorter else "b", shorter, is_last=True)
+
+    def _is_cut_short(self, a: Step, b: Step, found: Sequence[Found]) -> bool:
+        """Whether one side's step has not ended, and up to where it came did nothing else than the other's."""
+        if self._exact or a.is_committed == b.is_committed:
+            return False
+        side = "a_call" if b.is_committed else "b_call"  # of the one that was cut short
+        return all(
+            each.what in ("kept", "result", "outcome", "step_failure")
+            or (each.what == "call" and getattr(each, side) is None)
+            for each in found
+        )
 
     def _in_step(self, index: int, found: list[Found]) -> Divergence:
         """What it means that the steps at an index differ."""
@@ -125,8 +140,8 @@ class _Comparison:
 
     def _made(self, found: Found, index: int | None) -> Divergence:
         """index: of the steps it stands in, the same on both sides; None where it stands in none."""
-        side_a = self._side(self._a, found.a, index, found.attempt, found.a_call)
-        side_b = self._side(self._b, found.b, index, found.attempt, found.b_call)
+        side_a = self._side(self._a, found.a, index, found.a_attempt, found.a_call)
+        side_b = self._side(self._b, found.b, index, found.b_attempt, found.b_call)
         # What a conversation keeps is what was said to the agent.
         is_told = found.what == "kept" and not (self._a.has_code or self._b.has_code)
         return Divergence(

@@ -5,12 +5,13 @@
     what a run began or ended with       the run
 
 Each is a field of an entity, with the chain of its causes. A side whose log has not (or not any more) what the
-recording names has no chain there.
+recording names has no chain there. Folded, it is what can matter for the difference: causes that both sides rest on
+explain none, and of the others the nearest are shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from refold.agents.compare.divergence import Divergence, Side, What
@@ -23,6 +24,7 @@ from refold.streams.trace import Link, trace
 from refold.streams.view import EntityView
 
 DEPTH = 2
+CAUSES_MAX = 3
 
 
 class Behind(NamedTuple):
@@ -33,6 +35,16 @@ class Behind(NamedTuple):
     field: str
     key: str | None
     chain: tuple[Link, ...]
+
+
+class Folded(NamedTuple):
+    """What stands behind one field, as it is shown. links: of its chain those shown; shared: how many others both
+    sides rest on; more: how many causes are left out."""
+
+    behind: Behind
+    links: tuple[Link, ...]
+    shared: int
+    more: int
 
 
 class Known(NamedTuple):
@@ -59,12 +71,34 @@ def provenance(found: Divergence, a: Known, b: Known, depth: int = DEPTH) -> lis
     return [each for name, side, known in sides for each in _of_side(name, side, known, found.what, depth)]  # type: ignore[arg-type]
 
 
+def folded(behind: Sequence[Behind]) -> list[Folded]:
+    """The same without what both sides have: of each chain its beginning, and few causes.
+
+    What both sides rest on is left out where the sides belong together: by entity and field, or each the only one.
+    """
+    sides = [[each for each in behind if each.side == side] for side in ("a", "b")]
+    found = []
+    for each in behind:
+        others = sides[0] if each.side == "b" else sides[1]
+        alike = [other for other in others if (other.entity, other.field) == (each.entity, each.field)]
+        alike = alike or (others if len(sides[0]) == len(sides[1]) == 1 else [])
+        known = {link.observation for other in alike for link in other.chain}
+        own = [link for link in each.chain if link.observation not in known]
+        if all(link.depth for link in own):
+            own = [*each.chain[:1], *own]  # what the value rests on here, though both sides do
+        near = [link for link in own if link.depth == 0]
+        causes = [link for link in own if link.depth > 0]
+        shown = (*near, *causes[:CAUSES_MAX])
+        found.append(Folded(each, shown, len(each.chain) - len(own), len(own) - len(shown)))
+    return found
+
+
 def _read(side: Side, run: Recording, what: What) -> Call | None:
     """The call that a divergence is about, where it is a read that was answered."""
     if what != "answer" or side.step is None or side.call is None or side.attempt is None:
         return None
     step = next(each for each in run.steps if each.number == side.step)
-    call = step.attempts[side.attempt - 1].calls[side.call - 1]
+    call = next(each for each in step.attempts if each.number == side.attempt).calls[side.call - 1]
     return call if call.asked.kind == "read" and isinstance(call.answer, dict) else None
 
 

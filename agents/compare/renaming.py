@@ -3,14 +3,17 @@
 Two live runs of one agent hear other times and other random ids, and carry them into their arguments and states. So
 where a run hears such an answer, it is noted which of the other run's stands for it, and a's trees are compared as b
 would have written them. Each run's own id is such a name too. Texts are replaced wherever they occur, from 8
-characters on; numbers where they stand alone. What the code computes from them (a time plus an hour) is no more the
-same, and counts as different.
+characters on; numbers where they stand alone; a time also as its ISO text and as seconds. What the code computes from
+them (a time plus an hour) is no more the same, and counts as different.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+
 from refold.agents.journal.delta import is_same
 from refold.agents.journal.record import Call, Kind, Plain
+from refold.avro.times import EPOCH
 
 FRESH: frozenset[Kind] = frozenset({"now", "random", "uuid", "observe"})
 """Kinds whose answers are new in every live run."""
@@ -37,6 +40,9 @@ class Renaming:
         """Note the answers to the same question, where it is one whose answer is new each time."""
         if a.asked.kind in FRESH:
             self.note(a.answer, b.answer)
+        if a.asked.kind == "now":
+            for one, other in zip(_forms(a.answer), _forms(b.answer), strict=False):
+                self.note(one, other)
 
     def is_same(self, a: Plain, b: Plain) -> bool:
         """Whether b is a by other names."""
@@ -54,3 +60,13 @@ class Renaming:
         if isinstance(a, dict):
             return {self.of(key): self.of(value) for key, value in a.items()}
         return [self.of(each) for each in a] if isinstance(a, list) else a
+
+
+def _forms(micros: Plain) -> tuple[Plain, ...]:
+    """What code makes of a time without computing: its text, to which a zone may be added, and seconds."""
+    try:
+        moment = EPOCH + dt.timedelta(microseconds=micros)
+    except (TypeError, OverflowError):
+        return ()
+    text = moment.replace(tzinfo=None).isoformat()
+    return text, moment.timestamp()

@@ -1,7 +1,12 @@
 """What differs in one step of two runs, the first thing first.
 
-Things are looked at in the order in which they came about: each attempt's calls, asked and then answered, how the
-attempt failed, and then what the step kept, gave back and came to. Of a conversation (has_code False) everything asked
+Of each side the last attempt counts: an attempt that failed or was cut short before it, in this process or in one that
+was killed, left the run's state as it found it. What a write tool did in such an attempt and was not asked for again
+in the last one did change the world, and counts. With `exact` every attempt counts, each against the other side's of
+its place.
+
+Things are looked at in the order in which they came about: an attempt's calls, asked and then answered, how it failed,
+and then what the step kept, gave back and came to. Of a conversation (has_code False) everything asked
 in a step comes before every answer, for one message asked it all.
 
 Calls are paired from the front while the same is asked. From the first that differs on they are aligned: by the whole
@@ -20,14 +25,15 @@ from refold.agents.journal.record import Asked, Attempt, Call, Failure, Plain, S
 
 
 class Found(NamedTuple):
-    """One thing that differs. a, b: what stands there. at: numbers of the attempt and of each side's call."""
+    """One thing that differs. a, b: what stands there. *_attempt, *_call: numbers of each side's attempt and call."""
 
     what: What
     a: Plain
     b: Plain
-    attempt: int | None = None
     a_call: int | None = None
     b_call: int | None = None
+    a_attempt: int | None = None
+    b_attempt: int | None = None
 
 
 class Rules(NamedTuple):
@@ -46,10 +52,17 @@ def found_in(a: Step, b: Step, rules: Rules) -> Iterator[Found]:
     """Everything that differs in two steps, but where they stand in their runs."""
     if a.name != b.name:
         yield Found("name", a.name, b.name)
-    for number, (one, other) in enumerate(zip(a.attempts, b.attempts, strict=False), 1):
-        yield from _attempt(number, one, other, rules)
-    if len(a.attempts) != len(b.attempts):
-        yield Found("attempts", len(a.attempts), len(b.attempts), min(len(a.attempts), len(b.attempts)))
+    if rules.exact:
+        for one, other in zip(a.attempts, b.attempts, strict=False):
+            yield from _attempt(one, other, rules)
+        if len(a.attempts) != len(b.attempts):
+            number = min(len(a.attempts), len(b.attempts))
+            found = Found("attempts", len(a.attempts), len(b.attempts))
+            yield found._replace(a_attempt=number, b_attempt=number)
+    else:
+        yield from _earlier(a, b, rules)
+        if a.attempts or b.attempts:
+            yield from _attempt(_last(a), _last(b), rules)
     if not rules.is_same([*a.delta], [*b.delta]):
         yield Found("kept", [*a.delta], [*b.delta])
     if not rules.is_same(a.result, b.result):
@@ -58,13 +71,51 @@ def found_in(a: Step, b: Step, rules: Rules) -> Iterator[Found]:
         yield Found("outcome", a.outcome, b.outcome)
 
 
-def _attempt(number: int, a: Attempt, b: Attempt, rules: Rules) -> Iterator[Found]:
-    found = [each._replace(attempt=number) for each in _calls(a.calls, b.calls, rules)]
+def _last(step: Step) -> Attempt:
+    return step.attempts[-1] if step.attempts else Attempt()
+
+
+def _earlier(a: Step, b: Step, rules: Rules) -> Iterator[Found]:
+    """What took effect in attempts before the last one, and on the other side did not."""
+    for one, other in zip(a.attempts[:-1], b.attempts[:-1], strict=False):
+        for _ in _calls(one.calls, other.calls, rules):
+            pass  # only what they heard anew is noted: what each wrote may bear it
+    done_a, done_b = _only_earlier(a, rules.names), _only_earlier(b)
+    for key in [*done_a, *(key for key in done_b if key not in done_a)]:
+        if key in done_a and key in done_b:
+            continue
+        number, place, call = done_a[key] if key in done_a else done_b[key]
+        if key in done_a and key not in _requests(b):
+            yield Found("call", call_tree(call), None, place, None, number, _last(b).number)
+        elif key in done_b and key not in _requests(a, rules.names):
+            yield Found("call", None, call_tree(call), None, place, _last(a).number, number)
+
+
+def _only_earlier(step: Step, names: Renaming | None = None) -> dict[str, tuple[int, int, Call]]:
+    """Tools' writes done in attempts before the last that it does not ask for again: attempt, place and call."""
+    again = _requests(step, names)
+    found: dict[str, tuple[int, int, Call]] = {}
+    for attempt in step.attempts[:-1]:
+        for place, call in enumerate(attempt.calls, 1):
+            if call.asked.kind == "tool" and call.asked.effect == "write" and call.failure is None:
+                key = request_key(call.asked, names)
+                if key not in again:
+                    found[key] = (attempt.number, place, call)
+    return found
+
+
+def _requests(step: Step, names: Renaming | None = None) -> set[str]:
+    return {request_key(each.asked, names) for each in step.calls}
+
+
+def _attempt(a: Attempt, b: Attempt, rules: Rules) -> Iterator[Found]:
+    found = [each._replace(a_attempt=a.number, b_attempt=b.number) for each in _calls(a.calls, b.calls, rules)]
     if rules.asked_first:
         found.sort(key=lambda each: each.what in ("answer", "failure"))
     yield from found
     if not rules.is_same(failure_tree(a.failure), failure_tree(b.failure)):
-        yield Found("step_failure", failure_tree(a.failure), failure_tree(b.failure), number)
+        failed = Found("step_failure", failure_tree(a.failure), failure_tree(b.failure))
+        yield failed._replace(a_attempt=a.number, b_attempt=b.number)
 
 
 def _calls(a: Sequence[Call], b: Sequence[Call], rules: Rules) -> Iterator[Found]:
@@ -82,7 +133,7 @@ def _further(a: Sequence[Call], b: Sequence[Call], same: int, rules: Rules) -> I
     keys_a = [request_key(each.asked, rules.names) for each in a[same:]]
     keys_b = [request_key(each.asked) for each in b[same:]]
     if sorted(keys_a) == sorted(keys_b):
-        yield Found("order", call_tree(a[same]), call_tree(b[same]), None, same + 1, same + 1)
+        yield Found("order", call_tree(a[same]), call_tree(b[same]), same + 1, same + 1)
         return
     called_a, called_b = ([(each.asked.kind, each.asked.name) for each in side[same:]] for side in (a, b))
     for pair in aligned(keys_a, keys_b, called_a, called_b):
@@ -94,16 +145,16 @@ def _further(a: Sequence[Call], b: Sequence[Call], same: int, rules: Rules) -> I
 def _pair(a: Sequence[Call], b: Sequence[Call], one: int | None, other: int | None, rules: Rules) -> Iterator[Found]:
     if one is None or other is None:
         if one is not None:
-            yield Found("call", call_tree(a[one]), None, None, one + 1, None)
+            yield Found("call", call_tree(a[one]), None, one + 1, None)
         elif other is not None:
-            yield Found("call", None, call_tree(b[other]), None, None, other + 1)
+            yield Found("call", None, call_tree(b[other]), None, other + 1)
         return
     x, y = a[one], b[other]
     if (x.asked.kind, x.asked.name) != (y.asked.kind, y.asked.name):
-        yield Found("tool", call_tree(x), call_tree(y), None, one + 1, other + 1)
+        yield Found("tool", call_tree(x), call_tree(y), one + 1, other + 1)
     elif not rules.is_same(x.asked.request, y.asked.request):
         what: What = "decision" if x.asked.kind == "decide" else "arguments"
-        yield Found(what, x.asked.request, y.asked.request, None, one + 1, other + 1)
+        yield Found(what, x.asked.request, y.asked.request, one + 1, other + 1)
     else:
         yield from _answers(x, y, one + 1, other + 1, rules)
 
@@ -119,14 +170,14 @@ def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: Rules) -> Iterat
         # What came back instead is part of the story: a result on one side, a failure on the other.
         tree_a = {"answer": a.answer, "failure": failed_a}
         tree_b = {"answer": b.answer, "failure": failed_b}
-        yield Found("failure", tree_a, tree_b, None, a_call, b_call)
+        yield Found("failure", tree_a, tree_b, a_call, b_call)
         return
     if not rules.exact and a.asked.kind in FRESH:
         rules.names.heard(a, b)
         return
     heard_a, heard_b = _heard(a, rules.exact), _heard(b, rules.exact)
     if not rules.is_same(heard_a, heard_b):
-        yield Found("answer", heard_a, heard_b, None, a_call, b_call)
+        yield Found("answer", heard_a, heard_b, a_call, b_call)
 
 
 def _heard(call: Call, exact: bool) -> Plain:

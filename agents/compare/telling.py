@@ -29,10 +29,12 @@ WHYS: dict[Why, str] = {
     "longer": "one goes on where the other stops",
 }
 LATER_MAX = 12
+DIFFERENCES_MAX = 12
 
 
-def told(found: Divergence | None, *, is_short: bool = False) -> Iterator[str]:
-    """The lines. is_short: long values are cut, those that differ around the place where they do."""
+def told(found: Divergence | None, *, is_short: bool = False, is_folded: bool = False) -> Iterator[str]:
+    """The lines. is_short: long values are cut, those that differ around the place where they do. is_folded: of many
+    places that differ the first few."""
     if found is None:
         yield "no difference"
         return
@@ -48,14 +50,17 @@ def told(found: Divergence | None, *, is_short: bool = False) -> Iterator[str]:
         yield f"{label} {_place(side)}"
         if not found.differences:
             yield from (f"  {line}" for line in _value(side.value, found.what, is_short))
-    for each in found.differences:
+    places = found.differences[:DIFFERENCES_MAX] if is_folded else found.differences
+    for each in places:
         yield from _difference(each, is_short)
+    if more := len(found.differences) - len(places):
+        yield f"  and {more:,} more places (--full)"
     if found.also:
         yield f"also in this step: {', '.join(WHATS[each] for each in found.also)}"
     if found.later:
-        shown = "; ".join(_later(each) for each in found.later[:LATER_MAX])
+        named = "; ".join(_later(each) for each in found.later[:LATER_MAX])
         more = len(found.later) - LATER_MAX
-        yield f"after it: {shown}{f'; and {more:,} more' if more > 0 else ''}"
+        yield f"after it: {named}{f'; and {more:,} more' if more > 0 else ''}"
 
 
 def _headline(found: Divergence) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -12,11 +12,12 @@ import click
 from refold.agents.compare.compare import compare as compared
 from refold.agents.compare.divergence import Divergence, divergence_json
 from refold.agents.compare.itself import Itself, against_itself
-from refold.agents.compare.provenance import DEPTH, Behind, Known, provenance
+from refold.agents.compare.provenance import DEPTH, Behind, Folded, Known, folded, provenance
 from refold.agents.compare.telling import told
 from refold.agents.log import AgentLog
 from refold.agents.recordings.load import recordings
 from refold.avro.errors import InputError
+from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.provenance import chain_lines
@@ -32,23 +33,27 @@ Pair = tuple[Known, Known]
 @click.argument("b", metavar="B]", required=False)
 @click.option("--all", "is_all", is_flag=True, help="Every run of the log, each with its own replay.")
 @click.option("--other", "other_url", metavar="URL", help="The log in which B stands [the same].")
-@click.option("--exact", is_flag=True, help="Let clock, randomness, fresh ids and points of reading count too.")
+@click.option(
+    "--exact", is_flag=True, help="Let clock, randomness, fresh ids, points of reading and earlier attempts count too."
+)
 @click.option(
     "--depth", type=click.IntRange(min=0), default=DEPTH, metavar="N", show_default=True,
     help="How many causes back to follow what differs.",
 )  # fmt: skip
+@click.option("--full", is_flag=True, help="Every value whole, every place that differs, every cause.")
 @as_json
 @on_log
 def compare(
     place: Place, a: str | None, b: str | None, is_all: bool, other_url: str | None, exact: bool, depth: int,
-    as_json: bool,
+    full: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Find the first point where two runs part, and why.
 
     It says at which step, what differs there place by place, and whose doing it is: the world's, which
     answered otherwise though it was asked the same, or the agent's, which heard the same and did something
-    else. Then the observations behind it on both sides, with their agents, steps and causes. What every
-    live run hears anew (clock, randomness, fresh ids) is no difference by itself.
+    else. Then, in short, the observations behind it on both sides, with their agents, steps and causes;
+    --full has all of them. What every live run hears anew (clock, randomness, fresh ids) is no difference
+    by itself, and neither is a crash that the run was resumed from, or a step that was tried again.
 
     With --all each run is gone through again step by step, from what it was started with, and compared with
     what is recorded.
@@ -77,7 +82,7 @@ def compare(
         if as_json:
             Screen().json(_json(pair, found, behind))
         else:
-            _show(Screen(), pair, found, behind)
+            _show(Screen(), {"a": log, "b": other}, pair, found, behind, is_full=full)
     return 0 if found is None else 1
 
 
@@ -103,22 +108,37 @@ def _json(pair: Pair, found: Divergence | None, behind: list[Behind]) -> dict[st
     }  # fmt: skip
 
 
-def _show(screen: Screen, pair: Pair, found: Divergence | None, behind: list[Behind]) -> None:
+def _show(
+    screen: Screen, logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: list[Behind], *,
+    is_full: bool,
+) -> None:  # fmt: skip
+    """The answer first, then which runs they are, and what stands behind it."""
+    lines = list(told(found, is_short=not is_full, is_folded=not is_full))
+    screen.say(lines[0], "bold")
     for label, known in zip("AB", pair, strict=True):
         steps = counted(len(known.run.steps), "step")
         screen.say(f"{label} {known.run.run}  {known.run.agent} {known.run.version}".rstrip() + f"  {steps}", "dim")
+    for line in lines[1:]:
+        screen.say(line)
+    for each in [Folded(each, each.chain, 0, 0) for each in behind] if is_full else folded(behind):
+        _show_behind(screen, logs[each.behind.side], each, is_full=is_full)
+
+
+def _show_behind(screen: Screen, log: AgentLog, folded: Folded, *, is_full: bool) -> None:
+    behind = folded.behind
     screen.say()
-    for number, line in enumerate(told(found, is_short=screen.is_terminal)):
-        screen.say(line, "bold" if number == 0 else "")
-    for each in behind:
-        log = pair[0].log if each.side == "a" else pair[1].log
-        field = ".".join(part for part in (each.entity, each.field, each.key) if part)
-        screen.say()
-        screen.say(f"behind it in {each.side.upper()}: {field}", "bold")
-        humane = Humane(log.types)
-        for link in each.chain:
-            for line in chain_lines(screen, log, humane, link):
-                screen.say("  " * (min(link.depth, 12) + 1) + line)
+    name = ".".join(part for part in (behind.entity, behind.field, behind.key) if part)
+    screen.say(f"behind it in {behind.side.upper()}: {name}", "bold")
+    humane = Humane(log.types, marker(log))
+    for link in folded.links:
+        # What is recorded of a step is shown already: it is what differs.
+        of_field = None if is_full else behind.field if link.depth == 0 and behind.field != "journal" else ""
+        for line in chain_lines(screen, log, humane, link, only=of_field):
+            screen.say("  " * (min(link.depth, 12) + 1) + line)
+    if folded.shared:
+        screen.say(f"  and {counted(folded.shared, 'observation')} that both sides rest on", "dim")
+    if folded.more:
+        screen.say(f"  and {counted(folded.more, 'cause')} more (--full)", "dim")
 
 
 def _all(place: Place, as_json: bool) -> int:

@@ -114,8 +114,13 @@ def _show(screen: Screen, log: AgentLog, view: EntityView, asked: Asked, chain: 
     screen.say(f"{counted(len(chain), 'observation')}, {counted(max(link.depth for link in chain), 'step')} back")
 
 
-def chain_lines(screen: Screen, log: Log, humane: Humane, link: Link) -> Iterator[str]:
-    """One observation of a chain: what it says of which entity, where it stands, and who said it."""
+def chain_lines(
+    screen: Screen, log: Log, humane: Humane, link: Link, *, only: str | None = None
+) -> Iterator[str]:  # fmt: skip
+    """One observation of a chain: what it says of which entity, where it stands, and who said it.
+
+    only: of its fields this one alone; "" for none.
+    """
     lead = "because of " if link.depth else ""
     if link.statement is None or link.position is None or link.recorded_at is None:
         yield f"{lead}{link.observation}, which does not stand in this log below the point"
@@ -129,6 +134,8 @@ def chain_lines(screen: Screen, log: Log, humane: Humane, link: Link) -> Iterato
         f"recorded {moment(link.recorded_at * 1000)}  by {by}"
     )
     for name, given in patch_of(statement, log.port.registry).items():
+        if only not in (None, name):
+            continue
         yield f"  {name} = {screen.cell(humane.field(statement.entity, name, given))}"
     if statement.link is not None:
         yield f"  {statement.kind} {statement.link.relation} {statement.link.target}"

@@ -203,17 +203,16 @@ def test_what_tools_and_models_answered_is_known_from_when_it_came(tmp_path: Pat
         def chat(prompt: str) -> str:
             return prompt.upper()
 
-        with log.run("reader", id="r") as at_work:
-            with at_work.step("look"):
-                look_up(7)
-                before = clock.to(3)
-                clock.to(4)
-                with pytest.raises(LookupError):
-                    look_up(9)
-                clock.to(5)
-                at_work.model(chat, prompt="refund?")
-                clock.to(6)
-                look_up(7)
+        with log.run("reader", id="r") as at_work, at_work.step("look"):
+            look_up(7)
+            before = clock.to(3)
+            clock.to(4)
+            with pytest.raises(LookupError):
+                look_up(9)
+            clock.to(5)
+            at_work.model(chat, prompt="refund?")
+            clock.to(6)
+            look_up(7)
         first = str(log.point().cut)
         clock.to(20)
         with log.run("reader", id="r2") as at_work:

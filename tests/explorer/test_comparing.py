@@ -121,6 +121,15 @@ def test_another_read_leads_to_the_observations_on_both_sides(tmp_path: Path) ->
     assert done.status == 1
     assert "behind it in B: document/order-7.fields" in done.out
     assert "because of document/mail-1" in done.out
+    answer, first_run, second_run, *_ = done.out.splitlines()
+    assert answer == "first divergence at step 1: another answer"
+    assert (first_run[:7], second_run[:8]) == ("A first", "B second")
+    in_b = done.out.partition("behind it in B")[2]
+    assert "by importer" not in in_b
+    assert "and 1 observation that both sides rest on" in in_b
+    whole = refold_command("run", "compare", "first", "second", "--full", log=f"file:{tmp_path / 'log'}").out
+    assert "by importer" in whole.partition("behind it in B")[2]
+    assert "rest on" not in whole
 
 
 def test_a_recorded_step_leads_to_where_it_is_recorded(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from refold.agents.compare.compare import compare
 from refold.agents.compare.divergence import Divergence
 from refold.agents.compare.telling import told
-from refold.agents.journal.record import Attempt, Failure, Recording, Step
+from refold.agents.journal.record import Attempt, Call, Failure, Recording, Step
 from refold_tests.recordings import call, decided, run, step
 
 ASK = call("get_order", '{"id": 7, "lines": [{"sku": "a", "n": 1}], "status": "sent"}', order=7)
@@ -149,12 +149,71 @@ def test_different_ends_stand_behind_every_step(more: dict[str, Any], what: str)
     assert (found.step, found.what, found.why) == (None, what, "kept")
 
 
-def test_attempts_and_their_failures_count() -> None:
+def test_attempts_and_their_failures_count_where_it_is_to_be_exact() -> None:
     failed = Attempt(calls=(call("x", None, failed="builtins.OSError"),), failure=Failure(exception="builtins.OSError"))
     good = Attempt(number=2, calls=(call("x", 1),))
     tried = msgspec.structs.replace(step(call("x", 1)), attempts=(failed, good))
-    found = parted(run(tried), run(step(call("x", 1))))
+    found = parted(run(tried), run(step(call("x", 1))), exact=True)
     assert (found.what, found.why, found.also) == ("failure", "answered", ("step_failure", "attempts"))
+
+
+def tried(*attempts: Attempt, **more: Any) -> Recording:
+    numbered = tuple(msgspec.structs.replace(each, number=number) for number, each in enumerate(attempts, 1))
+    return run(msgspec.structs.replace(step(**more), attempts=numbered), run="run-b")
+
+
+def written(made: Call) -> Call:
+    return msgspec.structs.replace(made, asked=msgspec.structs.replace(made.asked, effect="write"))
+
+
+FAILED = Failure(exception="builtins.OSError")
+
+
+def test_a_step_that_was_tried_again_or_cut_short_equals_one_that_was_not() -> None:
+    once = run(step(call("x", 1)))
+    good, heard = Attempt(calls=(call("x", 1),)), Attempt(calls=(call("x", None, failed="builtins.OSError"),))
+    for first in (msgspec.structs.replace(heard, failure=FAILED), Attempt(), heard):
+        for b in (tried(first, good), tried(first, first, good)):
+            assert compare(once, b) is None
+            assert compare(b, once) is None
+            assert compare(once, b, exact=True) is not None
+    found = parted(tried(Attempt(), Attempt(calls=(call("x", 2),))), once)
+    assert (found.what, found.why, found.a.attempt, found.b.attempt) == ("answer", "answered", 1, 2)
+    assert "B run run-b, step 1, attempt 2, call 1" in list(told(found))
+
+
+def test_what_took_effect_in_an_earlier_attempt_alone_is_something_else() -> None:
+    paid, mailed = written(call("pay", "ok", to="mia")), written(call("mail", "ok", to="mia"))
+    once = run(step(mailed))
+    assert compare(once, tried(Attempt(calls=(mailed,), failure=FAILED), Attempt(calls=(mailed,)))) is None
+    refused = written(call("pay", None, failed="builtins.OSError", to="mia"))
+    assert compare(once, tried(Attempt(calls=(refused,), failure=FAILED), Attempt(calls=(mailed,)))) is None
+    both = tried(Attempt(calls=(call("r", 1), paid), failure=FAILED), Attempt(calls=(mailed,)))
+    found, back = parted(both, once), parted(once, both)
+    assert (found.what, found.only, found.b.attempt, found.b.call) == ("call", "b", 1, 2)
+    assert (back.what, back.only, back.a.attempt, back.a.call) == ("call", "a", 1, 2)
+    assert compare(both, both) is None
+    other = tried(Attempt(calls=(paid,), failure=FAILED), Attempt(calls=(mailed,)))
+    assert compare(both, other) is None  # reads of an attempt that failed do not count
+
+
+def test_fresh_ids_in_earlier_attempts_are_no_difference() -> None:
+    def live(uuid: str) -> Recording:
+        first = Attempt(calls=(call("", uuid, kind="uuid"), written(call("pay", "ok", by=uuid))), failure=FAILED)
+        return tried(first, Attempt(calls=(call("x", 1),)))
+
+    assert compare(live("0a0a0a0a-1"), live("0b0b0b0b-2")) is None
+
+
+def test_a_run_that_was_cut_short_is_shorter_and_asked_for_nothing_else() -> None:
+    whole = run(step(call("x", 1), call("y", 2), name="s"), step(call("z", 1)))
+    pending = msgspec.structs.replace(step(call("x", 1), name="s"), outcome="")
+    for first in (pending, msgspec.structs.replace(pending, attempts=(Attempt(),))):
+        found, back = parted(run(first), whole), parted(whole, run(first))
+        assert (found.step, found.what, found.why, found.only) == (1, "step", "longer", "a")
+        assert (back.step, back.what, back.why, back.only) == (1, "step", "longer", "b")
+    other = msgspec.structs.replace(step(call("x", 2), name="s"), outcome="")
+    assert parted(run(other), whole).what == "answer"
 
 
 def test_what_every_live_run_hears_anew_is_no_difference_by_itself() -> None:
