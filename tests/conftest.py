@@ -153,9 +153,24 @@ def child() -> Iterator[Callable[..., Child]]:
 @pytest.fixture(scope="session")
 def tau_bench_file() -> Path:
     """Recorded tau-bench airline conversations (JSON lines, gzip). Without them: a skip, in CI a failure."""
-    folder = Path(os.environ.get("REFOLD_SHARED_DATA") or ROOT.parent / "shared" / "data")
-    path = folder / "tau_bench_airline_gpt4o.jsonl.gz"
-    if path.is_file():
+    return _shared("tau_bench_airline_gpt4o.jsonl.gz")
+
+
+@pytest.fixture(scope="session")
+def sessions_folder() -> Path:
+    """Recorded SWE-agent trajectories. Without them: a skip, in CI a failure."""
+    return _shared("sessions")
+
+
+@pytest.fixture(scope="session")
+def turns_file() -> Path:
+    """Turns of a real session as they crossed the wire (tar.gz). Without them: a skip, in CI a failure."""
+    return _shared("capture/tapes-fixtures.tar.gz")
+
+
+def _shared(name: str) -> Path:
+    path = Path(os.environ.get("REFOLD_SHARED_DATA") or ROOT.parent / "shared" / "data") / name
+    if path.exists():
         return path
     without(f"no {path}: name the folder that holds it in REFOLD_SHARED_DATA")
 

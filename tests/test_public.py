@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+
+import pytest
 
 import refold
 
@@ -11,6 +14,12 @@ SURFACE = {
     "EntityView", "InputError", "Link", "Log", "NotAnswerable", "NotDone", "Observation", "Redactor", "RefoldError",
     "Row", "Run", "SchemaError", "Sealed", "Source", "StateView", "StorageError", "UnknownEntity", "ValidationError",
     "open", "reducer", "tool", "unrecorded",
+}  # fmt: skip
+FACADES = {
+    "refold.importer": {
+        "Budget", "Call", "Conversation", "Document", "ImportFile", "Importer", "Judgement", "Limits", "Line",
+        "Message", "import_conversation", "importer_of", "names", "own_time", "parse_messages", "record",
+    },
 }  # fmt: skip
 METHODS = {
     "blob", "changes", "close", "collect", "diff", "flush", "history", "link", "mark", "observe", "pin", "point",
@@ -29,3 +38,11 @@ def test_everything_public_says_what_it_is() -> None:
         assert inspect.getdoc(getattr(refold, name)), name
     for name in METHODS:
         assert inspect.getdoc(getattr(refold.Log, name)), name
+
+
+@pytest.mark.parametrize("name", FACADES)
+def test_each_facade_is_pinned_and_says_what_it_is(name: str) -> None:
+    facade = importlib.import_module(name)
+    assert set(facade.__all__) == FACADES[name]
+    for each in facade.__all__:
+        assert inspect.getdoc(getattr(facade, each)), each

@@ -1,58 +1,205 @@
-"""Conversations in the OpenAI style, one a line: a list of messages, or an object with `messages`.
+"""Conversations of chat models: one a line, or all of them in one JSON document.
 
-Of an object, `model` and `agent` name themselves; `created`, `created_at` or `timestamp` (also inside
-`metadata`) is when it began. Its other members, `id` among them, stand in the run's `metadata`. Tool calls
-are taken from `tool_calls` and from `function_call`. Documents follow the general rule (see documents), for
-nothing is known of the tools; nor whether they write.
+A line, or an item of the document's array, is one of
+- a list of messages;
+- an object with `messages`, or ShareGPT's `conversations`: `model` and `agent` name themselves; `created`, `created_at`
+  or `timestamp` (also inside `metadata`) is when it began; `system` is said before the first message;
+- an object with `request` and `response`, as APIs take and give them: OpenAI's chat completions and responses,
+  Anthropic's messages. `body` may stand around either, as in OpenAI's batches.
+
+All other members, `id` among them, are in the run's `metadata`. Messages are those of messages.py, of OpenAI's and
+Anthropic's styles, also mixed. Documents follow the general rule (see documents), for nothing is known of the tools;
+nor whether they write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from typing import Any
 
-from refold.agents.importers.messages import TIME_KEYS, parse_messages
-from refold.agents.importers.model import Conversation, run_of
-from refold.agents.importers.reading import DEFAULT, Limits, Line, Progress, json_lines
+from refold.agents.importers.file import ImportFile
+from refold.agents.importers.items import messages_of_items
+from refold.agents.importers.messages import MESSAGE_KEYS, TIME_KEYS, Message, is_message, parse_messages, renamed
+from refold.agents.importers.model import NO_TIME_START, Conversation, Importer
+from refold.agents.importers.reading import Line
 from refold.agents.importers.times import own_time
 from refold.avro.errors import InputError
 from refold.avro.observation import Value
 
 FORMAT = "chat"
-DEFAULT_START = 946_684_800_000_000  # 2000-01-01T00:00:00Z: early enough never to pass for a real time
+DEFAULT_START = NO_TIME_START
+LISTS = ("messages", "conversations", "conversation")
+IDS = ("id", "conversation_id", "session_id")
+ASKED = frozenset({"messages", "input", "system", "instructions"})
+OBJECT_KEYS = frozenset({"messages", "agent", "model", "created", "request", "response", "system"})
 
 
-def conversations(
-    path: str | Path, progress: Progress | None = None, limits: Limits = DEFAULT
-) -> Iterator[Conversation]:
-    """Each line's conversation. InputError names file and line; the lines before it have been given."""
-    for line in json_lines(path, progress, limits):
-        yield conversation_of(line)
+def conversations(file: ImportFile) -> Iterator[Conversation]:
+    """Each conversation of a file.
+
+    Args:
+        file: The file, read as a stream of lines, or as one JSON document.
+
+    Returns:
+        The conversations in the order of the file.
+
+    Raises:
+        InputError: One has another shape; file and line are named, and those before it have been given.
+    """
+    for line in file.values():
+        value = line.value
+        if isinstance(value, list) and value and _is_conversation(value[0], file.keys):
+            for number, each in enumerate(value, start=1):
+                yield conversation_of(Line(f"{line.place}: item {number}", each), file)
+        else:
+            yield conversation_of(line, file)
 
 
-def conversation_of(line: Line) -> Conversation:
-    """The conversation in one line; raises InputError where it has another shape."""
-    given: Mapping[str, Value]
-    if isinstance(line.value, Mapping):
-        given = line.value
-        if "messages" not in given:
-            raise InputError(f"{line.place}: the object has no member messages: is it another format?")
+def conversation_of(line: Line, file: ImportFile) -> Conversation:
+    """The conversation in one value; raises InputError where it has another shape."""
+    if not isinstance(line.value, Mapping):
+        messages = parse_messages(line.value, line.place, file.keys)
+        return Conversation(
+            run=file.run_of(line.value), messages=messages, agent=FORMAT, imported_from=FORMAT, place=line.place,
+            input=_asked(messages),
+        )  # fmt: skip
+    keys = {key: theirs for key, theirs in file.keys.items() if key in OBJECT_KEYS}
+    given: Any = renamed(line.value, keys, line.place)
+    identity = _identity(given, line.value)
+    if "request" in given and "response" in given:
+        messages, given = _exchange(given, line.place, file)
+        taken: set[str] = set()
     else:
-        given = {"messages": line.value}
-    messages = parse_messages(given["messages"], line.place)
-    taken = {"messages", *(key for key in ("agent", "model") if isinstance(given.get(key), str))}
-    asked = next((message.content for message in messages if message.role == "user"), None)
+        messages, taken = _listed(given, line.place, file)
+    named = {key: _text(given, key) for key in ("agent", "model") if _text(given, key)}
     return Conversation(
-        run=run_of(given["messages"]),
+        run=file.run_of(identity),
         messages=messages,
-        agent=_text(given, "agent") or FORMAT,
+        agent=named.get("agent", FORMAT),
         imported_from=FORMAT,
-        default_start=DEFAULT_START,
+        place=line.place,
         start=_start(given),
-        model=_text(given, "model"),
-        input=asked,
-        metadata={key: value for key, value in given.items() if key not in taken},
+        model=named.get("model", ""),
+        input=_asked(messages),
+        metadata={key: value for key, value in given.items() if key not in taken and (key not in named)},
     )
+
+
+def _identity(given: Mapping[str, Value], line: Value) -> Value:
+    """What a run's id is made of: the messages, with the conversation's own id where it has one; else the line."""
+    listed = next((given[key] for key in LISTS if key in given), None)
+    own = {key: given[key] for key in IDS if isinstance(given.get(key), (str, int))}
+    if listed is None:
+        return line
+    return {**own, "messages": listed} if own else listed
+
+
+def _is_conversation(item: Value, keys: Mapping[str, str]) -> bool:
+    """Whether an item of a list is a conversation, and no message."""
+    if not isinstance(item, Mapping):
+        return isinstance(item, list)
+    listed = any(keys.get(key, key) in item for key in LISTS)
+    return listed or (keys.get("request", "request") in item and keys.get("response", "response") in item)
+
+
+def recognised(value: Value) -> str:
+    """What a value is, if it is a conversation."""
+    if isinstance(value, list) and value:
+        inner = value[0]
+        if is_message(inner):
+            return _named_list(inner)
+        found = recognised(inner) if isinstance(inner, Mapping) or (isinstance(inner, list) and inner) else ""
+        return f"an array of conversations, each {found}" if found else ""
+    if not isinstance(value, Mapping):
+        return ""
+    if "traj" in value or "trajectory" in value or "resourceSpans" in value:
+        return ""
+    for key in LISTS:
+        listed = value.get(key)
+        if isinstance(listed, list) and listed and is_message(listed[0]):
+            return f"an object with {key}, {_named_list(listed[0])}"
+    request, response = _body(value.get("request")), _body(value.get("response"))
+    if isinstance(request, Mapping) and isinstance(response, Mapping) and {"messages", "input"} & request.keys():
+        return "an object with a request to a model and its response"
+    return ""
+
+
+def _named_list(message: Any) -> str:
+    return "a list of messages with role and content" if "role" in message else "a list of messages with from and value"
+
+
+def _listed(given: Mapping[str, Value], place: str, file: ImportFile) -> tuple[tuple[Message, ...], set[str]]:
+    """The messages of an object that lists them, and the members that they are in."""
+    key = next((key for key in LISTS if key in given), None)
+    if key is None:
+        raise InputError(
+            f"{place}: the object has no member messages: is it another format? If the key is another, add --map "
+            "messages=KEY"
+        )
+    messages = parse_messages(given[key], place, file.keys)
+    system = given.get("system")
+    if isinstance(system, str) or (isinstance(system, list) and system):
+        return (*parse_messages([{"role": "system", "content": system}], place), *messages), {key, "system"}
+    return messages, {key}
+
+
+def _exchange(
+    given: Mapping[str, Value], place: str, file: ImportFile
+) -> tuple[tuple[Message, ...], Mapping[str, Value]]:
+    """The messages of a request and of its response, and all that they say beside these."""
+    request, response = _body(given["request"]), _body(given["response"])
+    if not isinstance(request, Mapping) or not isinstance(response, Mapping):
+        raise InputError(f"{place}: request and response are not both objects")
+    asked = request.get("messages", request.get("input"))
+    if isinstance(asked, str):
+        asked = [{"role": "user", "content": asked}]
+    before: list[Value] = []
+    before += [{"role": "system", "content": request[key]} for key in ("system", "instructions") if request.get(key)]
+    if "messages" in request:
+        messages = [*parse_messages([*before, *(asked if isinstance(asked, list) else [asked])], place, file.keys)]
+    elif isinstance(asked, list):
+        messages = [*(parse_messages(before, place) if before else ()), *messages_of_items(asked, place)]
+    else:
+        raise InputError(f"{place}: the request has neither messages nor input")
+    messages += _answered(response, place)
+    choices = response.get("choices")
+    taken = {"content", "output", "choices"} if not isinstance(choices, list) or len(choices) == 1 else {"output"}
+    rest: dict[str, Value] = {
+        "request": {key: value for key, value in request.items() if key not in ASKED},
+        "response": {key: value for key, value in response.items() if key not in taken},
+        "model": request.get("model") or response.get("model"),
+    }
+    return tuple(messages), {**given, **rest}
+
+
+def _answered(response: Mapping[str, Value], place: str) -> list[Message]:
+    """What a model answered, by its API: a response that is an error answers nothing."""
+    choices, output = response.get("choices"), response.get("output")
+    at = next((response[key] for key in ("created", "created_at") if response.get(key) is not None), None)
+    time: dict[str, Value] = {} if at is None else {"created": at}
+    if isinstance(choices, list) and choices:
+        first = choices[0]
+        message = first.get("message") if isinstance(first, Mapping) else None
+        if not isinstance(message, Mapping):
+            raise InputError(f"{place}: the first choice of the response has no message")
+        around: dict[str, Any] = {key: value for key, value in first.items() if key != "message"}
+        return [*parse_messages([{**around, "role": "assistant", **message, **time}], f"{place}: response")]
+    if isinstance(output, list):
+        return messages_of_items(output, f"{place}: response")
+    if isinstance(response.get("content"), (list, str)):
+        said: dict[str, Value] = {"role": "assistant", "content": response["content"], **time}
+        return [*parse_messages([said], f"{place}: response")]
+    return []
+
+
+def _body(given: Value) -> Value:
+    """A request or response, out of the `body` around it."""
+    inner = given.get("body") if isinstance(given, Mapping) else None
+    return inner if isinstance(inner, Mapping) else given
+
+
+def _asked(messages: tuple[Message, ...]) -> str | None:
+    return next((message.text for message in messages if message.role == "user"), None)
 
 
 def _start(given: Mapping[str, Value]) -> int | None:
@@ -68,3 +215,12 @@ def _start(given: Mapping[str, Value]) -> int | None:
 def _text(given: Mapping[str, Value], key: str) -> str:
     value = given.get(key)
     return value if isinstance(value, str) else ""
+
+
+IMPORTER = Importer(
+    name=FORMAT,
+    summary="conversations of chat models: OpenAI, Anthropic, ShareGPT, request/response pairs",
+    recognise=recognised,
+    read=conversations,
+    keys=OBJECT_KEYS | MESSAGE_KEYS,
+)

@@ -15,10 +15,15 @@ that.
 Nothing is lost. A result that answers no call (see matching) stands in the session's messages and errors, and
 makes no action. A call without a result ends as `unknown`, and its step stays pending.
 
+A conversation that a call of another one started is its child: its run is linked `of` the run of the parent, and `of`
+the step of that call where it is known.
+
 Everything here is a function of the conversation, so importing it again, wholly or in part, makes the same
 ids: seq counts the observations from 0, and each observation has the time of the message it comes from. Where
-a message had no time of its own, one was made up, and the run says so in `synthetic_time`. Clocks may
-disagree: what ends something is never observed before what began it.
+a message had no time of its own, one was made up for the observation's place in the order, and the run says so in
+`synthetic_time`. A made-up time is in no field: started_at, ended_at and the like are there only where the source has
+one, so a run without any time has none of them. Clocks may disagree: what ends something is never observed before
+what began it.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from refold.agents.importers.matching import answers
 from refold.agents.importers.messages import Call, Message
@@ -42,9 +47,37 @@ LABEL_CHARACTERS_MAX = 200
 FAILED = "Error"
 
 
-def import_conversation(conversation: Conversation, observe: Observe) -> None:
-    """Observe one conversation, message by message."""
-    _Import(conversation, observe).all()
+class Imported(NamedTuple):
+    """What was imported: conversations, and how many of them have no time at all."""
+
+    conversations: int
+    without_time: int
+
+
+def import_conversation(conversation: Conversation, observe: Observe) -> Imported:
+    """Observe one conversation, message by message, and then those that its calls started.
+
+    Args:
+        conversation: What an importer's `read` gives.
+        observe: A log's `observe`, by which each observation is recorded.
+
+    Returns:
+        How many conversations that were.
+
+    Raises:
+        InputError: A value cannot be observed.
+    """
+    count, without_time = 0, 0
+    waiting: list[tuple[_Import | None, str, Conversation]] = [(None, "", conversation)]
+    while waiting:
+        parent, call_id, given = waiting.pop()
+        made = _Import(given, observe)
+        made.all()
+        if parent is not None:
+            made.started_by(parent, call_id)
+        count, without_time = count + 1, without_time + (not made.is_timed)
+        waiting += [(made, each_id, child) for each_id, child in given.children]
+    return Imported(count, without_time)
 
 
 @dataclass(slots=True)
@@ -52,12 +85,13 @@ class _Step:
     """A step on its way in. `asked` and `heard`: observations of its calls and results, by the call's
     position.
 
-    at: the time of the newest thing that happened in it, microseconds.
+    at: the time of the newest thing that happened in it, microseconds. is_timed: whether the source has a time for it.
     """
 
     number: int
     id: str
     at: int
+    is_timed: bool
     observation: str
     calls: Sequence[Call]
     asked: dict[int, str] = field(default_factory=dict)
@@ -74,8 +108,10 @@ class _Import:
         self._observe = observe
         own = [message.at for message in conversation.messages]
         self._times = message_times(own, conversation.start, conversation.default_start)
+        self._own = own
         self._end_at = max(self._times)
         self._synthetic = None in own
+        self.is_timed = conversation.start is not None or any(each is not None for each in own)
         self._answers = answers(conversation.messages)
         self._total = sum(message.role == "assistant" for message in conversation.messages)
         self._run, self._session = f"run/{conversation.run}", f"agent_session/{conversation.run}"
@@ -101,8 +137,22 @@ class _Import:
         last = self._unread[-1:] or self._replies[-1:]
         self._leave_open()
         self._end(last or [begun])
+        if self._given.parent:
+            self._tie(self._run, "of", f"run/{self._given.parent}", self._times[0], begun)
         if self._given.judgement is not None:
             self._judge(self._given.judgement, last)
+
+    def started_by(self, parent: _Import, call_id: str) -> None:
+        """Tie the run to the step of the call that started it, where that is known."""
+        for step in parent._steps if call_id else ():
+            for k, call in enumerate(step.calls, start=1):
+                if call.call_id == call_id:
+                    self._tie(self._run, "of", f"step/{step.id}", self._times[0], step.asked[k])
+                    return
+
+    def _timed(self, index: int, **fields: object) -> Patch:
+        """Fields of a message's time, where it has one of its own."""
+        return {} if self._own[index] is None else dict(fields)
 
     def _say(self, entity: str, patch: Patch, at: int, causes: Iterable[str], step: str = "", tool: str = "") -> str:
         return self._put(entity, patch, at, causes, step, tool, None)
@@ -119,11 +169,13 @@ class _Import:
 
     def _begin(self) -> str:
         given, at = self._given, self._times[0]
-        patch: Patch = {"agent": given.agent, "session": given.run, "status": "running", "started_at": at}
+        patch: Patch = {"agent": given.agent, "session": given.run, "status": "running"}
         patch |= {"imported_from": given.imported_from, "synthetic_time": self._synthetic}
         patch |= _present(model=given.model or None, metadata=given.metadata or None, input=given.input)
-        begun = self._say(self._run, patch, at, [])
-        session: Patch = {"agent": given.agent, "status": "active", "runs": [given.run], "started_at": at}
+        patch |= _present(agent_version=given.version or None, title=given.title or None)
+        begin: Patch = {"started_at": at} if self.is_timed else {}
+        begun = self._say(self._run, patch | begin, at, [])
+        session: Patch = {"agent": given.agent, "status": "active", "runs": [given.run]} | begin
         self._say(self._session, session, at, [begun])
         self._tie(self._run, "in", self._session, at, begun)
         return begun
@@ -132,7 +184,8 @@ class _Import:
         self, index: int, message: Message, causes: Iterable[str], more: Patch | None = None, step: str = ""
     ) -> str:
         at = self._times[index]
-        patch: Patch = {"messages": [message.element(index)], "message_count": 1, "last_active_at": at}
+        patch: Patch = {"messages": [message.element(index)], "message_count": 1}
+        patch |= self._timed(index, last_active_at=at)
         tool = message.name if message.is_result else ""
         return self._say(self._session, patch | (more or {}), at, causes, step, tool)
 
@@ -149,15 +202,17 @@ class _Import:
             for k, call in enumerate(message.calls, start=1)
         ]
         patch: Patch = {"run": self._given.run, "session": self._given.run, "agent": self._given.agent}
-        patch |= {"position": number, "position_total": self._total, "message_index": index, "started_at": at}
-        patch |= _present(message=message.content, rationale=message.rationale or None, calls=calls or None)
+        patch |= {"position": number, "message_index": index} | self._timed(index, started_at=at)
+        patch |= {} if self._given.grows else {"position_total": self._total}
+        patch |= _present(message=message.text, rationale=message.rationale or None, calls=calls or None)
         if calls:
             tools = ", ".join(call.tool for call in message.calls)
             patch |= {"status": "pending", "decision": f"call {tools}"}
         else:
-            patch |= {"status": "committed", "decision": "reply", "outcome": "succeeded", "ended_at": at}
+            patch |= {"status": "committed", "decision": "reply", "outcome": "succeeded"}
+            patch |= self._timed(index, ended_at=at)
         observation = self._say(f"step/{step_id}", patch, at, [said], str(number))
-        step = _Step(number, step_id, at, observation, message.calls)
+        step = _Step(number, step_id, at, self._own[index] is not None, observation, message.calls)
         self._steps.append(step)
         self._tie(f"step/{step_id}", "of", self._run, at, observation, str(number))
         for k, call in enumerate(message.calls, start=1):
@@ -167,7 +222,8 @@ class _Import:
         entity, number = f"action/{step.id}.{k}", str(step.number)
         effect = self._given.effect_of(call.tool)
         patch: Patch = {"tool": call.tool, "agent": self._given.agent, "run": self._given.run}
-        patch |= {"step": step.id, "position": k, "status": "pending", "started_at": at}
+        patch |= {"step": step.id, "position": k, "status": "pending"}
+        patch |= {"started_at": at} if step.is_timed else {}
         patch |= _present(call_id=call.call_id or None, inputs=call.inputs, effect=effect)
         step.asked[k] = self._say(entity, patch, at, [step.observation], number, call.tool)
         self._tie(entity, "of", f"step/{step.id}", at, step.asked[k], number)
@@ -179,17 +235,19 @@ class _Import:
         call, entity, output = step.calls[k - 1], f"action/{step.id}.{k}", message.result
         said = self._message(index, message, [step.asked[k]], step=str(number))
         self._unread.append(said)
-        failed = output is not None and output.startswith(FAILED)
-        patch: Patch = {"status": "failed" if failed else "succeeded", "ended_at": at}
+        failed = message.failed
+        if failed is None:
+            failed = output is not None and output.startswith(FAILED)
+        patch: Patch = {"status": "failed" if failed else "succeeded"} | self._timed(index, ended_at=at)
         content: Value = None
         if output is not None:
             media_type, content = _content(output)
             patch |= {"output": output, "output_type": media_type, "output_bytes": len(output.encode())}
             step.outputs[str(k)] = output
         if failed:
-            patch["error"] = {"at": at, "message": output}
-            step.failure = {"at": at, "step": step.id, "tool": call.tool, "output": output}
-            step.failure |= _present(input=call.inputs)
+            patch["error"] = self._timed(index, at=at) | _present(message=output)
+            step.failure = self._timed(index, at=at) | {"step": step.id, "tool": call.tool}
+            step.failure |= _present(input=call.inputs, output=output)
         step.heard[k] = self._say(entity, patch, at, [said, step.asked[k]], str(number), call.tool)
         effect = self._given.effect_of(call.tool)
         if effect == "write" and not failed:
@@ -197,7 +255,7 @@ class _Import:
         self._documents(step, k, content, at, RELATIONS[effect])
         if len(step.heard) == len(step.calls):
             done: Patch = {"status": "committed", "outcome": "failed" if step.failure else "succeeded"}
-            self._close(step, done | {"ended_at": at}, at)
+            self._close(step, done | self._timed(index, ended_at=at), at)
 
     def _documents(self, step: _Step, k: int, content: Value, at: int, relation: str) -> None:
         call, number = step.calls[k - 1], str(step.number)
@@ -215,7 +273,9 @@ class _Import:
 
     def _orphan(self, index: int, message: Message) -> None:
         named = message.tool_call_id or message.name or "without id or name"
-        error = {"at": self._times[index], "message": f"tool result that answers no open call: {named}"}
+        error = self._timed(index, at=self._times[index]) | {
+            "message": f"tool result that answers no open call: {named}"
+        }
         self._unread.append(self._message(index, message, self._replies[-1:], {"errors": [error]}))
 
     def _leave_open(self) -> None:
@@ -232,18 +292,21 @@ class _Import:
     def _end(self, last: Sequence[str]) -> None:
         at, judgement = self._end_at, self._given.judgement
         outcome = "unknown" if judgement is None else "succeeded" if judgement.passed else "failed"
-        replies = [message.content for message in self._given.messages if message.role == "assistant"]
-        output = next((each for each in reversed(replies) if each), None)
-        patch: Patch = {"status": "ended", "outcome": outcome, "ended_at": at} | _present(output=output)
-        patch |= {"step_count": self._total, "position": self._total}
+        replies = [message.text for message in self._given.messages if message.role == "assistant"]
+        said = next((each for each in reversed(replies) if each), None)
+        output = said if self._given.output is None else self._given.output
+        end: Patch = {"ended_at": at} if self.is_timed else {}
+        patch: Patch = {"status": "ended", "outcome": self._given.outcome or outcome} | end | _present(output=output)
+        patch |= {"step_count": self._total, "position": self._total} | dict(self._given.usage)
         ended = self._say(self._run, patch, at, last)
-        self._say(self._session, {"status": "completed", "ended_at": at}, at, [ended])
+        self._say(self._session, {"status": "completed"} | end, at, [ended])
 
     def _judge(self, judgement: Judgement, last: Sequence[str]) -> None:
         """The causes are what was judged: what the successful writes did, the last message, any words."""
         at, entity = self._end_at, f"evaluation/{self._given.run}"
         writes = [{"name": call.tool, "kwargs": call.inputs} for _, call in self._writes]
-        patch: Patch = {"subject": self._run, "run": self._given.run, "output": writes, "evaluated_at": at}
+        patch: Patch = {"subject": self._run, "run": self._given.run, "output": writes}
+        patch |= {"evaluated_at": at} if self.is_timed else {}
         patch |= {"score": judgement.score, "passed": judgement.passed} | dict(judgement.fields)
         causes = [*(observation for observation, _ in self._writes), *last]
         judged = self._say(entity, patch, at, causes + (self._replies if judgement.of_replies else []))

@@ -1,9 +1,17 @@
-"""One message of a conversation in the OpenAI style, checked and taken apart without losing any of it."""
+"""One message of a conversation in the style of OpenAI or Anthropic, checked and taken apart without losing any of it.
+
+Of Anthropic's content blocks `text` is what is said, `thinking` the rationale, `tool_use` a call. A block that is the
+result of a tool answers the call with its `tool_use_id`, and becomes a message of its own, of the role `tool`: so one
+message may become several. All other blocks stay in the message's content as they are.
+
+ShareGPT's `from` and `value` are read as `role` and `content`, and its names for roles as OpenAI's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from refold.agents.importers.reading import parse_json
 from refold.agents.importers.times import own_time
@@ -14,6 +22,15 @@ from refold.avro.observation import Value
 TAKEN = frozenset({"role", "content", "name", "tool_call_id", "tool_calls"})
 TIME_KEYS = ("timestamp", "created_at", "created")
 REASONING_KEYS = ("reasoning_content", "reasoning")
+TEXT_BLOCKS = frozenset({"text", "input_text", "output_text"})
+CALL_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+RESULT_BLOCK = "tool_result"
+"""Also at the end of other names: web_search_tool_result."""
+SHARED_ROLES = {
+    "human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "model": "assistant",
+    "observation": "tool", "function_response": "tool", "tool_response": "tool",
+}  # fmt: skip
+MESSAGE_KEYS = frozenset({*TAKEN, "timestamp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +46,8 @@ class Call:
 class Message:
     """A message. `content` is its text; parts or other JSON stand as canonical JSON, told by `content_type`.
 
-    result: what a tool answered, verbatim. at: the message's own time, microseconds. extra: all other
-    members.
+    said: the text alone, where content has parts. result: what a tool answered, verbatim. failed: whether the tool said
+    that it failed, None where it said neither. at: the message's own time, microseconds. extra: all other members.
     """
 
     role: str
@@ -40,15 +57,22 @@ class Message:
     tool_call_id: str = ""
     calls: tuple[Call, ...] = ()
     written_calls: Value = None
+    said: str | None = None
     result: str | None = None
+    failed: bool | None = None
     rationale: str = ""
     at: int | None = None
     extra: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def is_result(self) -> bool:
-        """Whether a tool speaks: the role `tool`, or `function` as it was before."""
-        return self.role in ("tool", "function")
+        """Whether a tool speaks: the role `tool`, or `function` as it was before, or whatever has a result."""
+        return self.role in ("tool", "function") or self.result is not None
+
+    @property
+    def text(self) -> str | None:
+        """What is said, without the parts that say nothing; of parts without any text all of them, as JSON."""
+        return self.content if self.said is None else self.said or None
 
     def element(self, index: int) -> dict[str, object]:
         """The message as an element of agent_session.messages."""
@@ -63,38 +87,177 @@ class Message:
         return parts | {key: value for key, value in optional.items() if value}
 
 
-def parse_messages(given: Value, place: str) -> tuple[Message, ...]:
-    """The messages of one conversation; InputError names `place` and the message."""
+def record(kind: str, value: Value, at: int | None = None) -> Message:
+    """A line, a span or the like that is no message, kept as it is among the messages, by the name of its kind."""
+    return Message(role="record", name=kind, content=json_text(value), content_type="json", at=at)
+
+
+def parse_messages(given: Value, place: str, keys: Mapping[str, str] | None = None) -> tuple[Message, ...]:
+    """The messages of one conversation.
+
+    Args:
+        given: A list of messages.
+        place: FILE:LINE, for messages of errors.
+        keys: The key in the file by the key that is read here, where they differ.
+
+    Returns:
+        The messages in their order; a message with results of tools may have become several.
+
+    Raises:
+        InputError: A message has another shape; its number is named.
+    """
     if not isinstance(given, list) or not given:
         raise InputError(f"{place}: a conversation is a list of messages, at least one")
-    return tuple(_message(each, f"{place}: message {index}") for index, each in enumerate(given))
+    named = {key: theirs for key, theirs in (keys or {}).items() if key in MESSAGE_KEYS}
+    return tuple(
+        message
+        for index, each in enumerate(given)
+        for message in _messages(renamed(each, named, f"{place}: message {index}"), f"{place}: message {index}")
+    )
 
 
-def _message(given: Value, place: str) -> Message:
+def renamed(given: Value, keys: Mapping[str, str], place: str) -> Value:
+    """An object with its members under the names that are read here.
+
+    Args:
+        given: Any value; what is no object stays as it is.
+        keys: Their key by ours.
+        place: FILE:LINE, for the message.
+
+    Returns:
+        The object under our names.
+
+    Raises:
+        InputError: A member of our name is there already.
+    """
+    if not keys or not isinstance(given, Mapping):
+        return given
+    ours = {theirs: key for key, theirs in keys.items()}
+    made: dict[str, Any] = {}
+    for key, value in given.items():
+        name = ours.get(key, key)
+        if name in made or (name != key and name in given and name not in ours):
+            raise InputError(f"{place}: has {name} and {key}; --map {name}={keys[name]} would lose one of them")
+        made[name] = value
+    return made
+
+
+def is_message(given: Value) -> bool:
+    """Whether a value looks like a message."""
+    if not isinstance(given, Mapping):
+        return False
+    return isinstance(given.get("role"), str) or (isinstance(given.get("from"), str) and "value" in given)
+
+
+def _messages(given: Value, place: str) -> Iterator[Message]:
+    """A message, or the several that it becomes."""
     if not isinstance(given, Mapping):
         raise InputError(f"{place}: is not an object with role and content")
+    content = given.get("content")
+    if not isinstance(content, list) or not any(_is_result(each) for each in content):
+        yield _message(given, place)
+        return
+    others = {key: value for key, value in given.items() if key != "content"}
+    waiting: list[Value] = []
+    for block in content:
+        if not _is_result(block):
+            waiting.append(block)
+            continue
+        if waiting:
+            yield _message({**others, "content": waiting}, place)
+            others, waiting = {key: others[key] for key in ("role", *TIME_KEYS) if key in others}, []
+        yield _result_of(block, others, place)
+    if waiting:
+        yield _message({**others, "content": waiting}, place)
+
+
+def _is_result(block: Value) -> bool:
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    return isinstance(kind, str) and kind.endswith(RESULT_BLOCK)
+
+
+def _result_of(block: Any, message: Mapping[str, Value], place: str) -> Message:
+    """The message of a block that is a tool's result."""
+    content, kind = block.get("content"), block["type"]
+    extra = {key: value for key, value in block.items() if key not in ("tool_use_id", "content", "type")}
+    failed = block.get("is_error")
+    return Message(
+        role="tool",
+        content=content if content is None or isinstance(content, str) else json_text(content),
+        content_type=_content_type(content),
+        tool_call_id=_name(block, "tool_use_id", place),
+        result=_result(content),
+        failed=failed if isinstance(failed, bool) else None,
+        at=_time(message),
+        extra=extra if kind == RESULT_BLOCK else {"type": kind, **extra},
+    )
+
+
+def _message(given: Mapping[str, Value], place: str) -> Message:
+    if "role" not in given and isinstance(given.get("from"), str):
+        given = _shared(given)
     role = _name(given, "role", place)
     if not role:
         raise InputError(f"{place}: has no role")
     content = given.get("content")
-    content_type = "text" if content is None or isinstance(content, str) else "parts"
-    if content_type == "parts" and not isinstance(content, list):
-        content_type = "json"
-    own_times = (own_time(given.get(key)) for key in TIME_KEYS)
     reasons = (given.get(key) for key in REASONING_KEYS)
+    blocks = content if isinstance(content, list) else []
+    thought = [*reasons, *(_block(each, "thinking", ("thinking",)) for each in blocks)]
+    texts = [text for text in (_block(each, "text", TEXT_BLOCKS) for each in blocks) if text]
+    is_reply = role == "assistant"
     return Message(
         role=role,
         content=content if content is None or isinstance(content, str) else json_text(content),
-        content_type=content_type,
+        content_type=_content_type(content),
         name=_name(given, "name", place),
         tool_call_id=_name(given, "tool_call_id", place),
-        calls=_calls(given, place) if role == "assistant" else (),
+        calls=_calls(given, blocks, place) if is_reply else (),
         written_calls=given.get("tool_calls"),
+        said="".join(texts) if texts or any(_kind(each) in CALL_BLOCKS for each in blocks) else None,
         result=_result(content) if role in ("tool", "function") else None,
-        rationale=next((each for each in reasons if isinstance(each, str) and each), ""),
-        at=next((each for each in own_times if each is not None), None),
+        rationale="\n".join(each for each in thought if isinstance(each, str) and each) if is_reply else "",
+        at=_time(given),
         extra={key: value for key, value in given.items() if key not in TAKEN},
     )
+
+
+def _shared(given: Mapping[str, Value]) -> Mapping[str, Value]:
+    """A message of ShareGPT: {from, value}. `from` stays among the other members where the role has another name."""
+    speaker = given["from"]
+    assert isinstance(speaker, str)
+    role = SHARED_ROLES.get(speaker, speaker)
+    rest = {key: value for key, value in given.items() if key != "value" and (key != "from" or role != speaker)}
+    if speaker == "function_call":
+        call = given.get("value")
+        found = parsed(call) if isinstance(call, str) else call
+        if isinstance(found, Mapping) and isinstance(found.get("name"), str):
+            return {**rest, "role": "assistant", "content": None, "tool_calls": [found]}
+        role = "assistant"
+    return {**rest, "role": role, "content": given.get("value")}
+
+
+def _content_type(content: Value) -> str:
+    if content is None or isinstance(content, str):
+        return "text"
+    return "parts" if isinstance(content, list) else "json"
+
+
+def _kind(block: Value) -> str:
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def _block(block: Value, key: str, kinds: Any) -> str:
+    """The text of a block of one of these kinds."""
+    if not isinstance(block, Mapping) or _kind(block) not in kinds:
+        return ""
+    value = block.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _time(given: Mapping[str, Value]) -> int | None:
+    own_times = (own_time(given.get(key)) for key in TIME_KEYS)
+    return next((each for each in own_times if each is not None), None)
 
 
 def _result(content: Value) -> str | None:
@@ -102,14 +265,14 @@ def _result(content: Value) -> str | None:
     if content is None or isinstance(content, str):
         return content
     if isinstance(content, list):
-        texts = [each.get("text") for each in content if isinstance(each, Mapping) and each.get("type") == "text"]
+        texts = [each.get("text") for each in content if isinstance(each, Mapping) and _kind(each) in TEXT_BLOCKS]
         joined = [each for each in texts if isinstance(each, str)]
         if joined and len(joined) == len(content):
             return "".join(joined)
     return json_text(content)
 
 
-def _calls(given: Mapping[str, Value], place: str) -> tuple[Call, ...]:
+def _calls(given: Mapping[str, Value], blocks: list[Value], place: str) -> tuple[Call, ...]:
     written = given.get("tool_calls")
     if written is not None and not isinstance(written, list):
         raise InputError(f"{place}: tool_calls is not a list")
@@ -117,6 +280,8 @@ def _calls(given: Mapping[str, Value], place: str) -> tuple[Call, ...]:
     legacy = given.get("function_call")
     if legacy is not None:
         calls.append(_call(legacy, f"{place}: function_call"))
+    uses = [each for each in blocks if _kind(each) in CALL_BLOCKS]
+    calls += [_call(each, f"{place}: tool_use {index}") for index, each in enumerate(uses, start=1)]
     return tuple(calls)
 
 

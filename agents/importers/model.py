@@ -1,18 +1,19 @@
-"""What a format's reader hands over: one recorded conversation, and how its tools are to be understood."""
+"""What an importer is, and what it hands over: recorded conversations, and how their tools are to be understood."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from refold.agents.importers.documents import Document, documents
+from refold.agents.importers.file import ImportFile
 from refold.agents.importers.messages import Call, Message
-from refold.avro.canonical import json_text
 from refold.avro.observation import Kind, Link, Source, Value
 
 Effect: TypeAlias = Literal["read", "write"]
+NO_TIME_START = 946_684_800_000_000
+"""2000-01-01T00:00:00Z, microseconds: observations need a time to be put in order by, and nothing shows this one."""
 
 
 class Observe(Protocol):
@@ -46,9 +47,16 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One conversation. `run` is `run_of` its messages; `input` what it was started with, any JSON value.
+    """One conversation, of one message or more.
 
-    start: microseconds, where the source says when it began; default_start where nothing in it has a time.
+    run: its run's id, of `ImportFile.run_of`. place: FILE:LINE, for messages. input: what it was started with, output:
+    what it came to, any JSON value; without an output the last reply is it.
+    outcome: empty where the source says nothing of it.
+    start: microseconds, where the source says when it began; default_start orders what has no time at all.
+    grows: the source may hold more of it later; then nothing that is observed of a part says how long the whole is.
+    usage: more fields of the run's end, such as input_tokens.
+    parent: the run that this one was started by. children: conversations that its calls started, each with the id of
+    the call, or an empty text where that is not known; they are imported after it.
     effect_of: whether a tool reads or writes, None where that is not known.
     documents_of: the documents that a call's parsed result speaks of.
     """
@@ -57,16 +65,37 @@ class Conversation:
     messages: Sequence[Message]
     agent: str
     imported_from: str
-    default_start: int
+    place: str = ""
+    default_start: int = NO_TIME_START
     start: int | None = None
     model: str = ""
+    version: str = ""
+    title: str = ""
     input: Value = None
+    output: Value = None
+    outcome: str = ""
     metadata: Mapping[str, Value] = field(default_factory=dict)
+    usage: Mapping[str, Value] = field(default_factory=dict)
     judgement: Judgement | None = None
+    grows: bool = False
+    parent: str = ""
+    children: Iterable[tuple[str, Conversation]] = ()
     effect_of: Callable[[str], Effect | None] = lambda tool: None
     documents_of: Callable[[Call, Value], Iterable[Document]] = documents
 
 
-def run_of(messages: Value) -> str:
-    """A run's id: the first 32 hex digits of the SHA-256 of the canonical JSON of its messages."""
-    return hashlib.sha256(json_text(messages).encode()).hexdigest()[:32]
+@dataclass(frozen=True, slots=True)
+class Importer:
+    """A format of recorded conversations, and how it is read.
+
+    name: what --format calls it. summary: a line of help. recognise: what a JSON value of such a file is, in a few
+    words, or an empty text; it is given the first values of a file and raises nothing. read: the conversations of a
+    file, the same each time, as a stream where the file is one; InputError names file and line. keys: those that --map
+    may give another name.
+    """
+
+    name: str
+    summary: str
+    recognise: Callable[[Value], str]
+    read: Callable[[ImportFile], Iterator[Conversation]]
+    keys: frozenset[str] = frozenset()

@@ -13,12 +13,12 @@ Tools that get, find, list, search, calculate or think only read; all others wri
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from refold.agents.importers.documents import Document, document, documents
+from refold.agents.importers.file import ImportFile
 from refold.agents.importers.messages import Call, parse_messages
-from refold.agents.importers.model import Conversation, Effect, Judgement, run_of
-from refold.agents.importers.reading import DEFAULT, Limits, Line, Progress, json_lines
+from refold.agents.importers.model import Conversation, Effect, Importer, Judgement
+from refold.agents.importers.reading import Line
 from refold.avro.errors import InputError
 from refold.avro.observation import Value
 
@@ -28,15 +28,13 @@ PASSING = 1 - 1e-6  # as tau-bench itself counts successes
 READERS = ("calculate", "find_", "get_", "list_", "search_", "think")
 
 
-def conversations(
-    path: str | Path, progress: Progress | None = None, limits: Limits = DEFAULT
-) -> Iterator[Conversation]:
+def conversations(file: ImportFile) -> Iterator[Conversation]:
     """Each line's conversation. InputError names file and line; the lines before it have been given."""
-    for line in json_lines(path, progress, limits):
-        yield conversation_of(line)
+    for line in file.lines():
+        yield conversation_of(line, file)
 
 
-def conversation_of(line: Line) -> Conversation:
+def conversation_of(line: Line, file: ImportFile) -> Conversation:
     """The conversation in one line; raises InputError where it has another shape."""
     given, place = line.value, line.place
     if not isinstance(given, Mapping) or not {"task_id", "reward", "traj"} <= given.keys():
@@ -61,10 +59,11 @@ def conversation_of(line: Line) -> Conversation:
         "trial": trial,
     }
     return Conversation(
-        run=run_of(given["traj"]) if isinstance(given["traj"], list) else "",
+        run=file.run_of(given["traj"]),
         messages=parse_messages(given["traj"], place),
         agent=FORMAT,
         imported_from=FORMAT,
+        place=place,
         default_start=DEFAULT_START,
         input=_some(task, "instruction", "user_id") or None,
         metadata={key: value for key, value in given.items() if key not in ("reward", "info", "traj")},
@@ -77,6 +76,12 @@ def conversation_of(line: Line) -> Conversation:
         effect_of=effect_of,
         documents_of=documents_of,
     )
+
+
+def recognised(value: Value) -> str:
+    """What a value is, if it is a trajectory."""
+    is_one = isinstance(value, Mapping) and {"task_id", "reward", "traj"} <= value.keys()
+    return "an object with task_id, reward and traj" if is_one else ""
 
 
 def effect_of(tool: str) -> Effect:
@@ -116,3 +121,8 @@ def _one(kind: str, identifier: Value, fields: Mapping[str, Value]) -> Iterator[
 
 def _some(given: Mapping[str, Value], *keys: str) -> dict[str, Value]:
     return {key: given[key] for key in keys if key in given}
+
+
+IMPORTER = Importer(
+    name=FORMAT, summary="recorded tau-bench runs, with the reward of each", recognise=recognised, read=conversations
+)

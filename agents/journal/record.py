@@ -166,7 +166,7 @@ class Recording(_Struct, frozen=True):
     was changed; `steps` then begin with the parent's. forks: of a parent that is a fork itself, where it and those
     before it part from theirs, oldest first. redacted: it was recorded through a redactor. hash: of the whole run
     (journal/chain.py). has_code: whether today's code can be run against it; an imported conversation has only what it
-    says.
+    says. synthetic_time: whether its source left out times; then a time of 0 was never known.
     """
 
     run: str
@@ -194,6 +194,7 @@ class Recording(_Struct, frozen=True):
     redacted: bool = False
     hash: str = ""
     has_code: bool = True
+    synthetic_time: bool = False
     flagged: bool = False
     pinned: bool = False
     retention_class: str = ""

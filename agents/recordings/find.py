@@ -78,6 +78,7 @@ class Wanted:
 class RunRow:
     """A run in a list. Times in microseconds, None where there is none yet; outcome "running" without one; parent "".
 
+    synthetic_time: whether its source left out times; then a time that is None was never known.
     steps: how many it has taken, with those before a fork. title: "" where it has none, None where it cannot be read.
     """
 
@@ -91,6 +92,7 @@ class RunRow:
     parent: str
     title: str | None
     flagged: bool
+    synthetic_time: bool = False
 
     @property
     def started(self) -> dt.datetime | None:
@@ -199,6 +201,7 @@ def _row(run: Fields, own: Sequence[Fields], damaged: dict[str, str]) -> RunRow:
         version=plain("agent_version", ""),
         started_at=plain("started_at"),
         ended_at=plain("ended_at") if has_ended(run) else None,
+        synthetic_time=plain("synthetic_time", False),
         outcome=outcome_of(run),
         steps=plain("forked_at_step", 0) + len(own) if step_count(run) is None else step_count(run) or 0,
         parent=plain("parent_run", ""),

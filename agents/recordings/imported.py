@@ -59,6 +59,7 @@ def _recording(run: Fields, run_id: str, state: Plain, steps: tuple[Step, ...]) 
         task=plain("task", ""), title=run.opened("title") or "", user=plain("user", ""), input=run.opened("input"),
         seed=plain("seed"), state=state, steps=steps, status=plain("status", ""), outcome=plain("outcome", ""),
         output=run.opened("output"), started_at=plain("started_at", 0), ended_at=plain("ended_at", 0), has_code=False,
+        synthetic_time=plain("synthetic_time", False),
         flagged=plain("flagged", False), pinned=plain("pinned", False), retention_class=plain("retention_class", ""),
         tags=tuple(plain("tags", ())), metadata=run.opened("metadata") or {},
     )  # fmt: skip

@@ -85,7 +85,8 @@ def recording_of(look: Look, run: str, vault: Keeper) -> Recording:
 
 def has_ended(run: Fields) -> bool:
     """Whether a run's last word is its end: one that was resumed since goes on, or was cut short."""
-    return bool(run.plain("ended_at") and run.plain("status", "ended") == "ended")
+    status = run.plain("status", "ended" if run.plain("ended_at") else "")
+    return bool(status == "ended" and (run.plain("ended_at") or run.plain("imported_from")))
 
 
 def step_count(run: Fields) -> int | None:

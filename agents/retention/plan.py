@@ -110,9 +110,11 @@ def judged(
     """Each run, and why it is kept."""
     found: dict[str, Planned] = {}
     for run, each in fields.items():
-        ended_at = each.get("ended_at") if each.get("status") == "ended" else None
+        recorded_at = seen.ended_ms.get(run, 0) * 1000
+        known = each.get("ended_at") or (recorded_at if each.get("imported_from") else 0)
+        ended_at = known or None if each.get("status") == "ended" else None
         name, kept_for = class_of(each), kept_days(each, days)
-        since = None if ended_at is None else max(ended_at, seen.ended_ms.get(run, 0) * 1000)
+        since = None if ended_at is None else max(ended_at, recorded_at)
         due_at = None if since is None or math.isinf(kept_for) else since + round(kept_for * DAY_MICROS)
         span = f"{kept_for:g} day{'s' if kept_for != 1 else ''}"
         name = FLAGGED if each.get("flagged") and kept_for == days[FLAGGED] else name

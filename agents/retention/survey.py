@@ -56,7 +56,8 @@ def survey(log: LogPort, cut: Cut, runs: Mapping[str, bool]) -> Survey:
             except UndecodableError:  # a verdict is on it, or verify says so: it names nothing
                 continue
             run = run_of(observation, runs)
-            if run is not None and observation.type == "run" and "ended_at" in observation.patch:
+            said = observation.patch
+            if run is not None and observation.type == "run" and ("ended_at" in said or said.get("status") == "ended"):
                 found.ended_ms[run] = max(found.ended_ms.get(run, 0), record.recorded_at)
             for blob in references(observation.patch.values(), log.blob):
                 _take(log, found, run, blob)

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Protocol, TypeAlias
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from refold.agents.importers import chat, tau_bench
 from refold.agents.importers.conversation import import_conversation
-from refold.agents.importers.model import Conversation
+from refold.agents.importers.file import ImportFile
+from refold.agents.importers.model import Conversation, Importer
 from refold.avro.errors import InputError
 from refold.streams.client import Log
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.exchange.incoming import Incoming, IsHeld
 from refold.streams.exchange.intake import Intake, Take
-from refold.streams.exchange.limits import Limits
 from refold.streams.exchange.reading import Progress
 from refold.streams.exchange.recorder import Recorder
 from refold.streams.exchange.vocabulary import Vocabulary
-
-OBSERVATIONS = "observations"
-Read: TypeAlias = Callable[[Path, Progress | None, Limits], Iterator[Conversation]]
-READERS: dict[str, Read] = {
-    chat.FORMAT: chat.conversations,
-    tau_bench.FORMAT: tau_bench.conversations,
-}
-FORMATS = (OBSERVATIONS, *READERS)
 
 
 class Arrival(Protocol):
@@ -41,23 +31,29 @@ class Arrival(Protocol):
         ...
 
 
-def arrival_of(form: str, files: Sequence[ExchangeFile], vocabulary: Vocabulary) -> Arrival:
-    """The files, read as their format asks."""
-    return Incoming(files, vocabulary) if form == OBSERVATIONS else Conversations(READERS[form], files, vocabulary)
-
-
-class Conversations:
-    """Files of recorded conversations."""
+class Arrivals:
+    """Files of several formats, each read as its format asks. importers: one a file, None for observations."""
 
     def __init__(
         self,
-        read: Read,
         files: Sequence[ExchangeFile],
+        importers: Sequence[Importer | None],
         vocabulary: Vocabulary,
+        keys: Mapping[str, str],
     ) -> None:
-        self._read = read
-        self._files = files
+        self._observed = [number for number, each in enumerate(importers) if each is None]
+        self._incoming = Incoming([files[number] for number in self._observed], vocabulary)
+        self._files = [
+            (number, each, ImportFile(files[number].path, files[number].shown, files[number].limits, keys=keys))
+            for number, each in enumerate(importers)
+            if each is not None
+        ]
         self._vocabulary = vocabulary
+        self.has_conversations = bool(self._files)
+        self.conversations = 0
+        self.without_time = 0
+        self.unknown: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
 
     def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
         """Pass 1."""
@@ -68,35 +64,35 @@ class Conversations:
             count += 1
 
         self._each(one_more, progress)
-        return count
+        return count + (self._incoming.check(is_held, self._of_observed(progress)) if self._observed else 0)
 
     def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
         """Pass 2."""
+        if self._observed:
+            self._incoming.record(log, intake, self._of_observed(progress))
         self._each(intake.take, progress)
         intake.flush()
 
+    def _of_observed(self, progress: Sequence[Progress | None]) -> Sequence[Progress | None]:
+        return [progress[number] for number in self._observed] if progress else ()
+
     def _each(self, take: Take, progress: Sequence[Progress | None]) -> None:
         recorder = Recorder(self._vocabulary, take)
-        for number, file in enumerate(self._files):
-            with _named(file):
-                found = self._read(file.path, progress[number] if progress else None, file.limits)
-                for place, conversation in enumerate(found, 1):
-                    _import(conversation, recorder, f"{file.path}: conversation {place}")
+        self.conversations = self.without_time = 0
+        self.unknown.clear()
+        self.left_out.clear()
+        for number, importer, given in self._files:
+            file = given.again(progress[number] if progress else None)
+            for count, conversation in enumerate(importer.read(file), 1):
+                self._import(conversation, recorder, conversation.place or f"{file.shown}: conversation {count}")
+            self.unknown.update(file.unknown)
+            self.left_out.update(file.left_out)
 
-
-def _import(conversation: Conversation, recorder: Recorder, place: str) -> None:
-    try:
-        import_conversation(conversation, recorder.observe)
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from error
-
-
-@contextmanager
-def _named(file: ExchangeFile) -> Iterator[None]:
-    """Refusals name the file as its giver knows it, not the copy that is read."""
-    try:
-        yield
-    except InputError as error:
-        if not file.name:
-            raise
-        raise InputError(str(error).replace(str(file.path), file.name)) from error
+    def _import(self, conversation: Conversation, recorder: Recorder, place: str) -> None:
+        try:
+            done = import_conversation(conversation, recorder.observe)
+        except InputError as error:
+            said = str(error)
+            raise InputError(said if said.startswith(f"{place}:") else f"{place}: {said}") from error
+        self.conversations += done.conversations
+        self.without_time += done.without_time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -24,6 +24,9 @@ from refold.explorer.cli.provenance import chain_lines
 from refold.explorer.cli.recorded import known_run
 from refold.explorer.cli.screen import Screen, counted
 from refold.explorer.cli.shapes import why_json
+from refold.explorer.cli.untimed import observed_texts, untimed_json
+from refold.streams.client import Log
+from refold.streams.trace import Link
 
 Pair = tuple[Known, Known]
 
@@ -101,11 +104,15 @@ def _json(pair: Pair, found: Divergence | None, behind: list[Behind]) -> dict[st
         "provenance": [
             {
                 "side": each.side, "entity": each.entity, "field": each.field, "key": each.key,
-                "chain": [why_json(link, logs[each.side].port.registry) for link in each.chain],
+                "chain": _chain_json(logs[each.side], each.chain),
             }
             for each in behind
         ],
     }  # fmt: skip
+
+
+def _chain_json(log: Log, chain: Sequence[Link]) -> Any:
+    return untimed_json(log, [why_json(link, log.port.registry) for link in chain], log.point().cut)
 
 
 def _show(
@@ -130,10 +137,12 @@ def _show_behind(screen: Screen, log: AgentLog, folded: Folded, *, is_full: bool
     name = ".".join(part for part in (behind.entity, behind.field, behind.key) if part)
     screen.say(f"behind it in {behind.side.upper()}: {name}", "bold")
     humane = Humane(log.types, marker(log))
+    sources = (link.statement.source for link in folded.links if link.statement is not None)
+    observed = observed_texts(log, sources, log.point().cut)
     for link in folded.links:
         # What is recorded of a step is shown already: it is what differs.
         of_field = None if is_full else behind.field if link.depth == 0 and behind.field != "journal" else ""
-        for line in chain_lines(screen, log, humane, link, only=of_field):
+        for line in chain_lines(screen, log, humane, link, observed, only=of_field):
             screen.say("  " * (min(link.depth, 12) + 1) + line)
     if folded.shared:
         screen.say(f"  and {counted(folded.shared, 'observation')} that both sides rest on", "dim")

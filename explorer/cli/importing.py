@@ -15,7 +15,8 @@ import click
 from refold.avro.errors import InputError, RefoldError
 from refold.avro.shipped import shipped_types
 from refold.explorer.cli.archiving import ARCHIVE, import_archive
-from refold.explorer.cli.arrivals import FORMATS, Arrival, arrival_of
+from refold.explorer.cli.arrivals import Arrivals
+from refold.explorer.cli.formats import OBSERVATIONS, FoundFormat, formats_of, parsed_keys
 from refold.explorer.cli.options import Command, Place, as_json, on_log
 from refold.explorer.cli.progress import files_read
 from refold.explorer.cli.screen import Screen, counted
@@ -26,6 +27,7 @@ from refold.streams.exchange.vocabulary import Vocabulary
 
 STDIN = "-"
 STDIN_SHOWN = "standard input"
+KINDS_SHOWN = 10
 
 
 def _bound(option: str, name: str, text: str) -> Callable[[Command], Command]:
@@ -40,10 +42,13 @@ def _bound(option: str, name: str, text: str) -> Callable[[Command], Command]:
 @click.option(
     "--format",
     "form",
-    type=click.Choice((*FORMATS, ARCHIVE)),
-    default=FORMATS[0],
+    metavar="FORMAT",
+    default=OBSERVATIONS,
     show_default=True,
-    help="What the files hold.",
+    help="What the files hold; auto: find out.",
+)
+@click.option(
+    "--map", "keys", multiple=True, metavar="KEY=THEIRS", help="The name that a key of the format has in the files."
 )
 @click.option("--allow-future", is_flag=True, help="Let in new observations from more than 5 minutes ahead.")
 @click.option("--fork", "is_fork", is_flag=True, help="Of an archive: let the log go on under an id of its own.")
@@ -51,12 +56,14 @@ def _bound(option: str, name: str, text: str) -> Callable[[Command], Command]:
 @_bound("--max-block-bytes", "block_bytes", "Of a container: bytes of a block, decompressed.")
 @_bound("--max-depth", "depth", "Levels of nesting in one JSON text.")
 @_bound("--max-items", "items", "Values in one JSON text.")
+@_bound("--max-conversation-bytes", "conversation_bytes", "Of a conversation over many lines: bytes of its text.")
 @_bound("--max-expansion", "expansion", "How many times larger than the file its content may be.")
 @as_json
 @on_log
 def import_(
-    place: Place, files: tuple[str, ...], form: str, allow_future: bool, is_fork: bool, as_json: bool, **bounds: int
-) -> int:
+    place: Place, files: tuple[str, ...], form: str, keys: tuple[str, ...], allow_future: bool, is_fork: bool,
+    as_json: bool, **bounds: int,
+) -> int:  # fmt: skip
     """Bring in exported observations or recorded conversations.
 
     Every line is checked before the first is recorded, so a file with a bad line leaves the log as it
@@ -66,9 +73,16 @@ def import_(
     \b
     Formats
       observations   what `refold export` writes: JSON lines, or an Avro container (.avro)
-      chat           JSON lines of OpenAI-style message lists, tool calls included
-      tau-bench      recorded tau-bench runs: conversations with the reward of each
       archive        what `refold export --archive` writes: one file, that makes a log of its own
+      chat           conversations of chat models: messages in the style of OpenAI, Anthropic or
+                     ShareGPT, or a request and its response; one a line, or in one JSON document
+      tau-bench      recorded tau-bench runs: conversations with the reward of each
+      swe-agent      SWE-agent trajectories (.traj)
+      auto           any of these, by what the file's first lines hold; says what it found
+      MODULE:NAME    an importer of your own; packages add others (entry points refold.importers)
+
+    With --map a key may have another name in the files: --map role=speaker. What an importer does not
+    understand is kept as it is, and counted at the end.
 
     The bounds (--max-...) keep a damaged or hostile file from filling the memory; what is refused names the
     one to raise.
@@ -85,16 +99,21 @@ def import_(
       refold import log.avro --format archive --log file:copy
       refold import --format archive --fork --log file:copy
       zcat chats.jsonl.gz | refold import - --format chat
+      refold import *.traj chats.json --format auto
+      refold import dialogs.jsonl --format chat --map messages=dialog --map role=speaker
     """
     if is_fork and form != ARCHIVE:
         raise InputError(f"--fork is for archives: add --format {ARCHIVE}")
     if not files and not is_fork:
         raise click.UsageError("Missing argument 'FILE...'.")
+    named = parsed_keys(keys)
     with _on_disk(files, Limits(**bounds)) as found:
-        if form == ARCHIVE:
+        formats = formats_of(form, found, named)
+        if form == ARCHIVE or any(each.name == ARCHIVE for each in formats):
+            _require_alone(found, formats)
             import_archive(place, found, is_fork=is_fork, as_json=as_json)
             return 0
-        arrival, total = _checked(place, form, found, allow_future)
+        arrival, total = _checked(place, formats, found, named, allow_future)
         with place.write() as log:
             intake = Intake(log)
             with (
@@ -102,8 +121,14 @@ def import_(
                 files_read("Importing", [each.path for each in found]) as progress,
             ):
                 arrival.record(log, intake, progress)
-    _report(Screen(), intake, as_json)
+    _report(Screen(), intake, arrival, [(file.shown, each) for file, each in zip(found, formats, strict=True)], as_json)
     return 0
+
+
+def _require_alone(files: list[ExchangeFile], formats: list[FoundFormat]) -> None:
+    other = next((file for file, each in zip(files, formats, strict=True) if each.name != ARCHIVE), None)
+    if other is not None:
+        raise InputError(f"{other.shown}: an archive makes a log of its own; import this file by itself")
 
 
 @contextmanager
@@ -136,13 +161,16 @@ def _spool(given: str, copy: Path) -> None:
         ) from error
 
 
-def _checked(place: Place, form: str, files: list[ExchangeFile], allow_future: bool) -> tuple[Arrival, int]:
+def _checked(
+    place: Place, formats: list[FoundFormat], files: list[ExchangeFile], keys: dict[str, str], allow_future: bool
+) -> tuple[Arrivals, int]:
     """The files, every line of them found good, and how many observations they hold."""
     with ExitStack() as stack, files_read("Checking", [each.path for each in files]) as progress:
         log = stack.enter_context(place.read()) if place.exists() else None
         held = () if log is None else log.port.registry
         now = None if allow_future else time.time_ns() // 1000
-        arrival = arrival_of(form, files, Vocabulary(held, place.own_types(), shipped_types(), now))
+        vocabulary = Vocabulary(held, place.own_types(), shipped_types(), now)
+        arrival = Arrivals(files, [each.importer for each in formats], vocabulary, keys)
         return arrival, arrival.check(lambda digest: log is not None and log.port.blob(digest) is not None, progress)
 
 
@@ -163,9 +191,33 @@ def _accounted(intake: Intake, total: int) -> Iterator[None]:
         raise
 
 
-def _report(screen: Screen, intake: Intake, as_json: bool) -> None:
+def _report(
+    screen: Screen, intake: Intake, arrival: Arrivals, files: list[tuple[str, FoundFormat]], as_json: bool
+) -> None:
     if as_json:
-        screen.json({"read": intake.read, "new": intake.new, "known": intake.known, "entities": len(intake.entities)})
+        told = {"read": intake.read, "new": intake.new, "known": intake.known, "entities": len(intake.entities)}
+        listed = [{"file": name, "format": each.name, "found": each.what or None} for name, each in files]
+        screen.json({**told, "files": listed, **(_conversations_json(arrival) if arrival.has_conversations else {})})
         return
+    for name, each in files:
+        if each.what:
+            screen.say(f"{name}: {each.name}, {each.what}")
     read, of = counted(intake.read, "observation"), counted(len(intake.entities), "entity", "entities")
     screen.say(f"{read} of {of} read: {intake.new:,} new, {intake.known:,} already known")
+    if arrival.has_conversations:
+        without = f", {arrival.without_time:,} without any time" if arrival.without_time else ""
+        screen.say(f"{counted(arrival.conversations, 'conversation')}{without}")
+    for doing, kinds in (("kept as they are", arrival.unknown), ("left out", arrival.left_out)):
+        if kinds:
+            listed_kinds = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(KINDS_SHOWN))
+            more = f" and {len(kinds) - KINDS_SHOWN:,} more kinds" if len(kinds) > KINDS_SHOWN else ""
+            screen.say(f"not understood and {doing}: {listed_kinds}{more}")
+
+
+def _conversations_json(arrival: Arrivals) -> dict[str, object]:
+    return {
+        "conversations": arrival.conversations,
+        "without_time": arrival.without_time,
+        "unknown": dict(arrival.unknown),
+        "left_out": dict(arrival.left_out),
+    }

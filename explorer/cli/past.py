@@ -11,6 +11,7 @@ from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN_OF_ENTITY, Place, as_json, clock, entity, on_log
 from refold.explorer.cli.screen import Column, Screen, counted, moment
 from refold.explorer.cli.shapes import row_json
+from refold.explorer.cli.untimed import ObservedText, observed_texts, untimed_json
 from refold.reducers.links import FIELD as LINKS
 from refold.streams.mutations import Row
 
@@ -39,12 +40,13 @@ def history(place: Place, entity: str, since: str | None, until: str | None, clo
             entity, since=None if first is None else first.cut, until=last.cut, clock=clock, python=False
         )
         if as_json:
-            screen.json(marker(log)([row_json(row) for row in rows]))
+            screen.json(untimed_json(log, marker(log)([row_json(row) for row in rows]), last.cut))
             return 0
         if first is not None:
             screen.point(first, "since")
         screen.point(last, "until")
-        _show(screen, rows, Humane(log.types, marker(log)), clock, whole_log=False)
+        observed = observed_texts(log, (row.source for row in rows), last.cut)
+        _show(screen, rows, Humane(log.types, marker(log)), observed, clock, whole_log=False)
         if not rows:
             screen.say(f"nothing changed in {entity} between these points")
     return 0
@@ -74,11 +76,12 @@ def diff(place: Place, a: str, b: str, entity: str | None, clock: str, as_json: 
         before, after = log.point(a, entity, clock), log.point(b, entity, clock)
         rows = log.diff(before.cut, after.cut, entity, python=False)
         if as_json:
-            screen.json(marker(log)([row_json(row) for row in rows]))
+            screen.json(untimed_json(log, marker(log)([row_json(row) for row in rows]), after.cut))
             return 1 if rows else 0
         screen.point(before, "from")
         screen.point(after, "to")
-        _show(screen, rows, Humane(log.types, marker(log)), clock, whole_log=entity is None)
+        observed = observed_texts(log, (row.source for row in rows), after.cut)
+        _show(screen, rows, Humane(log.types, marker(log)), observed, clock, whole_log=entity is None)
         if rows:
             entities = len({row.entity for row in rows})
             screen.say(f"{counted(len(rows), 'difference')} in {counted(entities, 'entity', 'entities')}")
@@ -87,7 +90,9 @@ def diff(place: Place, a: str, b: str, entity: str | None, clock: str, as_json: 
     return 1 if rows else 0
 
 
-def _show(screen: Screen, rows: Sequence[Row], humane: Humane, clock: str, *, whole_log: bool) -> None:
+def _show(
+    screen: Screen, rows: Sequence[Row], humane: Humane, observed: ObservedText, clock: str, *, whole_log: bool
+) -> None:
     screen.say()
     columns = [
         Column("version", "dim", is_fixed=True),
@@ -106,7 +111,7 @@ def _show(screen: Screen, rows: Sequence[Row], humane: Humane, clock: str, *, wh
             place_of(row),
             humane.element(row.entity, row.field, row.old),
             humane.element(row.entity, row.field, row.new),
-            moment(row.observed_at),
+            observed(row.observed_at, row.source),
             moment(row.recorded_at * 1000),
             row.source.agent or "-",
             f"{row.partition}={row.offset}",

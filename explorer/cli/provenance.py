@@ -15,6 +15,7 @@ from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN_OF_ENTITY, Place, as_json, at, clock, on_log
 from refold.explorer.cli.screen import Screen, counted, moment
 from refold.explorer.cli.shapes import patch_of, why_json
+from refold.explorer.cli.untimed import ObservedText, observed_texts, untimed_json
 from refold.streams.client import Log
 from refold.streams.point import Point
 from refold.streams.trace import Link
@@ -54,10 +55,12 @@ def why(place: Place, value: str, depth: int | None, at: str | None, clock: str,
         whole = view.why(asked.field, asked.key)
         chain = [link for link in whole if depth is None or link.depth <= depth]
         if as_json:
-            screen.json(marker(log)([why_json(link, log.port.registry) for link in chain]))
+            told = marker(log)([why_json(link, log.port.registry) for link in chain])
+            screen.json(untimed_json(log, told, point.cut))
             return 0
         screen.point(point)
-        _show(screen, log, view, asked, chain)
+        sources = (link.statement.source for link in chain if link.statement is not None)
+        _show(screen, log, view, asked, chain, observed_texts(log, sources, point.cut))
         if len(whole) > len(chain):
             screen.say(f"and {counted(len(whole) - len(chain), 'observation')} further back")
     return 0
@@ -94,7 +97,9 @@ def readings(log: Log, text: str) -> Iterator[Asked]:
         position = text.rfind(".", 0, position)
 
 
-def _show(screen: Screen, log: AgentLog, view: EntityView, asked: Asked, chain: list[Link]) -> None:
+def _show(
+    screen: Screen, log: AgentLog, view: EntityView, asked: Asked, chain: list[Link], observed: ObservedText
+) -> None:
     humane = Humane(log.types, marker(log))
     value = view.shown()[asked.field]
     if asked.key is None:
@@ -108,14 +113,15 @@ def _show(screen: Screen, log: AgentLog, view: EntityView, asked: Asked, chain: 
     screen.say(f"{name} = {screen.cell(shown)}", "bold")
     for link in chain:
         screen.say()
-        for line in chain_lines(screen, log, humane, link):
+        for line in chain_lines(screen, log, humane, link, observed):
             screen.say("  " * min(link.depth, 12) + line)
     screen.say()
     screen.say(f"{counted(len(chain), 'observation')}, {counted(max(link.depth for link in chain), 'step')} back")
 
 
 def chain_lines(
-    screen: Screen, log: Log, humane: Humane, link: Link, *, only: str | None = None
+    screen: Screen, log: Log, humane: Humane, link: Link, observed: ObservedText, *,
+    only: str | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """One observation of a chain: what it says of which entity, where it stands, and who said it.
 
@@ -130,7 +136,7 @@ def chain_lines(
     parts = [("run", source.run), ("step", source.step), ("tool", source.tool)]
     by = " ".join([source.agent or "-", *(f"{name} {given}" for name, given in parts if given), f"seq {source.seq}"])
     yield (
-        f"  at {link.position}  observed {moment(statement.observed_at)}  "
+        f"  at {link.position}  observed {observed(statement.observed_at, source)}  "
         f"recorded {moment(link.recorded_at * 1000)}  by {by}"
     )
     for name, given in patch_of(statement, log.port.registry).items():

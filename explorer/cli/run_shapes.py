@@ -1,11 +1,14 @@
-"""The JSON of runs, steps and calls. Times in RFC 3339 UTC; null where there is none. Add keys, rename none."""
+"""The JSON of runs, steps and calls. Times in RFC 3339 UTC; null where there is none. Add keys, rename none.
+
+synthetic_time is there, and true, where the run's source left out times: null is then a time that nobody recorded.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from refold.agents.journal.record import Attempt, Call, Failure, Recording, Step
-from refold.agents.recordings.find import RunRow
+from refold.agents.recordings.find import RUNNING, RunRow
 from refold.agents.replay.edges import of_call
 from refold.avro.times import time_text
 
@@ -18,9 +21,10 @@ def row_json(row: RunRow) -> dict[str, Any]:
         "version": row.version or None,
         "started": _time(row.started_at),
         "ended": _time(row.ended_at),
-        "outcome": None if row.ended_at is None else row.outcome,
+        "outcome": None if row.outcome == RUNNING else row.outcome,
         "steps": row.steps,
         "parent": row.parent or None,
+        **_synthetic(is_so=row.synthetic_time),
     }
 
 
@@ -54,7 +58,12 @@ def run_json(run: Recording) -> dict[str, Any]:
         "output": run.output,
         "failure": failure_json(run.failure),
         "metadata": run.metadata,
+        **_synthetic(is_so=run.synthetic_time),
     }
+
+
+def _synthetic(*, is_so: bool) -> dict[str, bool]:
+    return {"synthetic_time": True} if is_so else {}
 
 
 def position_json(run: Recording) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from refold.explorer.cli.run_clear import clear_json, show_clear
 from refold.explorer.cli.run_lines import LABEL_WIDTH, Lines, decision_text, head_of
 from refold.explorer.cli.run_shapes import run_json, status_of, step_json
 from refold.explorer.cli.runs import took
-from refold.explorer.cli.screen import Column, Screen, counted, moment
+from refold.explorer.cli.screen import NO_TIME, Column, Screen, counted, moment
 from refold.streams.point import Point
 
 STEPS = (
@@ -139,7 +139,8 @@ def _head(run: Recording, lines: Lines) -> list[str]:
     outcome = run.outcome or "running"
     said.append(f"  outcome   {outcome}" + (f": {lines.failure(run.failure)}" if run.failure else ""))
     took_text = f", took {took(run.started_at, run.ended_at)}" if run.ended_at else ""
-    said.append(f"  started   {moment(run.started_at or None)}{took_text}")
+    started = NO_TIME if run.synthetic_time and not run.started_at else moment(run.started_at or None)
+    said.append(f"  started   {started}{took_text}{_untimed_text(run)}")
     if run.steps:
         said.append(f"  position  {head_of(run.steps[-1])}")
     for name, value in (("user", run.user), ("task", run.task), ("code", run.code_version), ("kind", run.kind)):
@@ -152,6 +153,12 @@ def _head(run: Recording, lines: Lines) -> list[str]:
              if value is not None]  # fmt: skip
     said += [f"  hash      {run.hash}"] if run.hash else []
     return said
+
+
+def _untimed_text(run: Recording) -> str:
+    if not run.synthetic_time:
+        return ""
+    return "; some messages came without a time" if run.started_at else ": its source has none"
 
 
 def _row(screen: Screen, step: Step) -> list[str]:

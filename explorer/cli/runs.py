@@ -11,7 +11,7 @@ from refold.agents.recordings.find import OUTCOMES, Found, RunRow
 from refold.avro.times import parse_time
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.run_shapes import row_json
-from refold.explorer.cli.screen import Column, Screen, counted, moment, printable
+from refold.explorer.cli.screen import NO_TIME, Column, Screen, counted, moment, printable
 
 LISTED = 50
 COLUMNS = (
@@ -94,7 +94,7 @@ def _cells(row: RunRow) -> list[str]:
         row.run,
         row.agent or "-",
         row.version or "-",
-        moment(row.started_at)[:19].replace("T", " "),
+        NO_TIME if row.synthetic_time and row.started_at is None else moment(row.started_at)[:19].replace("T", " "),
         took(row.started_at, row.ended_at),
         row.outcome + (", flagged" if row.flagged else ""),
         str(row.steps),

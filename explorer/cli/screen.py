@@ -41,6 +41,10 @@ def moment(micros: int | None) -> str:
     return text.removesuffix("Z").rstrip("0").rstrip(".") + "Z" if "." in text else text
 
 
+NO_TIME = "no time"
+"""Where a source gave none, and the one by which an observation is put in order was made up."""
+
+
 def counted(number: int, one: str, many: str = "") -> str:
     """A number and what it counts: "1 step", "2,000 steps"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

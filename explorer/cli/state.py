@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from refold.avro.definition import FieldDefinition
+from refold.avro.observation import Source
 from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN_OF_ENTITY, Place, as_json, at, clock, entity, on_log
 from refold.explorer.cli.screen import Column, Screen, moment
 from refold.explorer.cli.shapes import state_json
+from refold.explorer.cli.untimed import ObservedText, observed_texts, untimed_json
 from refold.reducers.conflicts import Conflicts
 from refold.streams.mutations import Shown
 from refold.streams.view import EntityView, Holder
 
+COLLECTIONS = ("union", "append", "map")
 BY = (Column("by", "dim"), Column("observation", "dim", is_fixed=True))
 FIELDS = (
     Column("field", "cyan"),
@@ -49,25 +53,36 @@ def state(place: Place, entity: str, at: str | None, clock: str, as_json: bool) 
         point = log.point(at, entity, clock)
         view = log.state(entity, point.cut)
         if as_json:
-            screen.json(marker(log)(state_json(point, view)))
+            screen.json(untimed_json(log, marker(log)(state_json(point, view)), point.cut))
             return 0
         screen.point(point)
-        _show(screen, view, Humane({view.definition.definition.name: view.definition.definition}, marker(log)))
+        observed = observed_texts(log, _sources(view), point.cut)
+        _show(
+            screen, view, observed, Humane({view.definition.definition.name: view.definition.definition}, marker(log))
+        )
     return 0
 
 
-def _show(screen: Screen, view: EntityView, humane: Humane) -> None:
+def _sources(view: EntityView) -> Iterator[Source]:
+    """Of all observations behind an entity's values."""
+    for name in view.shown():
+        yield view.holder(name).source
+        if view.definition.definition.by_first_name[name].reducer in COLLECTIONS:
+            yield from (holder.source for _, _, holder in view.element_holders(name))
+
+
+def _show(screen: Screen, view: EntityView, observed: ObservedText, humane: Humane) -> None:
     screen.say(f"{view.entity} matches v{view.version}, state hash {view.state_hash}", "bold")
     screen.say()
     rows: list[list[str]] = []
     shown = Shown(view.definition.definition, python=False)
     for name, value in view.shown().items():
         field = view.definition.definition.by_first_name[name]
-        if field.reducer in ("union", "append", "map"):
+        if field.reducer in COLLECTIONS:
             for label, element, holder in _elements(view, shown, field):
-                rows.append([label, humane.element(view.entity, name, element), *_holder(screen, holder)])
+                rows.append([label, humane.element(view.entity, name, element), *_holder(screen, observed, holder)])
         else:
-            rows.append([name, humane.field(view.entity, name, value), *_holder(screen, view.holder(name))])
+            rows.append([name, humane.field(view.entity, name, value), *_holder(screen, observed, view.holder(name))])
     screen.table(FIELDS, rows)
     links = [[each["relation"], each["target"], _validity(each), screen.id(each["by"].hex())] for each in view.links]
     if links:
@@ -86,9 +101,9 @@ def _elements(view: EntityView, shown: Shown, field: FieldDefinition) -> list[tu
     return found
 
 
-def _holder(screen: Screen, holder: Holder) -> list[str]:
+def _holder(screen: Screen, observed: ObservedText, holder: Holder) -> list[str]:
     return [
-        moment(holder.observed_at),
+        observed(holder.observed_at, holder.source),
         moment(holder.recorded_at * 1000),
         holder.source.agent or "-",
         screen.id(holder.observation),

@@ -16,7 +16,8 @@ class Limits:
 
     line_bytes: a line of text, decompressed. block_bytes: a block of an Avro container, compressed and decompressed,
     and its header. depth, items: levels of nesting and values of one JSON text. expansion: how many times larger than
-    the file its decompressed content may be, beyond EXPANSION_FROM bytes.
+    the file its decompressed content may be, beyond EXPANSION_FROM bytes. conversation_bytes: the text of a
+    conversation that is spread over many lines, decompressed.
     """
 
     line_bytes: int = 64 * MIB
@@ -24,6 +25,7 @@ class Limits:
     depth: int = DEPTH_MAX
     items: int = ITEMS_MAX
     expansion: int = 200
+    conversation_bytes: int = 128 * MIB
 
     def check_expansion(self, read: int, expanded: int, place: str) -> None:
         """InputError where `read` bytes of a file have become too many."""

@@ -10,6 +10,7 @@ import pytest
 
 from refold.agents.importers import chat
 from refold.agents.importers.conversation import import_conversation
+from refold.agents.importers.file import ImportFile, run_id
 from refold.agents.importers.model import Conversation
 from refold.avro.errors import InputError
 from refold_tests.recording import Recorder
@@ -35,7 +36,7 @@ def result(content: object, identifier: str | None = "c1", **more: object) -> di
 def read(folder: Path, *lines: object) -> list[Conversation]:
     path = folder / "chat.jsonl"
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    return list(chat.conversations(path))
+    return list(chat.conversations(ImportFile(path)))
 
 
 def imported(folder: Path, *lines: object) -> Recorder:
@@ -148,7 +149,7 @@ def test_causes_lead_from_a_document_to_the_first_message(tmp_path: Path) -> Non
 def test_importing_twice_or_after_a_half_done_import_gives_the_same_ids(tmp_path: Path) -> None:
     line = {"messages": WEATHER, "created": 1_700_000_000}
     whole = list(imported(tmp_path, line).observations)
-    assert list(imported(tmp_path, line, line).observations) == whole
+    assert list(imported(tmp_path, line).observations) == whole
 
     half = Recorder()
 
@@ -165,9 +166,24 @@ def test_importing_twice_or_after_a_half_done_import_gives_the_same_ids(tmp_path
     assert list(half.observations) == whole
 
 
-def test_the_run_is_the_hash_of_the_messages_alone(tmp_path: Path) -> None:
-    plain, wrapped, other = read(tmp_path, WEATHER, {"id": "x", "messages": WEATHER}, WEATHER[:-1])
-    assert plain.run == wrapped.run != other.run
+def test_a_run_is_told_by_its_messages_and_an_id_of_its_own(tmp_path: Path) -> None:
+    [plain] = read(tmp_path, WEATHER)
+    [wrapped] = read(tmp_path, {"model": "m", "messages": WEATHER})
+    named, other, shorter = read(
+        tmp_path, {"id": "x", "messages": WEATHER}, {"id": "y", "messages": WEATHER}, WEATHER[:-1]
+    )
+    assert plain.run == wrapped.run == run_id(WEATHER)
+    assert len({plain.run, named.run, other.run, shorter.run}) == 4
+    assert read(tmp_path, {"id": "y", "messages": WEATHER})[0].run == other.run, "in whatever order, or file"
+
+
+def test_equal_conversations_in_one_file_stay_several(tmp_path: Path) -> None:
+    one, two, three = read(tmp_path, WEATHER, WEATHER, WEATHER)
+    assert len({one.run, two.run, three.run}) == 3
+    assert [each.run for each in read(tmp_path, WEATHER, WEATHER)] == [one.run, two.run], "the same in each import"
+    recorder = imported(tmp_path, WEATHER, WEATHER)
+    assert len(recorder.entities("agent_session")) == 2
+    assert len(recorder.entities("action")) == 4
 
 
 def test_an_object_keeps_its_other_members(tmp_path: Path) -> None:

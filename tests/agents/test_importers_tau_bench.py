@@ -12,6 +12,7 @@ import pytest
 
 from refold.agents.importers import tau_bench
 from refold.agents.importers.conversation import import_conversation
+from refold.agents.importers.file import ImportFile
 from refold.avro.errors import InputError
 from refold_tests.recording import Recorder
 
@@ -61,7 +62,7 @@ def imported(folder: Path, *lines: object) -> Recorder:
     path = folder / "tau.jsonl"
     path.write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
     recorder = Recorder()
-    for conversation in tau_bench.conversations(path):
+    for conversation in tau_bench.conversations(ImportFile(path)):
         import_conversation(conversation, recorder.observe)
     return recorder
 
@@ -152,7 +153,7 @@ def test_a_wrong_shape_is_named_by_file_and_line(tmp_path: Path, given: object, 
 
 def test_the_recorded_conversations_arrive_whole(tau_bench_file: Path) -> None:
     recorder = Recorder()
-    for conversation in tau_bench.conversations(tau_bench_file):
+    for conversation in tau_bench.conversations(ImportFile(tau_bench_file)):
         import_conversation(conversation, recorder.observe)
     by_run = {entity.partition("/")[2]: recorder.latest(entity) for entity in recorder.entities("evaluation")}
     steps = Counter(entity.partition("/")[2].partition("#")[0] for entity in recorder.entities("step"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from refold.agents.compare.compare import compare
 from refold.agents.compare.provenance import Known, provenance
-from refold.agents.importers.model import run_of
+from refold.agents.importers.file import run_id
 from refold.agents.journal.record import Recording
 from refold.agents.log import open_log
 from refold_tests.command import refold_command
@@ -31,7 +31,7 @@ def imported(folder: Path, *conversations: list[dict[str, Any]]) -> list[str]:
     path = folder / "chats.jsonl"
     path.write_text("".join(f"{json.dumps(each)}\n" for each in conversations), encoding="utf-8")
     assert refold_command("import", path, "--format", "chat", log=f"file:{folder / 'log'}").status == 0
-    return [run_of(each) for each in conversations]
+    return [run_id(each) for each in conversations]
 
 
 def test_two_conversations_part_where_the_answer_is_another(tmp_path: Path) -> None:

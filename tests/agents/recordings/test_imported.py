@@ -17,9 +17,9 @@ import refold
 from refold.agents.compare.compare import compare
 from refold.agents.importers import chat, tau_bench
 from refold.agents.importers.conversation import import_conversation
+from refold.agents.importers.file import ImportFile, run_id
 from refold.agents.importers.messages import Call as Said
 from refold.agents.importers.messages import parse_messages
-from refold.agents.importers.model import run_of
 from refold.agents.journal.chain import broken, state_hash
 from refold.agents.journal.record import Call, Recording, Step
 from refold.agents.journal.stepping import chained, states
@@ -45,9 +45,9 @@ def imported(folder: Path, messages: list[Line]) -> Recording:
     path = folder / "chat.jsonl"
     path.write_text(json.dumps(messages) + "\n", encoding="utf-8")
     with refold.open(f"file:{folder / 'log'}") as log:
-        for conversation in chat.conversations(path):
+        for conversation in chat.conversations(ImportFile(path)):
             import_conversation(conversation, log.observe)
-        found = load(log, run_of(messages), ClearVault(log))
+        found = load(log, run_id(messages), ClearVault(log))
         assert list(recordings(log, None, ClearVault(log))) == [found]
     assert list(broken(found)) == []
     assert chained(found) == found
@@ -172,19 +172,19 @@ def runs(
     path = folder / "tau.jsonl"
     path.write_text("".join(f"{json.dumps(each)}\n" for each in [*lines, *(copied for copied, _, _ in copies)]))
     with refold.open(f"file:{folder / 'log'}") as log:
-        for conversation in tau_bench.conversations(path):
+        for conversation in tau_bench.conversations(ImportFile(path)):
             import_conversation(conversation, log.observe)
         found = {each.run: each for each in recordings(log, None, ClearVault(log))}
         assert len(found) == 2 * len(lines)
         for line in lines[:3]:
-            run = run_of(line["traj"])
+            run = run_id(line["traj"])
             assert load(log, run, ClearVault(log)) == found[run]
         yield found
 
 
 def test_all_imported_runs_are_equal_to_their_own_replay(lines: list[Line], runs: dict[str, Recording]) -> None:
     for line in lines:
-        whole = runs[run_of(line["traj"])]
+        whole = runs[run_id(line["traj"])]
         assert len(whole.steps) == sum(message["role"] == "assistant" for message in line["traj"])
         assert list(broken(whole)) == []
         again = chained(whole)
@@ -197,7 +197,7 @@ def test_one_change_in_a_conversation_is_named_by_its_step(
 ) -> None:
     kinds = set()
     for line, (copied, number, what) in zip(lines, copies, strict=True):
-        a, b = runs[run_of(line["traj"])], runs[run_of(copied["traj"])]
+        a, b = runs[run_id(line["traj"])], runs[run_id(copied["traj"])]
         found, back = compare(a, b), compare(b, a)
         context = f"task {line['task_id']} with a seeded change ({what}) at step {number}, REFOLD_SEED={seed}: {found}"
         assert found is not None, context
@@ -217,7 +217,7 @@ def test_one_change_in_a_recording_is_named_by_its_step(
 ) -> None:
     rng, tried = random.Random(f"{seed} {kind}"), 0
     for line in lines:
-        whole = runs[run_of(line["traj"])]
+        whole = runs[run_id(line["traj"])]
         made = changed_recording(whole, kind, rng)
         if made is None:
             continue

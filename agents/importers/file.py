@@ -1,0 +1,219 @@
+"""One file of recorded conversations, as an importer reads it: its JSON values, its run ids, its options and bounds.
+
+The file is read as a stream of lines, plain or gzip, each one JSON value. Two passes read it, so an importer gives the
+same conversations each time.
+
+A JSON document that is written over several lines is told by its first line: no JSON value ends in `{`, `[`, `,` or
+`:`. It is read whole, within the bound of one line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from refold.agents.importers.reading import DEFAULT, Limits, Line, Progress, parse_json
+from refold.avro import strict_json
+from refold.avro.canonical import json_text
+from refold.avro.errors import InputError
+from refold.avro.observation import Value
+from refold.streams.exchange.reading import TextLine, text_lines
+
+OPEN_ENDS = ("{", "[", ",", ":")
+SAMPLED_MAX = 20
+KINDS_MAX = 1_000
+KIND_CHARACTERS_MAX = 80
+VALUES_FACTOR = 4
+"""A conversation over many lines may hold this many times as many values as one JSON text."""
+
+
+@dataclass(slots=True)
+class ImportFile:
+    """One file to import. It is read several times; `name` stands for it in messages.
+
+    keys: of the option --map, the key in the file by the key that the format gives it. unknown: how many lines, spans
+    and the like of each kind the importer did not understand, and kept as they are. left_out: the same of what it did
+    not keep.
+    """
+
+    path: Path
+    name: str = ""
+    limits: Limits = DEFAULT
+    progress: Progress | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    unknown: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    _seen: Counter[bytes] = field(default_factory=Counter)
+
+    @property
+    def shown(self) -> str:
+        """What messages call the file."""
+        return self.name or str(self.path)
+
+    def again(self, progress: Progress | None = None) -> ImportFile:
+        """The same file for another pass: nothing is counted yet."""
+        return replace(self, progress=progress, unknown=Counter(), left_out=Counter(), _seen=Counter())
+
+    def text_lines(self) -> Iterator[TextLine]:
+        """Each line with something in it.
+
+        Returns:
+            Lines with their place, FILE:LINE, in the order of the file.
+
+        Raises:
+            InputError: The file cannot be read, is not UTF-8, or is past a bound; the message names file and line.
+        """
+        return text_lines(self.path, self.shown, self.progress, self.limits)
+
+    def lines(self) -> Iterator[Line]:
+        """Each line's JSON value.
+
+        Returns:
+            Values with their place, FILE:LINE, in the order of the file.
+
+        Raises:
+            InputError: As `text_lines`, and for a line that is not usable JSON.
+        """
+        for place, text in self.text_lines():
+            yield Line(place, parse_json(text, place, self.limits))
+
+    def values(self) -> Iterator[Line]:
+        """Each line's JSON value, or the one document that the file is.
+
+        Returns:
+            Values with their place. A document is at FILE:1, or at its first line with something in it.
+
+        Raises:
+            InputError: As `lines`; of a document the line where it stops being JSON is named.
+        """
+        lines = self.text_lines()
+        for first in lines:
+            if first.text.rstrip().endswith(OPEN_ENDS):
+                yield self._document(first, lines)
+                return
+            yield Line(first.place, parse_json(first.text, first.place, self.limits))
+            break
+        for place, text in lines:
+            yield Line(place, parse_json(text, place, self.limits))
+
+    def sample(self) -> list[Line]:
+        """The first values of the file, for telling its format."""
+        found: list[Line] = []
+        for line in self.values():
+            found.append(line)
+            if len(found) == SAMPLED_MAX:
+                break
+        return found
+
+    def run_of(self, given: Value) -> str:
+        """A run's id from all that the file says of a conversation.
+
+        Equal conversations in one file are different runs. The n-th of them has the same id in each import.
+
+        Args:
+            given: Any JSON value; the id depends on nothing else, but on how many equal ones came before.
+
+        Returns:
+            32 hex digits.
+        """
+        digest = hashlib.sha256(json_text(given).encode()).digest()
+        self._seen[digest] += 1
+        return _numbered(digest, self._seen[digest])
+
+    def keep(self, kind: str) -> None:
+        """Count something of a kind that is not understood, and kept as it is."""
+        _count(self.unknown, kind)
+
+    def leave_out(self, kind: str) -> None:
+        """Count something of a kind that is not understood, and not kept."""
+        _count(self.left_out, kind)
+
+    def budget(self) -> Budget:
+        """What a conversation that is spread over many lines may take of memory."""
+        return Budget(self.limits)
+
+    def _document(self, first: TextLine, rest: Iterator[TextLine]) -> Line:
+        lines, size = [first], len(first.text)
+        for line in rest:
+            lines.append(line)
+            size += len(line.text)
+            if size > self.limits.line_bytes:
+                raise InputError(
+                    f"{first.place}: the JSON document that begins here is longer than {self.limits.line_bytes:,} "
+                    "bytes; if it is meant to be, raise the bound with --max-line-bytes"
+                )
+        text = "".join(each.text for each in lines)
+        try:
+            strict_json.loads(text, depth_max=self.limits.depth, items_max=self.limits.items)
+        except json.JSONDecodeError as error:
+            at = error.pos
+            place = lines[-1].place
+            for line in lines:
+                if at < len(line.text):
+                    place = line.place
+                    break
+                at -= len(line.text)
+            raise InputError(
+                f"{place}: is not JSON: {error.msg} at character {at + 1}; the file was taken for one JSON document, "
+                "for its first line is no whole JSON value"
+            ) from None
+        except strict_json.JsonRefused:
+            pass  # said by parse_json, with the option that raises the bound
+        return Line(first.place, parse_json(text, first.place, self.limits))
+
+
+def run_id(given: Value, number: int = 1) -> str:
+    """The id of the run of the n-th conversation of which the file says this; see `ImportFile.run_of`."""
+    return _numbered(hashlib.sha256(json_text(given).encode()).digest(), number)
+
+
+def _numbered(digest: bytes, number: int) -> str:
+    return (digest if number == 1 else hashlib.sha256(digest + str(number).encode()).digest()).hex()[:32]
+
+
+def _count(kinds: Counter[str], kind: str) -> None:
+    """Count a kind, by a bounded name, and beyond a bounded number of kinds as "others"."""
+    name = kind if len(kind) <= KIND_CHARACTERS_MAX else f"{kind[:KIND_CHARACTERS_MAX]}..."
+    kinds[name if name in kinds or len(kinds) < KINDS_MAX else "others"] += 1
+
+
+class Budget:
+    """Counts what one conversation takes; InputError where it is past its bounds."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._bytes = 0
+        self._values = 0
+
+    def take(self, text: str, place: str) -> None:
+        """Count the text of one line.
+
+        Args:
+            text: The line.
+            place: FILE:LINE, for the message.
+
+        Raises:
+            InputError: The conversation is past --max-conversation-bytes, or four times --max-items.
+        """
+        self._bytes += len(text)
+        # Signs inside of texts are counted too: prose has one in 50 characters or so, far below the bound.
+        self._values += 1 + text.count(",") + text.count("[") + text.count("{")
+        if self._bytes > self._limits.conversation_bytes:
+            raise InputError(
+                f"{place}: the conversation is longer than {self._limits.conversation_bytes:,} bytes; if it is meant "
+                "to be, raise the bound with --max-conversation-bytes"
+            )
+        if self._values > self._limits.items * VALUES_FACTOR:
+            raise InputError(
+                f"{place}: the conversation holds more than {self._limits.items * VALUES_FACTOR:,} values; if it is "
+                "meant to, raise the bound with --max-items"
+            )
+
+    def give_back(self, text: str) -> None:
+        """Count a line no more."""
+        self._bytes -= len(text)
+        self._values -= 1 + text.count(",") + text.count("[") + text.count("{")
