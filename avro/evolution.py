@@ -4,7 +4,8 @@ Fields are matched by first name, and compared with every earlier version, not o
 comes back must still read what it once held.
 
 A type that names no custom code never comes to name any. Whoever may register types could otherwise make a type that
-everyone folds into one that only those fold who have the code (docs/decisions/020-registered-reducers.md).
+everyone folds into one that only those fold who have the code (docs/decisions/020-registered-reducers.md). For the same
+reason no type with a shipped name names custom code: refold's own types are folded by every process.
 """
 
 from __future__ import annotations
@@ -19,12 +20,22 @@ from refold.avro.values import first_name
 
 PROMOTIONS = {("int", "long"), ("float", "double")}
 RECODED = {("string", "bytes"), ("bytes", "string")}
+SHIPPED_NAMES = frozenset({
+    "action", "agent_session", "audit_event", "document", "effect", "entity_graph", "evaluation",
+    "pipeline", "run", "runbook", "step", "tool_config",
+})  # fmt: skip
+"""The types that refold ships; docs/FORMAT.md lists them, for they never name custom code."""
 LOSSY = {("int", "float"), ("int", "double"), ("long", "float"), ("long", "double")}
 
 
 def check_evolution(earlier: Iterable[TypeDefinition], new: TypeDefinition) -> None:
     """Raise SchemaError, naming the field and the reason, unless `new` can read all that was written before."""
     versions = list(earlier)
+    if new.has_code and new.name in SHIPPED_NAMES:
+        raise SchemaError(
+            f"{new.name}: refold ships a type of this name, and no version of it may name custom code; give the type "
+            "with that code another name"
+        )
     if new.has_code and versions and not versions[-1].has_code:
         raise SchemaError(
             f"{new.name}: this version cannot follow an earlier one: it names custom code, and the version before it "

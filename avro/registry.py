@@ -8,6 +8,9 @@ registry: whatever a Schema Registry gave the derived schemas. They stand in `.s
 A place of `.schemas` may be a hole: a repeat, or a definition that may not follow those before it. Every reader decides
 so alike, by `find` and `check`.
 
+A pending definition is a hole too, until it is activated (streams/log/kafka/schemas.py says which is pending). Then it
+is registered at the place of its activation, if it may follow what is in effect there.
+
 A definition that was set aside is out of effect from that place on: it is no type's newest, decodes nothing, and
 hinders no later one. Below that place all is as it was. Where it was its type's newest, the one before it takes effect
 again, at that place, as if it was registered there.
@@ -102,6 +105,9 @@ class Registry:
         self._given: dict[int, tuple[str, object]] = {}  # wire id -> (type, schema), of every derived schema
         self._out_from: dict[int, int] = {}  # offset of a version set aside -> from which place on
         self._aside: set[bytes] = set()  # fingerprints of what is set aside
+        self._pending: dict[int, TypeVersion] = {}  # by the offset of its definition
+        self._pending_ids: dict[int, TypeVersion] = {}
+        self._pending_prints: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -123,6 +129,22 @@ class Registry:
     def is_aside(self, definition: TypeDefinition) -> bool:
         """Whether this definition is set aside, and may not be registered until that is taken back."""
         return definition.fingerprint in self._aside
+
+    def pending(self) -> list[TypeVersion]:
+        """The definitions that wait to be activated, by offset. Until then none is a version of its type."""
+        return list(self._pending.values())
+
+    def pending_at(self, offset: int) -> TypeVersion | None:
+        """The definition at an offset that waits to be activated, if one does."""
+        return self._pending.get(offset)
+
+    def is_pending(self, definition: TypeDefinition) -> bool:
+        """Whether a definition with this fingerprint waits to be activated."""
+        return definition.fingerprint in self._pending_prints
+
+    def pending_writer(self, wire_id: int) -> TypeVersion | None:
+        """The pending definition whose observations are written under an id, where no version in effect has that id."""
+        return None if wire_id in self._by_wire_id else self._pending_ids.get(wire_id)
 
     def in_effect(self, name: str, below: int | None = None) -> list[TypeVersion]:
         """A type's versions registered below an offset, or all, without those set aside below it."""
@@ -222,6 +244,30 @@ class Registry:
             return
         self._aside.discard(definition.fingerprint)
         self.add(definition, registered_at, version.wire_ids)
+
+    def suspend(self, definition: TypeDefinition, registered_at: int = 0, wire_ids: WireIds | None = None) -> None:
+        """Take up a definition at the next offset as pending: a hole for every reader until it is activated."""
+        version = TypeVersion(definition, len(self), registered_at, wire_ids)
+        self._pending[version.offset] = version
+        self._pending_ids.setdefault(version.codec.schema_id, version)
+        self._pending_prints.add(definition.fingerprint)
+        self.skip(registered_at)
+
+    def activate(self, offset: int, registered_at: int = 0) -> None:
+        """At the next offset, register the definition that is pending at another; a hole where it may not follow."""
+        version = self._pending.get(offset)
+        if version is None or self.is_aside(version.definition):
+            self.skip(registered_at)
+            return
+        try:
+            self.check(version.definition, version.wire_ids)
+        except SchemaError:
+            self.skip(registered_at)
+            return
+        del self._pending[offset]
+        self._pending_prints.discard(version.definition.fingerprint)
+        self._pending_ids = {each.codec.schema_id: each for each in reversed(self._pending.values())}
+        self.add(version.definition, registered_at, version.wire_ids)
 
     def skip(self, registered_at: int = 0) -> None:
         """Take up a hole at the next offset."""

@@ -6,7 +6,7 @@
 It is named in the type's file as `"refold.function": "module:loudest"`, and taken from what the operator registered
 (registered.py), from nowhere else. What identifies it is its name, its version (an attribute `refold_version` on the
 function, 1 without one) and the hash of its source, all part of the definition.
-Cell: [value, greatest q].
+An assertion that it fails on leaves the value as it was (failed.py). Cell: [value, greatest q].
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from refold.avro.errors import SchemaError, ValidationError
 from refold.avro.nodes import Node
 from refold.avro.observation import Value
 from refold.avro.values import checker
+from refold.reducers import failed
 from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Op, Reducer, Said
 from refold.reducers.registered import VERSION, function_of
 
@@ -47,6 +48,7 @@ class Custom(Reducer):
     def __init__(self, field: str, function: Function, node: Node) -> None:
         super().__init__(field)
         self.function = function
+        self._name = f"{function.__module__}:{function.__qualname__}"
         self._node = node
         self._check = checker(node, 2**62)
 
@@ -55,18 +57,28 @@ class Custom(Reducer):
 
     def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
         before = None if cell is None else cell[0]
-        try:
-            result = self.function(before, Assertion(value, *said))
-        except Exception as error:  # whatever a user's code raises
-            raise SchemaError(f"the custom reducer of {self.field} failed: {error!r}") from error
-        try:
-            after = None if result is None else _in_key_order(self._check(result, self.field, None))
-        except ValidationError as error:
-            raise SchemaError(f"the custom reducer of {self.field} gave what its type forbids: {error}") from error
+        after = self._after(before, value, said)
         if not self.same(before, after):
             op: Op = "clear" if after is None else "set"
             out.append(Mutation(self.field, op, None, before, after, said.id))
         return [after, said.q]
+
+    def _after(self, before: Value, value: Any, said: Said) -> Value:
+        """What the function makes of an assertion; the value as it was where the function fails (failed.py)."""
+        try:
+            # A copy: a function that changes what it is given, and fails then, has changed nothing.
+            result = self.function(_in_key_order(before), Assertion(value, *said))
+        except Exception as error:  # whatever a user's code raises
+            why, problem = f"the custom reducer of {self.field} failed: {error!r}", error
+        else:
+            try:
+                return None if result is None else _in_key_order(self._check(result, self.field, None))
+            except ValidationError as error:
+                why, problem = f"the custom reducer of {self.field} gave what its type forbids: {error}", error
+        if failed.raises(problem):
+            raise SchemaError(why) from problem
+        failed.note(self._name, self.field, said.id, why)
+        return before
 
     def present(self, cell: Cell) -> bool:
         return cell[0] is not None

@@ -35,8 +35,8 @@ REMEDIES = {
     "--register FILE, then retry. One by another registry's ids stays unknown: mend the producer",
     "foreign_schema": "the Schema Registry has this schema for something else than this log: mend the producer, or "
     "register the type it meant with refold types --register FILE, then retry",
-    "held": "its type names custom code that the worker was not given. If that code is yours, start the workers with "
-    "--reducers MODULE:FUNCTION, then retry with the same option",
+    "held": "its type, or the version it was written by, names custom code that no worker was given. If that code is "
+    "yours, start the workers with --reducers MODULE:FUNCTION, then retry with the same option",
 }
 
 

@@ -7,8 +7,10 @@ A definition comes as data, and names code. Code is taken from what the operator
 2. Who reads a partition above what is decided stops at such a record, as at any that awaits a verdict.
 3. Once the code is registered, `refold deadletters retry --reason held` appends the records again.
 
-A type of which one version can be folded is not held: by a version that cannot be run its worker ends, and says how to
-allow it. As a type without code never comes to name any (avro/evolution.py), that can only be a type of the operator's.
+A type of which one version can be folded is not held: by a version in effect that cannot be run its worker ends, and
+says how to allow it. That can only be the operator's doing. A type without code never comes to name any
+(avro/evolution.py), and a new version of one with code is pending until a worker that has its code says so
+(streams/log/kafka/activations.py).
 """
 
 from __future__ import annotations
@@ -31,6 +33,13 @@ def held(registry: Registry, type_name: str, below: int | None = None) -> NotReg
             if problem is None:
                 return None
     return problem
+
+
+def held_types(registry: Registry) -> dict[str, NotRegistered]:
+    """The types that are held, by name, each with the reason."""
+    names = sorted({each.definition.name for each in registry if each.definition.has_code})
+    found = {name: held(registry, name) for name in names}
+    return {name: problem for name, problem in found.items() if problem is not None}
 
 
 def problem_of(version: TypeVersion) -> NotRegistered | None:

@@ -47,7 +47,7 @@ def deadletters(
       undecodable     its bytes are no observation
       no_such_id      its bytes name a schema that this log does not hold
       foreign_schema  the Schema Registry has that schema for something else
-      held            its type names custom code that the worker was not given
+      held            its type or version names custom code that the worker was not given
 
     An embedded log refuses what is no observation as it is written, and has no dead letters; the archive of a log on
     Kafka has those of that log.

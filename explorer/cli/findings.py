@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refold.avro.errors import Denied, RefoldError
+from refold.avro.registry import TypeVersion
 from refold.avro.times import millis_text
 from refold.explorer.cli.options import Place
 from refold.reducers.fold import Fold
 from refold.streams.client import Log
+from refold.streams.held import problem_of
 from refold.streams.log.port import Foreign
 from refold.streams.point import CLOCK_SLACK_MS
 
@@ -27,6 +29,11 @@ LOOKED_THROUGH = 10_000
 REDUCER_REMEDY = (
     "if the code is yours, register it as it was when the type was registered, with --reducers or REFOLD_REDUCERS; "
     "else leave it: the type is held, and the others are folded"
+)
+
+PENDING_REMEDY = (
+    "start a worker with this code; a running one lacks the right to activate it, or the version may not follow what is "
+    "in effect: refold acl check --role worker, and the worker's log"
 )
 
 
@@ -146,3 +153,14 @@ def types(log: Log) -> Iterator[Finding]:
         else:
             if custom:
                 yield Finding(f"type {name}", True, f"its custom reducers are registered: {custom}")
+    for version in log.port.registry.pending():
+        yield _pending(version)
+
+
+def _pending(version: TypeVersion) -> Finding:
+    """A version that waits for a worker with its code: a problem where that code is registered here."""
+    subject = f"type {version.definition.name}, version at 0={version.offset}"
+    problem = problem_of(version)
+    if problem is not None:
+        return Finding(subject, True, f"pending, so readers pass over it: {problem}")
+    return Finding(subject, False, "pending, though its code is registered here", PENDING_REMEDY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.screen import Column, Screen
 from refold.reducers.custom import code_of
 from refold.streams.exchange.vocabulary import Vocabulary
+from refold.streams.held import held_types
 
 SCHEMAS = {"observation": observation_node, "state": state_node, "change": change_node}
 
@@ -44,6 +46,9 @@ SHOWN = (Column("field", "cyan"), Column("type"), Column("reducer", "green"), Co
 @on_log
 def types(place: Place, name: str | None, schema: str | None, register: Path | None, as_json: bool) -> int:
     """List the types, show the fields of one, or register one.
+
+    Held: no version of the type can be folded here, for its custom code is not registered (--reducers). Pending: new
+    versions with custom code, in a log on Kafka, that no worker with that code has activated yet.
 
     \b
     Examples
@@ -96,11 +101,14 @@ def _known(place: Place) -> tuple[Registry, dict[str, TypeDefinition]]:
 
 def _list(screen: Screen, known: dict[str, TypeDefinition], registry: Registry, as_json: bool) -> None:
     shipped = {each.fingerprint for each in shipped_types().values()}
+    held, pending = held_types(registry), [each.definition.name for each in registry.pending()]
     found = [
         {
             "name": name,
             "fields": len(definition.fields),
             "versions": len(registry.versions(name)),
+            "pending": pending.count(name),
+            "held": str(held[name]) if name in held else None,
             "shipped": definition.fingerprint in shipped,
             "fingerprint": definition.fingerprint.hex(),
             "doc": definition.doc,
@@ -114,13 +122,18 @@ def _list(screen: Screen, known: dict[str, TypeDefinition], registry: Registry, 
         [
             str(each["name"]),
             str(each["fields"]),
-            str(each["versions"]),
+            _versions(each),
             "shipped" if each["shipped"] else "yours",
             str(each["doc"]),
         ]
         for each in found
     ]
     screen.table(LISTED, rows)
+
+
+def _versions(each: Mapping[str, Any]) -> str:
+    more = [f"{each['pending']} pending"] * bool(each["pending"]) + ["held"] * bool(each["held"])
+    return ", ".join([str(each["versions"]), *more])
 
 
 def _show(screen: Screen, definition: TypeDefinition, as_json: bool) -> None:

@@ -56,6 +56,14 @@ class Arrived(NamedTuple):
     observation: Observation
 
 
+class NotFolded(SchemaError):
+    """A custom reducer failed on an observation. definition: the offset of its type's definition in `.schemas`."""
+
+    def __init__(self, problem: str, definition: int) -> None:
+        super().__init__(problem)
+        self.definition = definition
+
+
 @dataclass(slots=True)
 class _Touched:
     """An entity while its part of the batch is folded; `added` by order key, in log order.
@@ -144,7 +152,8 @@ class TableWriter:
         try:
             touched.entity, mutations = type_fold.fold.step(entity, seen, lambda: self._history(touched))
         except SchemaError as error:
-            raise SchemaError(f"{entity.name}: observation {record.id.hex()} cannot be folded: {error}") from error
+            problem = f"{entity.name}: observation {record.id.hex()} cannot be folded: {error}"
+            raise NotFolded(problem, type_fold.version.offset) from error
         touched.added[q] = seen
         touched.reopened += touched.entity is not entity
         index(record, touched.prefix, q, bool(observation.retracts), write)

@@ -45,7 +45,7 @@ class Kept:
 class Surroundings(NamedTuple):
     """What a worker knows beyond its partitions. broker: whether one answers. group: whether it is a member; None until
     it asks to join. folder: whether its tables can be written. failure: what ended its fold. brokers, group_lag, unfit:
-    as in streams/worker/watching.py."""
+    as in streams/worker/watching.py. held, pending: types and versions that wait for code (streams/held.py)."""
 
     broker: Condition
     group: Condition | None
@@ -54,6 +54,8 @@ class Surroundings(NamedTuple):
     brokers: int = 0
     group_lag: Mapping[int, int] = {}
     unfit: tuple[Unfit, ...] = ()
+    held: int = 0
+    pending: int = 0
 
 
 def well() -> Surroundings:

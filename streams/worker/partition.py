@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from refold.avro.errors import RegistryUnavailable, UndecodableError
+from refold.avro.errors import RegistryUnavailable, StorageError, UndecodableError
 from refold.avro.registry import Registry
 from refold.streams.held import held
 from refold.streams.log.kafka.reading import Raw
-from refold.streams.table.batch import Arrived
+from refold.streams.table.batch import Arrived, NotFolded
 from refold.streams.verdicts import Verdict
 from refold.streams.worker.emission import Step
 from refold.streams.worker.table import PartitionTable
@@ -171,7 +171,13 @@ class Partition:
         """The next step, folded, to be emitted and then `written`; None where there is none."""
         if self._batch:
             batch, self._batch = self._batch, _Batch()
-            overlay = self.table.fold(batch.arrived, self._next, self._recorded_at)
+            try:
+                overlay = self.table.fold(batch.arrived, self._next, self._recorded_at)
+            except NotFolded as error:
+                raise StorageError(
+                    f"{error}. Mend what this process lacks, then start it again. If the definition is not yours: "
+                    f"refold quarantine add 0={error.definition}"
+                ) from error
             self.counts.records += len(batch)
             return Step(self.number, self.table, overlay, batch.verdicts)
         if self.is_due:

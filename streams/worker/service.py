@@ -35,6 +35,7 @@ from threading import Event
 from typing import Any
 
 from refold.avro.errors import RegistryUnavailable, StorageError, Unanswered
+from refold.avro.registry import TypeVersion
 from refold.streams.events import LetterLog, listed, tell
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
@@ -138,7 +139,15 @@ class FoldService:
         why = folder_problem(self._config.folder)
         self._folder.note(not why, why)
         return Surroundings(
-            seen.broker, group, self._folder.now, self._failure, seen.brokers, seen.group_lag, seen.unfit
+            seen.broker,
+            group,
+            self._folder.now,
+            self._failure,
+            seen.brokers,
+            seen.group_lag,
+            seen.unfit,
+            self._starter.held,
+            len(self._log.registry.pending()),
         )
 
     @property
@@ -353,7 +362,7 @@ class FoldService:
     # Definitions
 
     def _follow_definitions(self) -> None:
-        if self._fetcher.schemas_moved:
+        if self._fetcher.schemas_moved or self._starter.is_to_ask_again:
             try:
                 self._starter.refresh()
             except Unanswered:
@@ -368,10 +377,24 @@ class FoldService:
             raise RegistryUnavailable(str(error)) from error
         if self._log.registry.writer(b"\0" + wire_id.to_bytes(4, "big")) is not None:
             return None
+        pending = self._log.registry.pending_writer(wire_id)
+        if pending is not None:
+            return self._resolve_pending(pending)
         unknown = self._log.unknown_id(wire_id)
         if unknown is None:
             return Missing("no_such_id", f"the log has no schema with id {wire_id}")
         return Missing(_REASONS[unknown], f"the log has no schema with id {wire_id}; {unknown.value}")
+
+    def _resolve_pending(self, version: TypeVersion) -> Missing:
+        """A record by a pending version is held; where only a right keeps that from effect, it is waited for."""
+        hindrance = self._log.schemas.hindrance(version)
+        if hindrance is None:
+            raise RegistryUnavailable(
+                f"the version of {version.definition.name} at offset {version.offset} of `.schemas` is not activated: "
+                f"{self._starter.refused or 'another worker does it'}"
+            )
+        name = version.definition.name
+        return Missing("held", f"{name} is held: the version it was written by is pending: {hindrance}")
 
     # Partitions
 

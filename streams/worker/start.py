@@ -26,6 +26,8 @@ from threading import Event, Lock
 from confluent_kafka import KafkaException
 
 from refold.avro.errors import CorruptionError, InputError, StorageError
+from refold.streams.events import tell
+from refold.streams.held import held_types
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.deadletters import is_verdict
@@ -44,6 +46,7 @@ from refold.streams.worker.way import follow, require_folded, standing
 STABLE_POLL_S = 0.05
 OFFSETS_TIMEOUT_S = 2.0
 LOCK_WAIT_S = 60.0
+REFUSED_RETRY_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +89,41 @@ class Starter:
         self._folder = folder
         self._memory = memory
         self._lock = Lock()
+        self.refused = ""
+        """Why this worker could not write an activation when it last tried; empty where nothing kept it from that."""
+        self._refused_at_s = 0.0
+        self.held = 0
+        """How many types are held."""
+        self._counted = 0
 
     def refresh(self) -> None:
-        """See what the log holds by now; one thread at a time."""
+        """See what the log holds by now, and activate the versions whose code is here; one thread at a time."""
         with self._lock:
             self._log.refresh()
+            self._activate()
+            if len(self._log.registry) != self._counted:
+                self.held, self._counted = len(held_types(self._log.registry)), len(self._log.registry)
+
+    @property
+    def is_to_ask_again(self) -> bool:
+        """Whether it is time to try again to write what was refused to this worker, or not taken."""
+        return bool(self.refused) and time.monotonic() - self._refused_at_s > REFUSED_RETRY_S
+
+    def _activate(self) -> None:
+        """Begin activations where the log has none, and activate (activations.py).
+
+        A worker that may not write that folds on, and says what it lacks: only pending versions wait for it.
+        """
+        try:
+            self._log.schemas.begin()
+            for version in self._log.schemas.activate():
+                tell(_log, "type_activated", type=version.definition.name, definition=version.offset)
+        except StorageError as error:
+            if not self.refused:
+                tell(_log, "activation_refused", logging.WARNING, why=error)
+            self.refused, self._refused_at_s = str(error), time.monotonic()
+        else:
+            self.refused = ""
 
     def start(self, partition: int, is_cancelled: Callable[[], bool]) -> PartitionTable:
         """The partition's table, at the point where its emission stands. Cancelled where it is not wanted any more."""

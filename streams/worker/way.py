@@ -64,9 +64,12 @@ def _takes_something(registry: Registry, version: TypeVersion) -> bool:
 
 
 def require_folded(table: PartitionTable, registry: Registry) -> None:
-    """Raise StorageError where the table has entities of a type that is held: another process had its code."""
+    """Raise StorageError where the table has entities of a type that is held: another process had its code.
+
+    Where only a version that is still to be taken up can be folded, its entities are folded again by that one first.
+    """
     for name in sorted({each.definition.name for each in registry if each.definition.has_code}):
-        problem = held(registry, name, table.here.at.schemas)
+        problem = held(registry, name)
         if problem is not None and rows_by_place(table.database, name, 0, None, 1)[0]:
             raise StorageError(f"the table has entities of {name} that this process cannot fold: {problem}")
 

@@ -86,7 +86,7 @@ def test_an_unwanted_definition_is_set_aside_and_taken_back(
             # What was set aside is not registered again by a producer, nor is anything decided by one.
             with pytest.raises(SchemaError, match="was set aside by an administrator"):
                 log.register(UNWANTED)
-            token = next(iter(log._schemas._tokens))
+            token = next(each for each in log.schemas._tokens if log.manifests.decided(each))
             headers: list[Headers] = [[(HEADER, token)], [(HEADER, secrets.token_bytes(TOKEN_BYTES))], [(HEADER, b"x")]]
             for each in headers:
                 broker.produce(place_of(log), [None], headers=each)
@@ -96,7 +96,7 @@ def test_an_unwanted_definition_is_set_aside_and_taken_back(
 
             log.register(WIDER)
             with opened(url) as other:
-                assert (other.registry.digest(), len(other.registry)) == (log.registry.digest(), len(log.registry))
+                assert other.registry.digest() == log.registry.digest()
                 assert [each.is_aside for each in entries(other)] == [False, True, False, False]
                 assert not take_back(other, unwanted.offset, NOW_MS + 1, apply=True).is_aside
                 assert root(other) == root(other, full=True) != before

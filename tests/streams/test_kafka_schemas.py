@@ -38,6 +38,11 @@ class Topic:
     def records(self, place: Place, start: int, end: int) -> Iterator[Raw]:
         return iter(self.raws[start:end])
 
+    def decided(self, token: bytes) -> None:
+        return None
+
+    activated = decided
+
 
 def sent(definition: TypeDefinition, ids: WireIds | None = None) -> Junk:
     found = schema_record(PLACE, definition, ids)
@@ -48,7 +53,7 @@ def read(records: Sequence, ends: Iterable[int] = ()) -> tuple[list[tuple[str, i
     """What a reader has that looks at these ends and at the last: places, digest, whether bound, how many foreign."""
     topic, registry, foreign = Topic(records), Registry(), ForeignRecords()
     given: Any = topic
-    schemas = Schemas(PLACE, registry, given, given, foreign, lambda token: None)
+    schemas = Schemas(PLACE, registry, given, given, foreign, given, given)
     for topic.end in (*ends, len(records)):
         schemas.read_on()
     places = [(type(each).__name__, each.registered_at) for each in registry.places()]

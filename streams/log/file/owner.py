@@ -29,6 +29,7 @@ from refold.avro.errors import InputError, SchemaError, StorageError
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry, TypeVersion
+from refold.reducers.failed import refusing
 from refold.streams.cut import Cut
 from refold.streams.log.file import questions, records
 from refold.streams.log.file.snapshots import FileSnapshotStore
@@ -174,7 +175,8 @@ class Owner:
                 arrived.append(Arrived(record, observation))
                 begun.setdefault(partition, offset)
             outcome = records.Outcome(progress, write)
-            self._tables.fold(arrived, write, outcome)
+            with refusing():
+                self._tables.fold(arrived, write, outcome)
             self._commit(write, progress, sync=False)
             for partition, start in begun.items():
                 end = progress.observations[partition]
@@ -265,7 +267,8 @@ class Owner:
             self._require_own()
             self._registry.check(definition)
             offset = len(self._registry)
-            require_foldable(self._database, self._tables, TypeFold(TypeVersion(definition, offset, 0)))
+            with refusing():
+                require_foldable(self._database, self._tables, TypeFold(TypeVersion(definition, offset, 0)))
             progress = self._next_progress()
             write = self._database.batch()
             write.put("schemas", records.schema_key(offset), records.schema_value(definition, progress.recorded_at))

@@ -27,7 +27,7 @@ DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = "Describe", "DescribeConfigs", "Alte
 _IMPLIED = {DESCRIBE: {READ, WRITE, "Delete", ALTER}, DESCRIBE_CONFIGS: {ALTER_CONFIGS}}
 _PRINCIPAL = re.compile(r"[A-Za-z]+:[^\s'\"][^'\"\n]*\Z")
 _READ_ONLY = ("changes", "deadletters", "manifests", "observations", "schemas", "snapshots")
-_FOLD_WRITES = ("changes", "deadletters", "manifests", "snapshots")
+_FOLD_WRITES = ("changes", "deadletters", "manifests", "schemas", "snapshots")
 _ADMIN_WRITES = ("manifests", "observations", "schemas", "snapshots")
 # What a client looks at before it writes: definitions, markers, and up to where verdicts are given.
 _LOOKED_AT = ("deadletters", "manifests", "schemas")

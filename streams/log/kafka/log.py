@@ -22,6 +22,7 @@ from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
 from refold.streams.blobs.store import ContentStore, Removed, Stored
 from refold.streams.blobs.url import NO_STORE, open_store
+from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.deadletters import Decided
 from refold.streams.log.kafka.emitted import emitted, settled
@@ -112,15 +113,15 @@ class KafkaLog(LogPort):
         self.manifests = ManifestMap(
             self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
         )
-        self._schemas = Schemas(
-            Place(self.topics.schemas, 0), self.registry, self.offsets, self.reading, self._foreign,
-            self.manifests.decided, give_ids,
+        self.schemas = Schemas(
+            Place(self.topics.schemas, 0), self.registry, self.offsets, self.reading, self._foreign, self.manifests,
+            Activator(self.clients, self.topics, self.registry, self.offsets), give_ids,
         )  # fmt: skip
         self._decided = Decided(
             self.topics, self.partitions, self.clients, self.offsets, self.reading, timeout_s, self._foreign
         )
         self._records = Records(
-            self.topics.observations, self._times, self.registry, self._decided, self.reading, self._schemas.read_on
+            self.topics.observations, self._times, self.registry, self._decided, self.reading, self.schemas.read_on
         )
         self._markers = Markers(self.topics.manifests, self.manifests, self.offsets, self.reading)
         self.snapshots: KafkaSnapshotReader = KafkaSnapshotReader(
@@ -143,7 +144,7 @@ class KafkaLog(LogPort):
 
         RegistryUnavailable where it cannot be asked: nothing is known then.
         """
-        if not self._schemas.is_bound:
+        if not self.schemas.is_bound:
             return None
         if self._schema_ids is None:
             raise RegistryUnavailable(
@@ -158,7 +159,7 @@ class KafkaLog(LogPort):
         Fold(definition)  # SchemaError where this process could not fold by it
         self._is_behind = True
         with self._looking:
-            self._schemas.register(definition, self._outgoing)
+            self.schemas.register(definition, self._outgoing)
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
         place = Place(self.topics.observations, self.partition_of(observation.entity))
@@ -291,7 +292,7 @@ class KafkaLog(LogPort):
             self._is_behind = False  # what is appended from here on may not be seen
             try:
                 found = seen(self.topics, self.partitions, self.offsets)
-                self._schemas.read_on()
+                self.schemas.read_on()
                 self._decided.refresh()
                 self.snapshots.refresh()
                 self._ends = found
@@ -308,7 +309,7 @@ class KafkaLog(LogPort):
         try:
             if is_verified:
                 reader._stand_folded()
-            reader._schemas.stop()
+            reader.schemas.stop()
             reader._is_still = True
             yield reader
         finally:
@@ -323,7 +324,7 @@ class KafkaLog(LogPort):
             folded[partition] = max([folded[partition], *sealed])
         self._decided.refresh()
         self._ends = seen(self.topics, self.partitions, self.offsets)
-        self._schemas.read_on()
+        self.schemas.read_on()
         self._folded = folded
 
     def _emitted(self) -> dict[int, Reached]:

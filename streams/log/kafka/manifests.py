@@ -4,6 +4,8 @@
 "pin/" or "tomb/", the epoch's key  -> streams/snapshots/stored.py
 "marker/", a marker's name          -> a marker                        in partition 0
 "quarantine/", a token              -> decisions.py                    in partition 0
+"activation/", a token              -> activations.py                  in partition 0
+"format/activations"                -> anything                        in partition 0: versions with code may be pending
 "format/", what has another format  -> anything                        in partition 0: this release refuses the log
 
 A record with another key, or whose marker, pin or tomb cannot be read, is none of refold's (foreign.py). Such a value
@@ -23,6 +25,7 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 
 from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.log.kafka.activations import ACTIVATION, FORMAT, Activation, activation_key, activation_of
 from refold.streams.log.kafka.decisions import DECISION, Decision, decision_key, decision_of
 from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, Place
@@ -34,8 +37,9 @@ from refold.streams.snapshots.stored import PIN, TOMB, pin_of, pin_value, tomb_o
 
 FORGOTTEN_S = 6 * 3_600.0
 LATER = b"format/"
+KNOWN = frozenset({FORMAT})
 MARKERS = 0
-"""The partition where markers and decisions are."""
+"""The partition where markers, decisions and activations are."""
 
 
 class ManifestMap:
@@ -65,7 +69,7 @@ class ManifestMap:
             for place, end in self._offsets.ends(Place(self._topic, each) for each in asked).items():
                 self._read_on(place, end, is_anew=now - self._read_at[place.partition] > FORGOTTEN_S)
                 self._read_at[place.partition] = now
-            later = next((key for key in self._values[MARKERS] if key.startswith(LATER)), None)
+            later = next((key for key in self._values[MARKERS] if key.startswith(LATER) and key not in KNOWN), None)
             if later is not None:
                 raise StorageError(
                     f"{self._topic}: {later.decode(errors='replace')}: a newer release of refold made this log one "
@@ -100,6 +104,14 @@ class ManifestMap:
         value = self.get(MARKERS, key)
         return None if value is None else decision_of(key, value)
 
+    def activated(self, token: bytes) -> Activation | None:
+        """What was activated under a token; where it is not known, what is new is read first."""
+        key = activation_key(token)
+        if self.get(MARKERS, key) is None:
+            self.refresh([MARKERS])
+        value = self.get(MARKERS, key)
+        return None if value is None else activation_of(key, value)
+
     def scan(self, partition: int, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """(key, value) of the keys that begin so, in their order."""
         return sorted(item for item in self._values[partition].items() if item[0].startswith(prefix))
@@ -113,6 +125,8 @@ def is_entry(partition: int, key: bytes, value: bytes | None) -> bool:
         return partition == MARKERS
     if key.startswith(DECISION):  # it stays, so nothing over it is none
         return partition == MARKERS and value is not None and _is_read(lambda: decision_of(key, value), value)
+    if key.startswith(ACTIVATION):
+        return partition == MARKERS and value is not None and _is_read(lambda: activation_of(key, value), value)
     epoch = _epoch(partition, key)
     if epoch is None:
         return False

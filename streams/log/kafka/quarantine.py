@@ -18,6 +18,7 @@ from typing import NamedTuple
 from refold.avro.codec import framed_id
 from refold.avro.errors import InputError, UndecodableError
 from refold.avro.registry import TypeVersion
+from refold.streams.log.kafka.activations import write_in_order
 from refold.streams.log.kafka.decisions import (
     DECISION,
     HEADER,
@@ -30,10 +31,8 @@ from refold.streams.log.kafka.decisions import (
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import MARKERS
 from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.producer import Sent
 from refold.streams.log.port import Position
-
-_OPEN = "somebody has a transaction open on this topic: wait until it ends, then repeat"
 
 
 class Entry(NamedTuple):
@@ -94,6 +93,11 @@ def _version(log: KafkaLog, offset: int) -> TypeVersion:
     if not 0 <= offset < len(log.registry):
         raise InputError(f"{place}: there is nothing yet; the topic ends at {len(log.registry)}")
     version = log.registry.at(offset)
+    if version is None and log.registry.pending_at(offset) is not None:
+        raise InputError(
+            f"{place}: the definition there is pending, so every reader passes over it until a worker that has its "
+            "code activates it; then it can be set aside at the place that refold quarantine list gives"
+        )
     if version is None:
         raise InputError(f"{place}: no definition is registered there, so every reader passes over it already")
     return version
@@ -139,13 +143,10 @@ def _decide(log: KafkaLog, decision: Decision) -> None:
     token = secrets.token_bytes(TOKEN_BYTES)
     what = f"the decision on the definition at {decision.offset}"
     manifests, schemas = Place(log.topics.manifests, MARKERS), Place(log.topics.schemas, 0)
-    outgoing = Outgoing(log.clients)
-    try:
-        for sent in (
-            Sent(manifests, decision_key(token), decision_value(decision), [], what),
-            Sent(schemas, None, None, [(HEADER, token)], what),
-        ):
-            log.offsets.wait_past(sent.place, outgoing.write(sent), _OPEN)
-    finally:
-        outgoing.close()
+    write_in_order(
+        log.clients,
+        log.offsets,
+        Sent(manifests, decision_key(token), decision_value(decision), [], what),
+        Sent(schemas, None, None, [(HEADER, token)], what),
+    )
     log.refresh()

@@ -7,9 +7,13 @@ times.
 
 Everyone who reads decides alike what each record is, from those before it:
 a definition, where it may follow them (Registry.check);
+pending, where it is a new version with custom code of a type that has one in effect (activations.py): a hole, until
+an activation of it comes, at whose place it is registered;
 a hole, where it repeats one, is refused given them, is of another id space than the first definition, or cannot be read
 as one (readable_definition), or is set aside;
-a decision, where it has the token of one (decisions.py): at its place a definition is set aside, or restored.
+a decision, where it has the token of one (decisions.py): at its place a definition is set aside, or restored;
+an activation, where it has the token of one: at its place a pending definition takes effect, or the rule begins by
+which definitions are pending.
 A hole has an offset, and nothing else. So has a place where no record is given out.
 What cannot be read is a hole for every release: docs/FORMAT.md fixes what a definition may say, and a release that
 wants to say more first says so where only those with an administrator's rights write. A record without a definition is
@@ -25,17 +29,22 @@ Registering, by any number of processes at once:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import cbor2
 
 from refold.avro.canonical import encode
 from refold.avro.definition import TypeDefinition, document_text, parse
-from refold.avro.errors import InputError, SchemaError
-from refold.avro.registry import Registry, WireIds
+from refold.avro.errors import Denied, InputError, SchemaError
+from refold.avro.registry import Registry, TypeVersion, WireIds
+from refold.streams.log.kafka.activations import HEADER as ACTIVATED
+from refold.streams.log.kafka.activations import Activation, Activator
 from refold.streams.log.kafka.decisions import HEADER as QUARANTINE
 from refold.streams.log.kafka.decisions import Decision
 from refold.streams.log.kafka.foreign import ForeignRecords
@@ -50,16 +59,26 @@ VALUE_BYTES_MAX = 1 << 20
 DEPTH_MAX = 64
 IDS_BYTES_MAX = 64
 DIGITS_MAX = 32
+ACTIVATION_WAIT_S = 10.0
+ACTIVATION_POLL_S = 0.1
 _WIRE_ID_END = 1 << 32
 # A text that never ends reaches to the end of the value: so no byte is looked at twice.
 _TEXT_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 _log = logging.getLogger(__name__)
 
-Decided = Callable[[bytes], Decision | None]
-"""The decision of a token in `.manifests` (decisions.py)."""
 GiveIds = Callable[[TypeDefinition], WireIds]
 """Registers a definition's schemas with a Schema Registry."""
+
+
+class Decisions(Protocol):
+    """What `.manifests` says was decided under a token; None where it says nothing."""
+
+    def decided(self, token: bytes) -> Decision | None:
+        """The decision to set a definition aside, or to take that back (decisions.py)."""
+
+    def activated(self, token: bytes) -> Activation | None:
+        """What was activated (activations.py)."""
 
 
 class Schemas:
@@ -67,11 +86,13 @@ class Schemas:
 
     def __init__(
         self, place: Place, registry: Registry, offsets: Offsets, reading: Reading,
-        foreign: ForeignRecords, decided: Decided, give_ids: GiveIds | None = None,
+        foreign: ForeignRecords, decisions: Decisions, activator: Activator, give_ids: GiveIds | None = None,
     ) -> None:  # fmt: skip
         self._place = place
         self._foreign = foreign
-        self._decided = decided
+        self._decisions = decisions
+        self._has_begun = False
+        self._activator = activator
         self._tokens: set[bytes] = set()
         self._registry = registry
         self._offsets = offsets
@@ -85,6 +106,11 @@ class Schemas:
     def is_bound(self) -> bool:
         """Whether the log names schemas by a Schema Registry's ids."""
         return self._space == BOUND
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether new versions with code are pending until they are activated (activations.py)."""
+        return self._has_begun
 
     def stop(self) -> None:
         """From now on `read_on` takes up nothing."""
@@ -120,6 +146,9 @@ class Schemas:
                 f"{definition.name}: this definition was set aside by an administrator, who may take that back: "
                 "refold quarantine list"
             )
+        if self._registry.is_pending(definition):
+            self._have_activated(definition)
+            return
         _check_bounds(document_text(definition).encode(), definition.name)
         self._check(definition)
         ids = None if self._give_ids is None else self._give_ids(definition)
@@ -130,12 +159,57 @@ class Schemas:
             self._place, offset, "somebody has a transaction open on this topic: end it, then repeat"
         )  # fmt: skip
         self.read_on()
+        if self._registry.is_pending(definition):
+            self._have_activated(definition)
+            return
         if self._registry.find(definition) is None:
             self._check(definition, ids)
             raise SchemaError(
                 f"{definition.name}: it was not registered, for the log's first definition came at the same time and "
                 "is of another id space; open the log again"
             )
+
+    def begin(self) -> None:
+        """Begin the rule by which new versions with code are pending; nothing where it has begun. Denied."""
+        self.read_on()
+        if not self._has_begun:
+            self._activator.begin()
+            self.read_on()
+
+    def activate(self) -> Sequence[TypeVersion]:
+        """Activate the pending versions whose code is registered here; returns those. Denied where it may not."""
+        found = self._activator.candidates()
+        for version in found:
+            self._activator.activate(version)
+        if found:
+            self.read_on()
+        return found
+
+    def hindrance(self, version: TypeVersion) -> SchemaError | None:
+        """Why a pending version is not activated from here; None where only the right to write could lack."""
+        return self._activator.hindrance(version)
+
+    def _have_activated(self, definition: TypeDefinition) -> None:
+        """Step 5; SchemaError where nobody activates it."""
+        version = next(
+            each for each in self._registry.pending() if each.definition.fingerprint == definition.fingerprint
+        )
+        hindrance = self._activator.hindrance(version)
+        if hindrance is not None:
+            raise SchemaError(f"{definition.name}: this version is pending and cannot be activated: {hindrance}")
+        with contextlib.suppress(Denied):
+            self._activator.activate(version)
+        deadline = time.monotonic() + ACTIVATION_WAIT_S
+        self.read_on()
+        while self._registry.is_pending(definition):
+            if time.monotonic() > deadline:
+                raise SchemaError(
+                    f"{definition.name}: this version is at {self._place.topic} 0={version.offset}, and is pending: a "
+                    "new version with custom code takes effect once a worker that has its code registered activates "
+                    "it. Start the workers with that code (--reducers, REFOLD_REDUCERS), then repeat"
+                )
+            time.sleep(ACTIVATION_POLL_S)
+            self.read_on()
 
     def _check(self, definition: TypeDefinition, ids: WireIds | None = None) -> None:
         """As Registry.check; names the definition that hinders, and what an administrator may do about it."""
@@ -160,6 +234,10 @@ class Schemas:
         if token is not None:
             self._decide(raw, token)
             return
+        token = raw.header(ACTIVATED)
+        if token is not None:
+            self._activate(raw, token)
+            return
         try:
             space, definition, ids = readable_definition(raw)
         except SchemaError as error:
@@ -167,16 +245,22 @@ class Schemas:
             self._foreign.saw(self._place, raw.offset)
             self._registry.skip(self._time)
             return
-        is_known = self._registry.find(definition) is not None or self._registry.is_aside(definition)
+        registry = self._registry
+        is_known = (
+            registry.find(definition) is not None or registry.is_aside(definition) or registry.is_pending(definition)
+        )
         if is_known or self._space not in {None, space} or not self._may_follow(definition, ids):
             self._registry.skip(self._time)
             return
         self._space = space
-        self._registry.add(definition, self._time, ids)
+        if self._has_begun and definition.has_code and registry.in_effect(definition.name):
+            registry.suspend(definition, self._time, ids)
+        else:
+            registry.add(definition, self._time, ids)
 
     def _decide(self, raw: Raw, token: bytes) -> None:
         """What an administrator decided takes effect here; what nobody did, or did before, is a hole."""
-        decision = None if token in self._tokens else self._decided(token)
+        decision = None if token in self._tokens else self._decisions.decided(token)
         version = self._registry.at(decision.offset) if decision and decision.offset < len(self._registry) else None
         if decision is None or version is None:
             self._foreign.saw(self._place, raw.offset)
@@ -184,6 +268,20 @@ class Schemas:
             return
         self._tokens.add(token)
         (self._registry.restore if decision.is_lifted else self._registry.set_aside)(version, self._time)
+
+    def _activate(self, raw: Raw, token: bytes) -> None:
+        """What somebody with the right activated takes effect here; what nobody did, or did before, is a hole."""
+        activation = None if token in self._tokens else self._decisions.activated(token)
+        if activation is None:
+            self._foreign.saw(self._place, raw.offset)
+            self._registry.skip(self._time)
+            return
+        self._tokens.add(token)
+        if activation.offset is None:
+            self._has_begun = True
+            self._registry.skip(self._time)
+        else:
+            self._registry.activate(activation.offset, self._time)
 
     def _may_follow(self, definition: TypeDefinition, ids: WireIds | None) -> bool:
         try:

@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from refold.reducers import failed
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import Foreign
 from refold.streams.worker.condition import Surroundings
@@ -45,8 +46,13 @@ WORKER_GAUGES = {
     "topic_missing": ("refold_topic_missing", "1 for a topic of the log that the brokers do not have any more."),
     "owned": ("refold_partition_owned", "1 for each partition that this worker folds, 0 for the log's others."),
     "group_lag": ("refold_group_lag_records", "Offsets of .observations that the group has not committed yet."),
+    "held": ("refold_types_held", "Types of which no version can be folded here: their code is not registered."),
+    "pending": ("refold_type_versions_pending", "New versions of types with code that no worker has activated."),
     "disk_free": ("refold_disk_free_bytes", "Free on the disk of its tables, for its user."),
     "disk_size": ("refold_disk_size_bytes", "Size of the disk of its tables."),
+}
+WORKER_COUNTERS = {
+    "reducer_failures": ("refold_reducer_failures_total", "Calls of custom reducers that failed, in this process."),
 }
 # Of each partition that it folds.
 GAUGES = {
@@ -144,6 +150,11 @@ class _StatusCollector(Collector):
         topics = sorted(Topics(self._about.log).needed)
         yield self._gauge("topic_drifted", [([each], drifted.count(each)) for each in topics], "topic")
         yield self._gauge("topic_missing", [([each], each in missing) for each in topics], "topic")
+        yield self._gauge("held", [([], around.held)])
+        yield self._gauge("pending", [([], around.pending)])
+        failures = CounterMetricFamily(*WORKER_COUNTERS["reducer_failures"], labels=["log"])
+        failures.add_metric([self._about.log], float(failed.total()))
+        yield failures
         lag = [([str(number)], records) for number, records in sorted(around.group_lag.items())]
         yield self._gauge("group_lag", lag, "partition")
 

@@ -107,7 +107,7 @@ def test_junk_in_schemas_gives_every_reader_the_same_registry(kafka: SharedKafka
             assert (other.registry.digest(), [*map(type, other.registry.places())]) == (
                 log.registry.digest(), [*map(type, log.registry.places())]
             )  # fmt: skip
-            assert not other._schemas.is_bound
+            assert not other.schemas.is_bound
         append(log, [said(A, 1)])
         assert broker.prefix == prefix
         assert _root(log) == _root(log)

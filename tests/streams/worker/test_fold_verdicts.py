@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import refold
 from refold.avro.ids import identify
 from refold.avro.registry import TypeVersion
+from refold.reducers import failed
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds
@@ -118,16 +121,36 @@ def test_a_verdict_stands_when_its_schema_is_registered_later_and_the_table_is_l
     check_whole(log, tmp_path / "other", acknowledged | {identify(early)})
 
 
-def test_a_good_record_that_a_reducer_fails_on_ends_the_worker_and_gets_no_verdict(
+def test_a_good_record_that_a_reducer_fails_on_leaves_the_value_as_it_was_whenever_it_comes(
+    kafka: SharedKafka, prefix: str, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    every = [said(f"{THING.name}/a", number, start="bad" if number % 3 else f"{number}") for number in range(12)]
+    random.Random(seed).shuffle(every)
+    before = failed.total()
+    with opened(url_of(kafka.bootstrap, prefix)) as log:
+        log.register(PICKY)
+        ids = append(log, every)
+        fold_all(log, tmp_path)
+        assert verdicts(log) == []
+        with refold.open(log.url, read_only=True) as reader:
+            state = reader.state(f"{THING.name}/a")
+            assert (state.version, state.fields["start"]) == (len(ids), "0369")
+            assert reader.verify().ok
+    assert failed.total() >= before + 8
+    assert "refold_tests.things:picky failed on observation" in caplog.text
+
+
+def test_a_reducer_that_fails_for_its_process_ends_the_worker_and_gets_no_verdict(
     kafka: SharedKafka, prefix: str, tmp_path: Path
 ) -> None:
     with opened(url_of(kafka.bootstrap, prefix)) as log:
         log.register(PICKY)
-        append(log, [said(f"{THING.name}/a", 1, start="good"), said(f"{THING.name}/a", 2, start="bad")])
+        append(log, [said(f"{THING.name}/a", 1, start="good"), said(f"{THING.name}/a", 2, start="no file")])
         for _ in range(2):
             with running(log.url, tmp_path) as found:
                 problem = found.failed()
-            assert "cannot be folded" in str(problem)
+            assert re.search(r"a: observation [0-9a-f]{64} cannot be folded: .*FileNotFoundError", str(problem))
+            assert "refold quarantine add 0=" in str(problem)
         assert verdicts(log) == []
         log.refresh()
         assert all(log._decided.through(each) <= 1 for each in range(log.partitions))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from refold.avro.registry import TypeVersion
 from refold.avro.shipped import shipped_types
 from refold.explorer.cli.main import run
 from refold.reducers.custom import code_of
+from refold.streams.log.kafka.activations import Activation, activation_key, activation_value
 from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.manifests import MARKERS
 from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.schemas import schema_record
 from refold_tests.brokers import SharedKafka
@@ -137,22 +140,75 @@ def test_a_worker_that_lacks_the_code_of_what_its_table_holds_ends_and_gives_no_
         check_whole(log, tmp_path, set())
 
 
-def test_a_strangers_version_of_a_type_with_code_ends_the_worker_until_it_is_set_aside(
-    log: KafkaLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def other_code(source: str = "00" * 32, version: int = 2, **fields: Mapping[str, object]) -> TypeDefinition:
+    """THING by other code under the same name, with some fields more."""
+    found = [each | {"refold.code": {**each["refold.code"], "version": version, "source": source}}
+             if "refold.code" in each else each for each in THING.document["fields"]]  # fmt: skip
+    found += [{"name": name, **given} for name, given in fields.items()]
+    return parse({**THING.document, "fields": found})
+
+
+def test_a_strangers_version_of_a_type_with_code_is_pending_and_the_worker_folds_on(
+    log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    acknowledged = append(log, [said(f"{THING.name}/{number}", number) for number in range(6)])
+    rng = random.Random(seed)
+    acknowledged = append(log, history(rng, 40))
     fold_all(log, tmp_path)
-    fields = [each | {"refold.code": {**each["refold.code"], "version": 2, "source": "00" * 32}}
-              if "refold.code" in each else each for each in THING.document["fields"]]  # fmt: skip
-    written(log, parse({**THING.document, "fields": fields}))
-    with running(log.url, tmp_path) as found:
-        problem = str(found.failed())
-    assert "is not the code" in problem
-    command = problem.rpartition("refold ")[2].split()
-    assert command[:2] == ["quarantine", "add"]
-    assert run([*command, "--log", log.url]) == 0, capsys.readouterr().err
-    log.refresh()
-    acknowledged |= append(log, [said(f"{THING.name}/{number}", number) for number in range(6, 12)])
+    extra = {"type": ["null", "long"], "refold.reducer": "latest"}
+    pending = other_code(extra=extra)
+    written(log, other_code())
+    written(log, pending)
+    assert [each.definition for each in log.registry.pending()] == [other_code(), pending]
+    with refold.open(log.url, read_only=True) as reader:
+        before = reader.rebuild()
+    acknowledged |= append(log, history(rng, 40))
+    # What a stranger writes by it is held; by a version whose observations have the same bytes, it is an observation.
+    observation = said(f"{THING.name}/{rng.randrange(12)}", 1_000, extra=1)
+    data = TypeVersion(pending, 0, 0).codec.encode_observation(observation)
+    produce(log, log.partition_of(observation.entity), (observation.entity.encode(), data, [], ""))
     fold_all(log, tmp_path)
-    assert verdicts(log) == []
+    (verdict,) = verdicts(log)
+    assert verdict.reason == "held"
+    assert "is pending" in verdict.detail
     check_whole(log, tmp_path, acknowledged)
+    fold_all(log, tmp_path / "anew")
+    check_whole(log, tmp_path / "anew", acknowledged)
+    assert log.registry.versions(THING.name)[-1].definition == THING
+    assert run(["verify", "--log", log.url]) == 0
+
+    # The operator takes it as theirs: a worker that has the code activates it, and the record is retried.
+    monkeypatch.setattr("refold_tests.histories.folded.refold_version", 3, raising=False)
+    mine = other_code(str(code_of("refold_tests.histories:folded")["source"]), 3, extra=extra)
+    written(log, mine)
+    assert log.registry.find(mine) is None
+    fold_all(log, tmp_path)
+    log.refresh()
+    assert log.registry.newest(THING.name).definition == mine
+    assert run(["deadletters", "retry", "--reason", "held", "--apply", "--wait", "0", "--log", log.url]) == 0
+    fold_all(log, tmp_path)
+    with refold.open(log.url, read_only=True) as reader:
+        assert reader.state(observation.entity).fields["extra"] == 1
+        monkeypatch.delattr("refold_tests.histories.folded.refold_version")
+        assert reader.rebuild(before.cut).root == before.root
+
+
+def test_an_activation_takes_both_of_its_records(log: KafkaLog, tmp_path: Path) -> None:
+    """Who is killed between the two has activated nothing, and a place that nobody with the right wrote is a hole."""
+    append(log, [said(f"{THING.name}/a", 1)])
+    fold_all(log, tmp_path)
+    more = {"name": "more", "type": ["null", "long"], "refold.reducer": "latest"}
+    later = parse({**THING.document, "fields": [*THING.document["fields"], more]})
+    written(log, later)
+    (pending,) = log.registry.pending()
+    producer = log.clients.producer()
+    value = activation_value(Activation(pending.offset, 1))
+    producer.produce(log.topics.manifests, key=activation_key(b"k" * 16), value=value, partition=MARKERS)
+    producer.produce(log.topics.schemas, value=None, headers=[("refold-activation", b"s" * 16)], partition=0)
+    assert producer.flush(60) == 0
+    for _ in range(2):
+        with opened(log.url) as other:
+            assert [each.offset for each in other.registry.pending()] == [pending.offset]
+    fold_all(log, tmp_path)
+    log.refresh()
+    assert log.registry.newest(THING.name).definition == later
+    assert log.registry.pending() == []

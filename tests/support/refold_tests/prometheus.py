@@ -37,7 +37,7 @@ _TYPES = {
         of_workers.STANDBY_GAUGES,
         of_sinks.GAUGES,
     ),
-    "counter": (of_workers.COUNTERS, of_sinks.COUNTERS),
+    "counter": (of_workers.WORKER_COUNTERS, of_workers.COUNTERS, of_sinks.COUNTERS),
 }
 METRICS = {name: kind for kind, tables in _TYPES.items() for table in tables for name, _ in table.values()}
 """Each metric's type, by the tables that collectors are made from."""

@@ -60,7 +60,9 @@ def said(entity: str, number: int, **patch: Any) -> Observation:
 
 
 def picky(value: str | None, assertion: Any) -> str:
-    """A custom reducer that fails on "bad"."""
+    """A custom reducer that fails on "bad", and whose process fails on "no file"."""
+    if assertion.value == "no file":
+        raise FileNotFoundError("not here")
     if assertion.value == "bad":
         raise ValueError("not that")
     return f"{value or ''}{assertion.value}"

@@ -1,0 +1,157 @@
+"""Activations: how a new version with custom code takes effect, once a process that has the code says so.
+
+A new version with code, of a type that has a version in effect, is pending: a hole for every reader, so that no
+stranger ends a worker with one. An activation is two records, as an administrator's decision is (decisions.py). That
+somebody with the right said so is in partition 0 of `.manifests`, which a producer may not write:
+
+    "activation/", a token of 16 random bytes  ->  CBOR [offset or null, activated_at in milliseconds], CRC-32C
+
+Where it applies is in `.schemas`: a record with the header `refold-activation`, the token. Its offset is the version's
+place in the order of definitions. Each token counts once, and one without the first record is a hole.
+
+A log's first activation has no offset, and begins the rule: no definition below its place is pending. So what was
+registered before a log met this rule stays in effect, and past cuts keep their answers.
+
+Beginning, by every worker at its start and by `refold init`:
+1. Where `.schemas` has a beginning, nothing is to be done.
+2. Write the key `format/activations` to `.manifests`: older releases, to which a pending version is one in effect,
+   refuse the log from now on.
+3. Write the activation without an offset, then its place.
+Several may do so at once: the first place counts, and a later one changes nothing.
+
+Activating, by every worker whenever it sees definitions, and by whoever registers one and may write `.manifests`:
+1. Of each pending version: its code is registered here, in this identity, and it may follow what is in effect.
+2. Write the activation; wait until it shows. 3. Write its place; wait until it shows, and read on.
+Who ends between 2 and 3 has activated nothing: the next worker does it again, under another token.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import NamedTuple
+
+import cbor2
+
+from refold.avro.canonical import encode
+from refold.avro.errors import CorruptionError, SchemaError
+from refold.avro.registry import Registry, TypeVersion
+from refold.streams.checksum import sealed, unsealed
+from refold.streams.held import problem_of
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.decisions import TOKEN_BYTES
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.topics import Topics
+
+ACTIVATION = b"activation/"
+HEADER = "refold-activation"
+FORMAT = b"format/activations"
+AUTHORITIES = 0
+"""The partition of `.manifests` that says what was activated."""
+OPEN = "somebody has a transaction open on this topic: wait until it ends, then repeat"
+_VALUE_BYTES_MAX = 64
+
+
+class Activation(NamedTuple):
+    """What was activated: the pending definition at an offset of `.schemas`, or None for the beginning of the rule.
+
+    activated_at in milliseconds.
+    """
+
+    offset: int | None
+    activated_at: int
+
+
+def activation_key(token: bytes) -> bytes:
+    """The key of an activation in `.manifests`."""
+    return ACTIVATION + token
+
+
+def activation_value(activation: Activation) -> bytes:
+    """An activation's stored form."""
+    return sealed(encode(list(activation)))
+
+
+def activation_of(key: bytes, value: bytes) -> Activation:
+    """The activation behind its stored form; CorruptionError where it is none."""
+    try:
+        if len(key) != len(ACTIVATION) + TOKEN_BYTES or len(value) > _VALUE_BYTES_MAX:
+            raise ValueError("its key or its value has another length")
+        offset, activated_at = cbor2.loads(unsealed(value, "it"))
+        if (offset is not None and type(offset) is not int) or type(activated_at) is not int:
+            raise TypeError("it is no offset and time")
+    except CorruptionError:
+        raise
+    except Exception as error:  # cbor2 raises whatever comes of odd bytes
+        raise CorruptionError(f"an activation cannot be read: {error}") from error
+    return Activation(offset, activated_at)
+
+
+def write_in_order(clients: Clients, offsets: Offsets, *records: Sent) -> None:
+    """Write the records of a decision, each once the one before it shows; return when all do. Denied."""
+    outgoing = Outgoing(clients)
+    try:
+        for sent in records:
+            offsets.wait_past(sent.place, outgoing.write(sent), OPEN)
+    finally:
+        outgoing.close()
+
+
+class Activator:
+    """Writes activations. For one thread at a time."""
+
+    def __init__(self, clients: Clients, topics: Topics, registry: Registry, offsets: Offsets) -> None:
+        self._clients = clients
+        self._registry = registry
+        self._offsets = offsets
+        self._manifests = Place(topics.manifests, AUTHORITIES)
+        self._schemas = Place(topics.schemas, 0)
+        self._judged: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """Steps 2 and 3 of beginning. Denied where this user may not write."""
+        what = "the beginning of activations"
+        self._write(None, what, Sent(self._manifests, FORMAT, b"1", [], what))
+
+    def candidates(self) -> list[TypeVersion]:
+        """Step 1 of activating: the pending versions that this process can activate."""
+        known = len(self._registry)
+        found = []
+        for version in self._registry.pending():
+            if self._judged.get(version.offset, 0) >= known:
+                continue
+            if self.hindrance(version) is None:
+                found.append(version)
+            else:
+                self._judged[version.offset] = known
+        return found
+
+    def hindrance(self, version: TypeVersion) -> SchemaError | None:
+        """Why this process cannot activate a pending version; None where it can."""
+        problem = problem_of(version)
+        if problem is not None:
+            return problem
+        if self._registry.is_aside(version.definition):
+            return SchemaError(f"{version.definition.name}: this definition was set aside by an administrator")
+        try:
+            self._registry.check(version.definition, version.wire_ids)
+        except SchemaError as error:
+            return error
+        return None
+
+    def activate(self, version: TypeVersion) -> None:
+        """Steps 2 and 3 of activating. Denied where this user may not write."""
+        name = version.definition.name
+        self._write(version.offset, f"the activation of the version of {name} at {version.offset}")
+
+    def _write(self, offset: int | None, what: str, *before: Sent) -> None:
+        token, now_ms = secrets.token_bytes(TOKEN_BYTES), time.time_ns() // 1_000_000
+        value = activation_value(Activation(offset, now_ms))
+        write_in_order(
+            self._clients,
+            self._offsets,
+            *before,
+            Sent(self._manifests, activation_key(token), value, [], what),
+            Sent(self._schemas, None, None, [(HEADER, token)], what),
+        )
