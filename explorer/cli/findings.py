@@ -32,8 +32,8 @@ REDUCER_REMEDY = (
 )
 
 PENDING_REMEDY = (
-    "start a worker with this code; a running one lacks the right to activate it, or the version may not follow what is "
-    "in effect: refold acl check --role worker, and the worker's log"
+    "start a worker with this code. If one runs, it lacks the right to activate it, or the version may not follow what "
+    "is in effect: see refold acl check --role worker, and the worker's log"
 )
 
 

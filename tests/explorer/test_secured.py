@@ -6,6 +6,7 @@ One broker and one log for the module; each test runs by itself, too.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sqlite3
@@ -227,9 +228,50 @@ def _alter_lists(admin: AdminClient) -> None:
         done.result()
 
 
+def test_a_producers_version_with_code_takes_effect_by_a_workers_word(secured: Secured, tmp_path: Path) -> None:
+    """A worker that may not write `.schemas` folds on, and activates the version once it may."""
+    name = "refold_tests.histories:folded"
+    fields: list[dict[str, object]] = [
+        {"name": "folded", "type": "long", "refold.reducer": "custom", "refold.function": name}
+    ]
+
+    def register(status: int) -> str:
+        fields.append({"name": f"more_{len(fields)}", "type": ["null", "long"], "refold.reducer": "latest"})
+        file = tmp_path / "coded.avsc"
+        file.write_text(json.dumps({"type": "record", "name": "coded", "fields": fields}))
+        return secured.ask("producer", "types", "--register", file, status=status)
+
+    def pending() -> int:
+        return sum(each["pending"] for each in secured.ask("reader", "types", "--json"))
+
+    entry = (ResourceType.TOPIC, f"{PREFIX}.schemas", ResourcePatternType.LITERAL, "User:worker", "*",
+             AclOperation.WRITE)  # fmt: skip
+    admin = AdminClient(secured.kafka.client_config())
+    with secured.worker("worker", name="coded") as worker:
+        await_true(lambda: worker.is_ready)
+        register(0)
+        register(0)
+        for done in admin.create_acls([AclBinding(*entry, AclPermissionType.DENY)]).values():
+            done.result()
+        try:
+            said = register(2)
+            assert "is pending" in said
+            assert pending() == 1
+            found = secured.ask("reader", "doctor", "--json", status=1)["findings"]
+            assert [each["ok"] for each in found if each["finding"].startswith("pending, though")] == [False]
+        finally:
+            for gone in admin.delete_acls([AclBindingFilter(*entry, AclPermissionType.DENY)]).values():
+                assert len(gone.result()) == 1
+        await_true(lambda: pending() == 0)
+        register(0)
+        secured.ask("producer", "observe", "coded/a", "folded=2", "more_4=1")
+        await_true(lambda: worker.is_ready)
+        assert secured.ask("reader", "verify", "--json")["ok"] is True
+
+
 FORGED = {
     ("producer", "changes"), ("producer", "manifests"), ("producer", "snapshots"), ("producer", "deadletters"),
-    ("worker", "observations"), ("worker", "schemas"), ("reader", "observations"), ("sink", "observations"),
+    ("worker", "observations"), ("reader", "schemas"), ("reader", "observations"), ("sink", "observations"),
     ("sink", "changes"), ("manager", "changes"), ("manager", "deadletters"),
 }  # fmt: skip
 
@@ -309,7 +351,7 @@ def test_doctor_names_the_rights_that_a_role_lacks(secured: Secured) -> None:
     assert [*problems] == [
         "User:reader lacks Read on the group refold.agents",
         *(f"User:reader lacks Write on the topic agents.{name}"
-          for name in ("changes", "deadletters", "manifests", "snapshots")),
+          for name in ("changes", "deadletters", "manifests", "schemas", "snapshots")),
     ]  # fmt: skip
     assert problems["User:reader lacks Read on the group refold.agents"].startswith("an administrator: kafka-acls.sh ")
 

@@ -53,7 +53,9 @@ def writes(*roles: str) -> set[str]:
 def test_who_writes_what() -> None:
     assert writes("reader") == writes("sink") == set()
     assert writes("producer") == {"agents.observations", "agents.schemas"}
-    assert writes("worker") == {"agents.changes", "agents.deadletters", "agents.manifests", "agents.snapshots"}
+    assert writes("worker") == {
+        "agents.changes", "agents.deadletters", "agents.manifests", "agents.schemas", "agents.snapshots"
+    }  # fmt: skip
     assert "agents.changes" not in writes("admin")
     reads = {each.name for each in needed(Asked("agents", ["producer"])) if each.operation == READ}
     assert reads == {"agents.deadletters", "agents.manifests", "agents.schemas"}

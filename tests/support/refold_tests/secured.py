@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 from refold.explorer.cli.main import run
 from refold.testing.kafka import Kafka
+from refold_tests.reducers import REDUCERS
 from refold_tests.worker_process import Worker
 
 PREFIX = "agents"
@@ -78,6 +79,7 @@ class Secured:
     def environment(self, user: str, *, keys: bool = False) -> dict[str, str]:
         """As this user; with keys, who may read what is sealed too."""
         return {
+            "REFOLD_REDUCERS": REDUCERS,
             "REFOLD_LOG": self.url,
             "REFOLD_KAFKA_CONFIG": str(self.folder / f"{user}.properties"),
             "REFOLD_BLOBS": f"file://{self.folder / 'blobs'}",
