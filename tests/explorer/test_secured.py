@@ -239,7 +239,7 @@ def test_a_producers_version_with_code_takes_effect_by_a_workers_word(secured: S
         fields.append({"name": f"more_{len(fields)}", "type": ["null", "long"], "refold.reducer": "latest"})
         file = tmp_path / "coded.avsc"
         file.write_text(json.dumps({"type": "record", "name": "coded", "fields": fields}))
-        return secured.ask("producer", "types", "--register", file, status=status)
+        return str(secured.ask("producer", "types", "--register", file, status=status))
 
     def pending() -> int:
         return sum(each["pending"] for each in secured.ask("reader", "types", "--json"))
