@@ -77,7 +77,7 @@ class Custom(Reducer):
                 why, problem = f"the custom reducer of {self.field} gave what its type forbids: {error}", error
         if failed.raises(problem):
             raise SchemaError(why) from problem
-        failed.note(self._name, self.field, said.id, why)
+        failed.note(self._name, said.id, why)
         return before
 
     def present(self, cell: Cell) -> bool:

@@ -44,7 +44,7 @@ def raises(error: Exception) -> bool:
     return _refuses.get() or isinstance(error, ENVIRONMENT)
 
 
-def note(reducer: str, field: str, observation_id: bytes, why: str) -> None:
+def note(reducer: str, observation_id: bytes, why: str) -> None:
     """Count a failure, and say it, unless one of this reducer was said within the last minute."""
     now_s = time.monotonic()
     with _lock:
@@ -53,10 +53,11 @@ def note(reducer: str, field: str, observation_id: bytes, why: str) -> None:
         if not is_said:
             _logged_s[reducer] = now_s
     if not is_said:
+        fields = {"reducer": reducer, "observation": observation_id.hex(), "why": why}
         _log.warning(
-            "%s failed on observation %s, which leaves %s as it was: %s. Where the definition is a stranger's, "
-            "set it aside: refold quarantine list, then refold quarantine add",
-            reducer, observation_id.hex(), field, why,
+            "reducer_failed %s on observation %s, which leaves the value as it was: %s. Where the definition is a "
+            "stranger's, set it aside: refold quarantine list, then refold quarantine add",
+            reducer, observation_id.hex(), why, extra={"event": "reducer_failed", "fields": fields},
         )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ BROKER_LOST = {
 }
 # What a worker of one log that folds everything has no series of.
 OTHERS = {name for name in METRICS if name.startswith(("refold_sink_", "refold_standby_"))}
+# And what an outage has no part in; the recording is older.
+OTHERS |= {"refold_reducer_failures_total"}
 Rules = dict[str, dict[str, Any]]
 
 

@@ -137,7 +137,7 @@ def test_a_good_record_that_a_reducer_fails_on_leaves_the_value_as_it_was_whenev
             assert (state.version, state.fields["start"]) == (len(ids), "0369")
             assert reader.verify().ok
     assert failed.total() >= before + 8
-    assert "refold_tests.things:picky failed on observation" in caplog.text
+    assert "reducer_failed refold_tests.things:picky on observation" in caplog.text
 
 
 def test_a_reducer_that_fails_for_its_process_ends_the_worker_and_gets_no_verdict(
