@@ -15,6 +15,7 @@ from refold.avro.binary import write_items, write_long, write_text, writer
 from refold.avro.codec import FRAME_BYTES
 from refold.avro.definition import FieldDefinition
 from refold.avro.derive import DOUBLE, OP, change_node
+from refold.avro.errors import UndecodableError
 from refold.avro.nodes import Node, nullable, value_of
 from refold.avro.observation import ID_BYTES, Source
 from refold.avro.reading import REFUSED, read_count, read_long, read_text, reader
@@ -72,8 +73,11 @@ class ChangeCodec:
         except REFUSED:
             pass
         # Not as written here: the schema's codec says what it is, if it is anything.
-        judged = self._codec.encode(self._codec.decode(data))
-        return self._change(judged, FRAME_BYTES)[0]
+        datum = self._codec.decode(data)
+        try:
+            return self._change(self._codec.encode(datum), FRAME_BYTES)[0]
+        except Exception as error:  # a datum that the schema allows, and no writer of refold's makes
+            raise UndecodableError(f"it is no change as refold writes them ({type(error).__name__})") from error
 
     def _step_bytes(self, step: Step) -> bytes:
         """One step. Written at once: as datums for a writer of the schema it took twice the time, for every record."""

@@ -153,6 +153,10 @@ def read_manifest(data: bytes, epoch: Epoch) -> Manifest:
         if tree["format"] != FORMAT:
             raise CorruptionError(f"{where} has format {tree['format']}, this release reads {FORMAT}")
         found = _manifest(tree, data)
+        if not _is_whole(found):
+            raise TypeError("its values are of other types")
+    except CorruptionError:
+        raise
     except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise CorruptionError(f"{where} cannot be read: {error}; run refold verify") from error
     if found.epoch != epoch:
@@ -183,6 +187,24 @@ def _manifest(tree: dict[str, Any], data: bytes) -> Manifest:
         previous=tree["previous"],
         fold_version=tree["fold"],
         encoded=data,
+    )
+
+
+def _is_whole(found: Any) -> bool:
+    """Whether each value is of its type: the checksum says that nothing was damaged, not who wrote it."""
+    counts = (
+        found.entities, found.observations, found.recorded_at, found.warm, found.changed, found.deadletters,
+        found.records, found.size, found.fold_version, *(part for each in found.spans for part in each[:2]),
+    )  # fmt: skip
+    parts = (
+        found.log_id, found.root, found.previous, *found.slots, *found.types.values(),
+        *(each.digest for each in found.spans),
+    )  # fmt: skip
+    texts = (*found.types, *(part for each in found.cold for part in (each.type_name, each.month)))
+    return (
+        all(type(count) is int and 0 <= count <= OFFSET_MAX for count in counts)
+        and all(isinstance(part, bytes) for part in parts)
+        and all(isinstance(text, str) for text in texts)
     )
 
 

@@ -6,21 +6,32 @@ import json
 import random
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
+import cbor2
 import pytest
 
+from refold.avro.errors import InputError
 from refold.explorer.cli.main import run
+from refold.streams.log.file import messages, server
+from refold.streams.log.file.owner import Owner
+from refold.streams.web.page import Answer, Request, Route, json_answer
+from refold.streams.web.server import WebServer
 from refold_tests.fuzz import driver as driving
-from refold_tests.fuzz import target
-from refold_tests.fuzz.campaign import IN_MEMORY
+from refold_tests.fuzz import served, target
+from refold_tests.fuzz.campaign import IN_MEMORY, keep, kept
+from refold_tests.fuzz.case import Case, read_by
 from refold_tests.fuzz.driver import Driver
-from refold_tests.fuzz.entrances import ENTRANCES, Case
+from refold_tests.fuzz.entrances import ENTRANCES
+from refold_tests.fuzz.records import RECORDS
+from refold_tests.fuzz.shrink import shrunk
 from refold_tests.fuzz.world import World, made
 
 SEED = 23
-# A case that opens a log takes a hundred times as long as one that does not.
-CASES = {"golden": 300, "observation": 300, "definition": 300, "cut": 300, "answer": 300}
+# A case that opens a log takes a hundred times as long as one that does not; a conversation waits for deadlines.
+CASES = {"golden": 300, "cut": 300, **{each.__name__: 300 for each in RECORDS}, "owner": 30, "pages": 30}
 CASES_WITH_A_LOG = 12
 
 
@@ -76,7 +87,7 @@ def test_each_promise_that_is_broken_is_found(world: World, monkeypatch: pytest.
 def test_a_hang_and_an_end_of_the_process_are_found(
     body: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "DEADLINE_S", 10)
+    monkeypatch.setattr(driving, "CPU_MAX_S", 3)
     agent = tmp_path / "agent.py"
     agent.write_text(f"def answer(run):\n    {body}\n")
     signed = world.folder / "whole.golden.json"
@@ -90,6 +101,108 @@ def test_a_hang_and_an_end_of_the_process_are_found(
             ENTRANCES, "golden", lambda chance, world: Case(["golden", "list", str(signed)], log="none")
         )
         assert driver.run("golden", 1) is None, "the process was started again"
+
+
+def test_a_process_that_waits_for_good_is_found(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driving, "WALL_MAX_S", 3)
+    agent = tmp_path / "agent.py"
+    agent.write_text("import time\n\ndef answer(run):\n    time.sleep(600)\n")
+    signed = world.folder / "whole.golden.json"
+    signed.write_text(json.dumps(world.golden))
+    with Driver(world, SEED) as driver:
+        case = Case(["golden", "run", str(signed), "--agent", f"{agent}:answer"], log="none")
+        failure = driver.run_case("golden/0", case)
+    assert failure is not None
+    assert "deadline" in failure.why
+
+
+def test_a_failing_case_is_made_smaller() -> None:
+    tree = {"a": [1, {"b": "needle", "c": 2}], "d": {"e": [3]}}
+    case = Case(
+        ["x", "--more", "--flag"], {"x.json": json.dumps(tree).encode(), "y": bytes(999) + b"needle" + bytes(99)}
+    )
+
+    def fails(case: Case) -> bool:
+        return "--flag" in case.arguments and all(b"needle" in each for each in case.files.values())
+
+    found = shrunk(case, fails, tries=5_000)
+    assert found == Case(["x", "--flag"], {"x.json": b"needle", "y": b"needle"})
+    assert shrunk(found, fails) == found
+    assert shrunk(case, lambda case: False) == case
+    assert fails(shrunk(case, fails, tries=3)), "however little it may try"
+
+
+def test_a_kept_case_fails_in_the_same_way(world: World, tmp_path: Path) -> None:
+    case = read_by("absent", b"x" * 50)  # no reader of that name: a defect of the harness will do
+    with Driver(world, SEED) as driver:
+        failure = driver.run_case("observe/3", case)
+        assert failure is not None
+        assert failure.why == "exit 70"
+        smaller = driver.smaller(failure)
+        assert len(smaller.files["record"]) < 50
+        command = keep(smaller, tmp_path, failure)
+        assert command == f"make fuzz ARGS='--again {tmp_path / 'observe-3'}'"
+        assert kept(tmp_path / "observe-3") == smaller
+        again = driver.run_case("observe/3", smaller)
+    assert again is not None
+    assert again.kind == failure.kind
+
+
+# What the conversations' judges find
+
+
+class Broken:
+    """Pages with a defect, and one that tells everyone a secret."""
+
+    lanes: ClassVar = {"own": 1}
+
+    def route(self, request: Request) -> Route:
+        return Route("own", is_open=True)
+
+    def answer(self, request: Request) -> Answer:
+        if request.path == "/fails":
+            raise ZeroDivisionError
+        if request.path == "/secret":
+            return json_answer(200, {"state": 1})
+        return json_answer(200 if request.path == "/health" else 404, {"healthy": True})
+
+
+def test_a_page_that_fails_or_tells_is_found() -> None:
+    web = WebServer("127.0.0.1", 0)
+    web.serve(Broken())
+    with closing(web):
+        served.converse(web.url, [b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"], has_token=True)
+        with pytest.raises(AssertionError, match="the page failed"):
+            served.converse(web.url, [b"GET /fails HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+        with pytest.raises(AssertionError, match="state"):
+            served.converse(web.url, [b"GET /secret HTTP/1.1\r\nHost: localhost\r\n\r\n"], has_token=True)
+
+
+def test_an_owner_that_fails_or_stores_what_it_refused_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.folder)
+    limits = {name: getattr(server, name) for name in ("FIRST_S", "MESSAGE_S")}
+    try:
+        question = cbor2.dumps([messages.encode(["flush", None])])
+        served.owner(question)
+        with monkeypatch.context() as patch:
+            patch.setattr(Owner, "answer", lambda *_: 1 / 0)
+            with pytest.raises(AssertionError, match="ZeroDivisionError"):
+                served.owner(question)
+
+        def stores(log: Owner, op: str, payload: object) -> object:
+            if op == "mark":
+                owned.log.mark("again")
+                raise InputError("refused")
+            return None
+
+        owned = served._owner()
+        monkeypatch.setattr(Owner, "answer", stores)
+        with pytest.raises(AssertionError, match="the log is changed"):
+            served.owner(cbor2.dumps([messages.encode(["mark", None])]))
+    finally:
+        served.close()
+        for name, value in limits.items():
+            setattr(server, name, value)
 
 
 def test_a_case_is_the_same_each_time(world: World) -> None:

@@ -117,7 +117,7 @@ def result_of(answer: object) -> object:
 def _remade(name: str, arguments: list[object]) -> RefoldError:
     try:
         return _CLASSES[name](*arguments)
-    except TypeError:
+    except (TypeError, ValueError, AttributeError, LookupError):
         return StorageError(f"{name}: {arguments!r:.200}")
 
 

@@ -13,7 +13,7 @@ Null: not here, or not folded here. `places` speaks of the partitions that are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn, TypeGuard
 
 import cbor2
 
@@ -22,16 +22,16 @@ from refold.avro.errors import InputError, StorageError
 from refold.avro.observation import ID_BYTES
 from refold.streams.log.kafka.tables import Arrived, Held, Places
 from refold.streams.log.port import Arrival, Record
-from refold.streams.web.content import cbor_list
+from refold.streams.web.content import DEPTH_MAX, cbor_list
 
 Q_BYTES_MAX = 4 << 10
 
 
-def _is_whole(given: object) -> bool:
+def _is_whole(given: object) -> TypeGuard[int]:
     return type(given) is int and 0 <= given < 2**63
 
 
-def _is_partition(given: object) -> bool:
+def _is_partition(given: object) -> TypeGuard[int]:
     return type(given) is int and 0 <= given < 2**31
 
 
@@ -72,26 +72,79 @@ def asked(content: bytes) -> tuple[str, list[Any]]:
     return str(name), arguments
 
 
-def arrived_of(tree: Any) -> Arrived | None:
-    """The answer to `arrivals`."""
-    return None if tree is None else Arrived(tree[0], [Arrival(*each) for each in tree[1]])
+# What a worker answers is believed, but it is a stranger's until it has the form: whoever is in the workers' group may
+# have any program answer.
+
+
+def arrived_of(tree: object) -> Arrived | None:
+    """The answer to `arrivals`; StorageError where it has another form, as in all of these."""
+    if tree is None:
+        return None
+    match tree:
+        case [through, [*arrivals]] if _is_whole(through):
+            return Arrived(through, [_arrival(each) for each in arrivals])
+    _refuse("arrivals")
+
+
+def _arrival(tree: Any) -> Arrival:
+    match tree:
+        case [offset, int(recorded_at), bytes(q), bool(retracts)] if _is_whole(offset):
+            return Arrival(offset, recorded_at, q, retracts)
+    _refuse("arrivals")
 
 
 def held_of(tree: Any) -> Held | None:
     """The answer to `records`."""
     if tree is None:
         return None
-    return Held(tree[0], [None if each is None else Record(*each) for each in tree[1]])
+    match tree:
+        case [through, [*records]] if _is_whole(through):
+            return Held(through, [None if each is None else _record(each) for each in records])
+    _refuse("records")
+
+
+def _record(tree: Any) -> Record:
+    match tree:
+        case [partition, offset, int(recorded_at), str(entity), bytes(id_), bytes(data)]:
+            if _is_partition(partition) and _is_whole(offset) and len(id_) == ID_BYTES:
+                return Record(partition, offset, recorded_at, entity, id_, data)
+    _refuse("records")
 
 
 def places_of(tree: Any) -> Places:
     """The answer to `places`."""
-    return Places([(partition, offset) for partition, offset in tree[0]], dict(tree[1]))
+    match tree:
+        case [[*places], dict(through)]:
+            pairs = [*places, *(list(each) for each in through.items())]
+            if all(isinstance(each, list) and len(each) == 2 and all(map(_is_whole, each)) for each in pairs):
+                return Places([(partition, offset) for partition, offset in places], dict(tree[1]))
+    _refuse("places")
 
 
-def read_answer(content: bytes, url: str) -> Any:
+def pairs_of(tree: Any) -> list[tuple[bytes, bytes]]:
+    """The answer to `rows`; in a list, that to `checkpoint`."""
+    if isinstance(tree, list):
+        found = [(each[0], each[1]) for each in tree if isinstance(each, list) and len(each) == 2]
+        if len(found) == len(tree) and all(isinstance(part, bytes) for each in found for part in each):
+            return found
+    _refuse("rows")
+
+
+def totals_of(tree: Any) -> tuple[int, int]:
+    """The answer to `totals`."""
+    match tree:
+        case [entities, observations] if _is_whole(entities) and _is_whole(observations):
+            return entities, observations
+    _refuse("totals")
+
+
+def _refuse(name: str) -> NoReturn:
+    raise StorageError(f"what a worker answered to {name} is not of the form that this release knows; is it another?")
+
+
+def read_answer(content: bytes, url: str) -> object:
     """The tree behind an answer; StorageError where it is none."""
     try:
-        return cbor2.loads(content)
-    except (cbor2.CBORDecodeError, ValueError) as error:
+        return cbor2.loads(content, max_depth=DEPTH_MAX)
+    except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError) as error:
         raise StorageError(f"{url}: what its worker answered cannot be read: {error}") from error

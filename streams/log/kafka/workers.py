@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from refold.avro.errors import InputError, NotAnswerable, StorageError
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.lookups import arrived_of, held_of, places_of, read_answer
+from refold.streams.log.kafka.lookups import arrived_of, held_of, pairs_of, places_of, read_answer, totals_of
 from refold.streams.log.kafka.owners import workers_of
 from refold.streams.log.kafka.pages import CBOR, LOOKUP, OTHER_LOG, ask
 from refold.streams.log.kafka.tables import Arrived, Folding, Held, Places, Tables
@@ -106,7 +106,7 @@ class AskedTables(Tables):
 
     def checkpoint(self, partition: int, entity: str, end: int, definition: int) -> Checkpoint | None:
         row = self._of(partition, "checkpoint", entity, end, definition)
-        return None if row is None else checkpoint_of(*row)
+        return None if row is None else checkpoint_of(*pairs_of([row])[0])
 
     def places_of(self, observation_id: bytes) -> Places:
         places: list[tuple[int, int]] = []
@@ -121,14 +121,13 @@ class AskedTables(Tables):
 
     def entities(self, partition: int) -> Iterator[tuple[str, bytes]]:
         after = b""
-        while rows := self._required(partition, "rows", partition, after):
+        while rows := pairs_of(self._required(partition, "rows", partition, after)):
             for key, packed in rows:
                 yield keys.entity_of(key), packed
             after = rows[-1][0]
 
     def totals(self, partition: int) -> tuple[int, int]:
-        entities, observations = self._required(partition, "totals", partition)
-        return entities, observations
+        return totals_of(self._required(partition, "totals", partition))
 
     def _of(self, partition: int, name: str, *arguments: Any) -> Any:
         url = self._workers.owner(partition)

@@ -1,8 +1,9 @@
-"""The fuzzer as a command: `make fuzz ARGS="--seconds 3600"`, or one case again with --seed and --case."""
+"""The fuzzer as a command: `make fuzz ARGS="--seconds 3600"`, or one case again with --seed and --case, or --again."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import tempfile
@@ -10,12 +11,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from refold_tests.fuzz.case import Case
 from refold_tests.fuzz.driver import Driver, Failure
 from refold_tests.fuzz.entrances import ENTRANCES
 from refold_tests.fuzz.world import made
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where a log's fsync costs nothing."""
+SLICE_S = 2.0
+"""How long one entrance is driven before the next one's turn: so slow ones do not starve the others."""
 
 
 def main() -> int:
@@ -25,41 +29,65 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--entrance", action="append", choices=list(ENTRANCES), help="only this one; may be repeated")
     parser.add_argument("--case", help="one case, ENTRANCE/NUMBER")
+    parser.add_argument("--again", type=Path, help="a case that was kept in a folder")
+    parser.add_argument("--failures", type=Path, help="where failing cases are kept, made smaller [a new folder]")
     parser.add_argument("--keep", type=Path, help="the folder to work in, kept afterwards")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="refold-fuzz-", dir=IN_MEMORY) as folder:
         world = made(given.keep or Path(folder))
         with Driver(world, given.seed) as driver:
-            if given.case:
-                entrance, _, number = given.case.partition("/")
-                failure = driver.run(entrance, int(number))
+            if given.case or given.again:
+                entrance, _, number = (given.case or "").partition("/")
+                failure = (
+                    driver.run_case(given.again.name, kept(given.again)) if given.again
+                    else driver.run(entrance, int(number))
+                )  # fmt: skip
                 print(failure or "no failure")
                 return int(failure is not None)
-            return _campaign(driver, given.entrance or list(ENTRANCES), given.seconds)
+            return campaign(driver, given.entrance or list(ENTRANCES), given.seconds, given.failures)
 
 
-def _campaign(driver: Driver, entrances: list[str], seconds: float) -> int:
-    end, number = time.monotonic() + seconds, 0
+def campaign(driver: Driver, entrances: list[str], seconds: float, failures: Path | None) -> int:
+    """Drive each entrance in turns; 1 where a case failed. Each kind of failure is made smaller and kept once."""
+    end = time.monotonic() + seconds
+    ran: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     while time.monotonic() < end:
         for entrance in entrances:
-            failure = driver.run(entrance, number)
-            if failure is not None:
-                failed[_kind(failure)] += 1
-                if failed[_kind(failure)] == 1:
-                    print(failure, flush=True)
-        number += 1
-    print(f"{number:,} cases of each of {len(entrances)} entrances, {sum(failed.values()):,} failed")
+            turn = min(end, time.monotonic() + SLICE_S)
+            while time.monotonic() < turn:
+                failure = driver.run(entrance, ran[entrance])
+                ran[entrance] += 1
+                if failure is not None:
+                    failed[failure.kind] += 1
+                    if failed[failure.kind] == 1:
+                        failures = failures or Path(tempfile.mkdtemp(prefix="refold-fuzz-failures-"))
+                        print(failure, flush=True)
+                        print(f"  smaller: {keep(driver.smaller(failure), failures, failure)}", flush=True)
+    for entrance in entrances:
+        print(f"  {ran[entrance]:9,} {entrance}")
+    print(f"{ran.total():,} cases of {len(entrances)} entrances, {failed.total():,} failed")
     for kind, count in failed.most_common():
         print(f"  {count:6,} {kind}")
     return int(bool(failed))
 
 
-def _kind(failure: Failure) -> str:
-    """What failures have in common that are one defect: the entrance, and the last line of a traceback's places."""
-    places = [line.strip() for line in failure.said.splitlines() if line.strip().startswith("File ")]
-    return f"{failure.name.partition('/')[0]}: {failure.why} {places[-1] if places else ''}"
+def keep(case: Case, folder: Path, failure: Failure) -> str:
+    """Keep a case in a folder of its own; the command that runs it again."""
+    own = folder / failure.name.replace("/", "-")
+    own.mkdir(parents=True, exist_ok=True)
+    for name, data in case.files.items():
+        (own / name).write_bytes(data)
+    said = {"arguments": case.arguments, "log": case.log, "files": list(case.files), "why": failure.why}
+    (own / "case.json").write_text(json.dumps(said, indent=1))
+    return f"make fuzz ARGS='--again {own}'"
+
+
+def kept(folder: Path) -> Case:
+    """A case that was kept."""
+    said = json.loads((folder / "case.json").read_text())
+    return Case(said["arguments"], {name: (folder / name).read_bytes() for name in said["files"]}, said["log"])
 
 
 if __name__ == "__main__":

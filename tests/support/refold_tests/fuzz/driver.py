@@ -3,8 +3,10 @@
 A case fails that
 1. ends with another status than 0, 1 or 2, or shows a traceback;
 2. is refused (2) with anything but one line on standard error;
-3. is not done within DEADLINE_S, or takes the process past PEAK_MAX_BYTES;
+3. takes CPU_MAX_S of processor time, or is not done within WALL_MAX_S, or takes the process past PEAK_MAX_BYTES;
 4. is refused, and leaves the log changed.
+
+A busy machine makes a case slow, and not longer in processor time: WALL_MAX_S is for what waits and never ends.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import selectors
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +27,14 @@ from typing import Any
 
 import refold
 from refold_tests.command import SOURCE, environment
-from refold_tests.fuzz.entrances import ENTRANCES, Case
+from refold_tests.fuzz.case import Case
+from refold_tests.fuzz.entrances import ENTRANCES
+from refold_tests.fuzz.shrink import shrunk
 from refold_tests.fuzz.world import World
 
-DEADLINE_S = 60
+CPU_MAX_S = 60.0
+WALL_MAX_S = 240.0
+POLL_S = 1.0
 PEAK_MAX_BYTES = 2 << 30
 RENEWED_EVERY = 200
 STATUSES = (0, 1, 2)
@@ -34,17 +42,24 @@ STATUSES = (0, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A case that broke a promise. name: ENTRANCE/NUMBER."""
+    """A case that broke a promise. name: ENTRANCE/NUMBER, or a folder where the case is kept."""
 
     name: str
     seed: int
     why: str
-    arguments: list[str]
+    case: Case
     said: str
 
+    @property
+    def kind(self) -> str:
+        """What failures have in common that are one defect: the entrance, and the last of a traceback's places."""
+        places = [line.strip() for line in self.said.splitlines() if line.strip().startswith("File ")]
+        return f"{self.name.partition('/')[0]}: {self.why} {places[-1] if places else ''}"
+
     def __str__(self) -> str:
+        words = " ".join(map(ascii, self.case.arguments))
         return (
-            f"{self.name}: {self.why}\n  refold {' '.join(map(ascii, self.arguments))}\n  {self.said.strip()[-3000:]}\n"
+            f"{self.name}: {self.why}\n  refold {words}\n  {self.said.strip()[-3000:]}\n"
             f"  again: make fuzz ARGS='--seed {self.seed} --case {self.name}'"
         )
 
@@ -67,11 +82,15 @@ class Driver:
 
     def run(self, entrance: str, number: int) -> Failure | None:
         """Run one case; None where all promises hold."""
+        case = ENTRANCES[entrance](random.Random(f"{self._seed}/{entrance}/{number}"), self._world)
+        return self.run_case(f"{entrance}/{number}", case)
+
+    def run_case(self, name: str, case: Case) -> Failure | None:
+        """The same of a case that is made already."""
         self._count += 1
         if self._count % RENEWED_EVERY == 1:
             self._world.renewed()
             self._held = None
-        case = ENTRANCES[entrance](random.Random(f"{self._seed}/{entrance}/{number}"), self._world)
         log = self._prepared(case)
         if self._held is None and case.log == "shared":
             self._held = held(log)
@@ -81,11 +100,21 @@ class Driver:
             return None
         if said["status"] not in STATUSES and self._target is not None:
             self._prepared(case)
-            said = self._asked(case, log, debug=True)
+            again = self._asked(case, log, debug=True)
+            said = said if again["status"] in STATUSES else again
         self._end()
         self._world.renewed()
         self._held = None
-        return Failure(f"{entrance}/{number}", self._seed, why, case.arguments, said["err"])
+        return Failure(name, self._seed, why, case, said["err"])
+
+    def smaller(self, failure: Failure) -> Case:
+        """The case of a failure, made smaller as long as it fails in the same way."""
+
+        def fails(case: Case) -> bool:
+            found = self.run_case(failure.name, case)
+            return found is not None and found.kind == failure.kind
+
+        return shrunk(failure.case, fails)
 
     def _prepared(self, case: Case) -> Path:
         for name, data in case.files.items():
@@ -122,9 +151,7 @@ class Driver:
         assert target.stdout is not None
         with suppress(BrokenPipeError):
             print(json.dumps(asked), file=target.stdin, flush=True)
-        with selectors.DefaultSelector() as selector:
-            selector.register(target.stdout, selectors.EVENT_READ)
-            line = target.stdout.readline() if selector.select(DEADLINE_S) else None
+        line = target.stdout.readline() if _is_answered(target) else None
         if line:
             answer: dict[str, Any] = json.loads(line)
             return answer
@@ -145,6 +172,33 @@ class Driver:
         if target is not None:
             target.kill()
             target.communicate()
+
+
+def _is_answered(target: subprocess.Popen[str]) -> bool:
+    """Whether the process says something, or ends, before a deadline of its processor time or the clock's."""
+    cpu = _cpu_clock(target.pid)
+    end_cpu, end = cpu() + CPU_MAX_S, time.monotonic() + WALL_MAX_S
+    with selectors.DefaultSelector() as selector:
+        assert target.stdout is not None
+        selector.register(target.stdout, selectors.EVENT_READ)
+        while not selector.select(POLL_S):
+            if cpu() > end_cpu or time.monotonic() > end:
+                return False
+    return True
+
+
+def _cpu_clock(pid: int) -> Callable[[], float]:
+    """Seconds of processor time that a process has taken; zero where the system does not say."""
+    path, tick = Path(f"/proc/{pid}/stat"), os.sysconf("SC_CLK_TCK")
+
+    def read() -> float:
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / tick
+
+    return read
 
 
 def held(log: Path) -> object:

@@ -1,4 +1,4 @@
-"""For each entrance, how a case is made: files in the case's folder, and the command line that reads them."""
+"""For each entrance, how a case is made: files, and the command line that reads them; and the list of all entrances."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import gzip
 import hashlib
 import json
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import cbor2
 import click
 
 from refold_tests.fuzz import containers, mutate
+from refold_tests.fuzz.case import Case, Log, Make, read_by
+from refold_tests.fuzz.conversations import CONVERSATIONS
+from refold_tests.fuzz.records import RECORDS
 from refold_tests.fuzz.world import CHATS, TAU, World
 
 URLS = (
@@ -26,22 +27,6 @@ CUT_PARTS: tuple[Any, ...] = (
     {0: 0, 1: 0, 2: 0}, True, cbor2.undefined, float("nan"), 10**4000,
 )  # fmt: skip
 ENTITIES = ("tool_config/acme", "document/7", "run/r-1", "step/r-1#1", "nope/x")
-
-
-Log: TypeAlias = Literal["shared", "own", "none"]
-"""shared: the world's; own: one that is not there yet; none: the case opens no log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One case. files: name to content, written to the folder first. log: which one it is run on, see Log."""
-
-    arguments: list[str]
-    files: dict[str, bytes] = field(default_factory=dict)
-    log: Log = "shared"
-
-
-Make: TypeAlias = Callable[[random.Random, World], Case]
 
 
 def lines(chance: random.Random, world: World) -> Case:
@@ -273,44 +258,15 @@ def _as_given(words: list[str]) -> list[str]:
     ]
 
 
-def observation(chance: random.Random, world: World) -> Case:
-    """The bytes of an observation's record."""
-    return _read("observation", mutate.damaged(chance, chance.choice(world.records)))
-
-
-def definition(chance: random.Random, world: World) -> Case:
-    """A record of `.schemas`."""
-    tree = mutate.mutated(chance, chance.choice(world.types), world.types)
-    return _read("definition", json.dumps(tree).encode())
-
-
 def cut(chance: random.Random, world: World) -> Case:
     """A cut's text by itself."""
-    return _read("cut", _cut(chance, world.whens[-1]).encode())
-
-
-def answer(chance: random.Random, world: World) -> Case:
-    """What the owner of a log answers."""
-    tree = [
-        chance.randrange(4),
-        chance.choice(("InputError", "ValidationError", "UnknownWireId", "x")),
-        mutate.value(chance),
-    ]
-    said = mutate.written(chance, mutate.mutated(chance, tree)).decode(errors="replace")
-    try:
-        return _read("answer", cbor2.dumps(json.loads(said)))
-    except (ValueError, RecursionError):  # of what JSON lacks
-        return _read("answer", said.encode())
-
-
-def _read(name: str, data: bytes) -> Case:
-    return Case([f"@{name}", "record"], {"record": data}, log="none")
+    return read_by("cut", _cut(chance, world.whens[-1]).encode())
 
 
 ENTRANCES: dict[str, Make] = {
     each.__name__: each
     for each in (
-        lines, chat, tau_bench, container, archive, closed_archive, when, types, golden, observe, arguments,
-        observation, definition, cut, answer,
+        lines, chat, tau_bench, container, archive, closed_archive, when, types, golden, observe, arguments, cut,
+        *RECORDS, *CONVERSATIONS,
     )
 }  # fmt: skip

@@ -1,21 +1,41 @@
-"""Readers of records, as a log on Kafka or a file's owner calls them: bytes in; what they refuse is a RefoldError."""
+"""Readers of records, as logs call them: bytes in; what they refuse is a RefoldError, and anything else is a defect."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from refold.avro.definition import parse
-from refold.avro.errors import RefoldError, SchemaError
+import cbor2
+
+from refold.agents.keys.kafka import KafkaKeyRing
+from refold.avro.codec import framed_id
+from refold.avro.errors import InputError, RefoldError, SchemaError, UndecodableError
 from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
+from refold.streams.change_codec import ChangeCodec
 from refold.streams.cut import parse_cut
 from refold.streams.log.file.messages import result_of
-from refold.streams.log.kafka.reading import Raw
+from refold.streams.log.kafka.deadletters import is_verdict
+from refold.streams.log.kafka.lookups import (
+    arrived_of,
+    asked,
+    held_of,
+    pairs_of,
+    places_of,
+    read_answer,
+    totals_of,
+)
+from refold.streams.log.kafka.manifests import is_entry
 from refold.streams.log.kafka.records import NoObservation, observed
+from refold.streams.log.kafka.schemas import readable_definition
+from refold.streams.snapshots.manifest import PREFIX, epoch_of, read_manifest
+from refold.streams.verdicts import read_verdict
+from refold_tests.fuzz.trees import unpacked
+
+SHOWN = 1_000
 
 
 @cache
@@ -27,22 +47,87 @@ def registry() -> Registry:
     return found
 
 
+@cache
+def _change_codecs() -> dict[int, ChangeCodec]:
+    return {version.changes.schema_id: ChangeCodec(version) for version in registry()}
+
+
 def observation(data: bytes) -> None:
     """A record of `.observations`: what is none gets a verdict."""
     try:
-        found, _ = observed(registry(), 0, 1, Raw(0, 0, None, data, []))
-    except NoObservation:
-        return
-    raise AssertionError(f"a record without a key was taken for {found}")
+        observed(registry(), 0, 1, unpacked(data))
+    except NoObservation as error:
+        str(error).encode()
 
 
 def definition(data: bytes) -> None:
-    """A record of `.schemas`, once its JSON is read."""
-    tree = json.loads(data)
+    """A record of `.schemas`."""
     try:
-        registry().check(parse(tree))
+        _, found, ids = readable_definition(unpacked(data))
+        registry().check(found, ids)
     except SchemaError as error:
         str(error).encode()
+
+
+def deadletter(data: bytes) -> None:
+    """A record of `.deadletters`, as lists of them show it."""
+    from refold.explorer.cli.letter import letter_json, show_letter, whole_json
+    from refold.explorer.cli.screen import Screen
+    from refold.streams.deadletters import letter_of
+
+    raw = unpacked(data)
+    if is_verdict(raw):
+        letter = letter_of(registry(), 5, read_verdict(0, raw.value or b""))
+        letter_json(letter)
+        whole_json(letter, registry())
+        show_letter(Screen(), letter, registry())
+
+
+def manifest(data: bytes) -> None:
+    """A record of `.manifests`."""
+    raw = unpacked(data)
+    key = raw.key or b""
+    if is_entry(0, key, raw.value) and key.startswith(PREFIX) and raw.value is not None:
+        found = read_manifest(raw.value, epoch_of(key))
+        assert found.entities >= 0
+        assert sum(each.end + each.start for each in found.spans) >= 0
+        assert [bytes(each) for each in (*found.slots, found.root, found.log_id, found.previous, found.digest)]
+
+
+def change(data: bytes) -> None:
+    """A record of `.changes`."""
+    codec = _change_codecs().get(framed_id(data))
+    if codec is None:
+        raise UndecodableError("undecodable", "a schema that nobody has")
+    codec.encode(codec.decode(data))
+
+
+def key(data: bytes) -> None:
+    """A record of `.keys`: what no ring wrote is passed over."""
+    ring: Any = KafkaKeyRing.__new__(KafkaKeyRing)
+    ring._held = {"run/r-1": {b"held": b"x"}}
+    raw = unpacked(data)
+    ring._take(raw.key or b"", raw.value)
+    "".join(ring._held).encode()
+
+
+def lookup(data: bytes) -> None:
+    """What a worker is asked."""
+    asked(data)
+
+
+def look_up_answer(data: bytes) -> None:
+    """What a worker answers, for each of the questions that it may be the answer to."""
+    tree = read_answer(data, "http://worker")
+    refused = []
+    reads = (arrived_of, held_of, places_of, pairs_of, totals_of)
+    for read in reads:
+        try:
+            read(tree)
+        except RefoldError as error:
+            refused.append(error)
+    if len(refused) == len(reads):
+        raise refused[0]
 
 
 def cut(data: bytes) -> None:
@@ -52,17 +137,32 @@ def cut(data: bytes) -> None:
 
 def answer(data: bytes) -> None:
     """What the owner of a log answered."""
-    import cbor2
-
     try:
-        said = cbor2.loads(data)
-    except cbor2.CBORDecodeError:  # as `receive` has it
-        return
+        said = cbor2.loads(data, max_depth=200)
+    except (cbor2.CBORDecodeError, ValueError, TypeError) as error:  # as `receive` has it
+        raise InputError(str(error)) from error
     result_of(said)
 
 
+def owner(data: bytes) -> None:
+    """A conversation with a log's owner."""
+    from refold_tests.fuzz import served
+
+    served.owner(data)
+
+
+def pages(data: bytes) -> None:
+    """A conversation with a worker's pages."""
+    from refold_tests.fuzz import served
+
+    served.pages(data)
+
+
 READERS: dict[str, Callable[[bytes], None]] = {
-    "observation": observation, "definition": definition, "cut": cut, "answer": answer,
+    each.__name__: each
+    for each in (
+        observation, definition, deadletter, manifest, change, key, lookup, look_up_answer, cut, answer, owner, pages,
+    )
 }  # fmt: skip
 
 
@@ -71,6 +171,6 @@ def call(name: str, file: str) -> int:
     try:
         READERS[name](Path(file).read_bytes())
     except RefoldError as error:
-        print("refold:", " ".join(str(error).split()), file=sys.stderr)
+        print("refold:", " ".join(str(error).split())[:SHOWN], file=sys.stderr)
         return 2
     return 0

@@ -42,7 +42,11 @@ WHENS = ("now", "@deploy", "offset:0=1,1=2", "v1", "v2", "run:r-1#1", "2026-01-0
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What cases are made of. folder: where they run, with the golden example's agents beside them."""
+    """What cases are made of.
+
+    folder: where they run, with the golden example's agents beside them. records: entity, id and bytes of the log's
+    observations. changes: the bytes of its changes.
+    """
 
     folder: Path
     lines: tuple[Any, ...]
@@ -52,7 +56,8 @@ class World:
     types: tuple[Any, ...]
     whens: tuple[str, ...]
     ids: tuple[str, ...]
-    records: tuple[bytes, ...]
+    records: tuple[tuple[str, bytes, bytes], ...]
+    changes: tuple[bytes, ...]
 
     @property
     def log(self) -> Path:
@@ -86,7 +91,10 @@ def made(folder: Path) -> World:
         log.observe("document/9", {"fields": {"text": "y" * 300_000}}, source="a", observed_at=at)
         cut = str(log.point().cut)
         port = log.port
-        records = tuple(each.data for part, end in port.ends().items() for each in port.read(part, 0, end))
+        records = tuple(
+            (each.entity, each.id, each.data) for part, end in port.ends().items() for each in port.read(part, 0, end)
+        )
+        changes = tuple(each.data for part in port.ends() for each in port.read_changes(part, 0))
     for name, more in (("x.jsonl", ()), ("x.avro", ()), ("archive.avro", ("--archive",))):
         done = refold_command("export", folder / name, *more, log=kept)
         assert done.status == 0, done.err
@@ -98,7 +106,7 @@ def made(folder: Path) -> World:
         folder, lines, parsed((folder / "x.avro").read_bytes()), parsed((folder / "archive.avro").read_bytes()),
         json.loads((GOLDEN / "paid-four-times.golden.json").read_text()),
         tuple(json.loads(each.read_text()) for each in sorted(FOLDER.glob("*.avsc"))), (*WHENS, cut, cut),
-        tuple(line["id"] for line in lines if "id" in line), records,
+        tuple(line["id"] for line in lines if "id" in line), records, changes,
     )  # fmt: skip
     world.renewed()
     return world

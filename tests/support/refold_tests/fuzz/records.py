@@ -1,0 +1,162 @@
+"""Cases of records: each topic of a log on Kafka, and what workers and owners answer."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from refold.streams.checksum import sealed
+from refold.streams.log.kafka.decisions import HEADER, Decision, decision_key, decision_value
+from refold.streams.log.kafka.reached import Reached
+from refold.streams.log.kafka.reading import Headers, Raw
+from refold.streams.log.kafka.records import ID
+from refold.streams.log.kafka.schemas import BOUND, EMBEDDED, ID_SPACE, IDS
+from refold.streams.log.marked import MARKER, marker_key, marker_value
+from refold.streams.log.port import Marked
+from refold.streams.snapshots.manifest import Epoch, Manifest, Span, encode_manifest
+from refold.streams.snapshots.store import Pin
+from refold.streams.snapshots.stored import PIN, TOMB, pin_value
+from refold.streams.verdicts import Verdict, verdict_value
+from refold_tests.fuzz import mutate, trees
+from refold_tests.fuzz.case import Case, read_by
+from refold_tests.fuzz.world import World
+
+EPOCH = Epoch(0, 9, 2)
+ENTITY = "tool_config/acme"
+LOOKUPS: list[list[Any]] = [
+    ["arrivals", 0, ENTITY, 0, 5], ["records", 0, ENTITY, [b"q"]], ["checkpoint", 0, ENTITY, 5, 1],
+    ["places", b"\0" * 32], ["rows", 0, b""], ["totals", 0],
+]  # fmt: skip
+
+
+def raw_of(key: bytes | None, value: bytes | None, headers: Headers | None = None) -> Raw:
+    """A record at an offset that does not matter."""
+    return Raw(5, 0, key, value, headers or [])
+
+
+def observation(chance: random.Random, world: World) -> Case:
+    """A record of `.observations`."""
+    return read_by("observation", trees.packed(observation_raw(chance, world)))
+
+
+def observation_raw(chance: random.Random, world: World) -> Raw:
+    """An observation whose bytes, key or headers are changed."""
+    entity, observation_id, data = chance.choice(world.records)
+    raw = raw_of(entity.encode(), data, [(ID, observation_id)])
+    if chance.random() < 0.5:
+        # Under no id, or it is refused for that before anything else is looked at.
+        raw = raw._replace(value=mutate.damaged(chance, data), headers=[])
+        return raw
+    return trees.record(chance, raw)
+
+
+def definition(chance: random.Random, world: World) -> Case:
+    """A record of `.schemas`."""
+    return read_by("definition", trees.packed(definition_raw(chance, world)))
+
+
+def definition_raw(chance: random.Random, world: World) -> Raw:
+    """A definition whose tree, bytes or headers are changed; or a decision that nobody made."""
+    if chance.random() < 0.05:
+        return raw_of(None, None, [(HEADER, chance.choice((b"", bytes(16), chance.randbytes(16))))])
+    value = mutate.written(chance, mutate.mutated(chance, chance.choice(world.types), world.types))
+    headers: Headers = [(ID_SPACE, chance.choice((EMBEDDED, EMBEDDED, BOUND, b"newer", None)))]
+    if headers[0][1] == BOUND or chance.random() < 0.1:
+        ids = trees.changed(chance, {"change": 2, "observation": 1, "state": 3})
+        headers.append((IDS, trees.cbor(chance, ids)))
+    raw = raw_of(None, value, headers)
+    return trees.record(chance, raw) if chance.random() < 0.3 else raw
+
+
+def deadletter(chance: random.Random, world: World) -> Case:
+    """A record of `.deadletters`."""
+    return read_by("deadletter", trees.packed(deadletter_raw(chance, world)))
+
+
+def deadletter_raw(chance: random.Random, world: World) -> Raw:
+    """A verdict whose tree, bytes, key or headers are changed."""
+    entity, observation_id, data = chance.choice(world.records)
+    verdict = Verdict(0, 4, "misplaced", "why", entity.encode(), data, [(ID, observation_id), ("x", None)], 5)
+    tree: Any = {"format": 1, **verdict._asdict(), "headers": [list(each) for each in verdict.headers]}
+    del tree["partition"]
+    value = trees.cbor(chance, trees.changed(chance, tree)) if chance.random() < 0.8 else verdict_value(verdict)
+    raw = raw_of((4).to_bytes(8, "big"), value, Reached(9, 1).headers)
+    return trees.record(chance, raw) if chance.random() < 0.3 else raw
+
+
+def manifest(chance: random.Random, world: World) -> Case:
+    """A record of `.manifests`: a manifest, pin, tomb, marker or decision."""
+    return read_by("manifest", trees.packed(manifest_raw(chance, world)))
+
+
+def manifest_raw(chance: random.Random, world: World) -> Raw:
+    """One of its records, its checksum right for what it says now."""
+    kind = chance.randrange(5)
+    if kind == 0:
+        found = Manifest(
+            bytes(16), EPOCH, (Span(0, 4, bytes(32)), Span(4, 5, bytes(32))), 3, 9, (bytes(32), bytes(32)), bytes(32),
+            {"tool_config": bytes(32)}, 5, 3,
+        )  # fmt: skip
+        import cbor2
+
+        tree = cbor2.loads(encode_manifest(found)[:-4])
+        value = sealed(trees.cbor(chance, trees.changed(chance, tree)))
+        raw = raw_of(EPOCH.key, value)
+    elif kind == 1:
+        raw = raw_of(PIN + EPOCH.key, sealed(mutate.damaged(chance, pin_value(Pin(EPOCH, 5))[:-4])))
+    elif kind == 2:
+        raw = raw_of(TOMB + EPOCH.key, sealed(mutate.damaged(chance, bytes(8) + b"rest")))
+    elif kind == 3:
+        tree = trees.changed(chance, [world.whens[-1], 5])
+        raw = raw_of(
+            marker_key("m") if chance.random() < 0.7 else MARKER + chance.choice((b"\xff", b"", b"x" * 2000, b"a\nb")),
+            trees.cbor(chance, tree) if chance.random() < 0.9 else marker_value(Marked("m", "cut:1.", 1)),
+        )
+    else:
+        decision = Decision(2, False, 5)
+        tree = trees.changed(chance, list(decision))
+        value = sealed(trees.cbor(chance, tree)) if chance.random() < 0.9 else decision_value(decision)
+        raw = raw_of(decision_key(bytes(16)), value)
+    return trees.record(chance, raw) if chance.random() < 0.3 else raw
+
+
+def change(chance: random.Random, world: World) -> Case:
+    """A record of `.changes`."""
+    return read_by("change", mutate.damaged(chance, chance.choice(world.changes)))
+
+
+def key(chance: random.Random, world: World) -> Case:
+    """A record of `.keys`."""
+    name = trees.cbor(chance, trees.changed(chance, ["run/r-1", bytes(8)]))
+    raw = raw_of(name, chance.choice((None, b"", bytes(16), chance.randbytes(60))))
+    return read_by("key", trees.packed(raw))
+
+
+def lookup(chance: random.Random, world: World) -> Case:
+    """What a worker is asked over `/lookup/1`."""
+    return read_by("lookup", trees.cbor(chance, trees.changed(chance, chance.choice(LOOKUPS))))
+
+
+def look_up_answer(chance: random.Random, world: World) -> Case:
+    """What a worker answers there."""
+    entity, observation_id, data = chance.choice(world.records)
+    answers: list[Any] = [
+        [7, [[1, 5, b"q", False]]], [7, [[0, 1, 5, entity, observation_id, data], None]], [[[0, 1]], {0: 7}], None,
+        [[b"key", b"value"]], [3, 9],
+    ]  # fmt: skip
+    return read_by("look_up_answer", trees.cbor(chance, trees.changed(chance, chance.choice(answers))))
+
+
+def answer(chance: random.Random, world: World) -> Case:
+    """What the owner of a log answers."""
+    tree = [
+        chance.randrange(4),
+        chance.choice(("InputError", "ValidationError", "UnknownWireId", "x")),
+        mutate.value(chance),
+    ]
+    return read_by("answer", trees.cbor(chance, trees.changed(chance, tree)))
+
+
+RECORDS = (
+    observation, definition, deadletter, manifest, change, key, lookup, look_up_answer, answer,
+)  # fmt: skip
