@@ -73,11 +73,26 @@ class Live:
         """A child of a run. head: with the child's id, parent, forked_at and patch; all else is the parent's."""
         return self._run(head, entry, 1, redact, answers)
 
+    def fork_sink(self, head: Recording, entry: str, redact: RunRedactor) -> LogSink:
+        """A child of a run, begun in the log; what it does is given to the sink by another than a Run of this."""
+        return self._begun(head, entry, 1, itertools.count(), redact, 1)
+
     def _run(
         self, head: Recording, entry: str, attempt: int, redact: RunRedactor, answers: Answers,
         share: float = 1, *, given: Recording | None = None, strays: Strays = "refuse",
     ) -> Run:  # fmt: skip
         """head: as it is recorded; given: as the agent's code gets it."""
+        seq = itertools.count((attempt - 1) * _SEQ_OF_ATTEMPT)
+        sink = self._begun(head, entry, attempt, seq, redact, share)
+        ledger = self._ledger(head, redact, seq, is_resumed=attempt > 1)
+        reach = LogReach(self._log, ledger, head.agent, head.run, seq)
+        chance = Chance(self._around.now_micros, self._around.new_id)
+        return Run(given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays)
+
+    def _begun(
+        self, head: Recording, entry: str, attempt: int, seq: Iterator[int], redact: RunRedactor, share: float
+    ) -> LogSink:
+        """The run's sink; whoever knows the run's id finds it in the log."""
         check_share(share)
         if not self._log.port.has_store:
             raise InputError(
@@ -85,15 +100,11 @@ class Live:
                 f"no store of contents; {NO_STORE}"
             )
         self._have_types()
-        seq = itertools.count((attempt - 1) * _SEQ_OF_ATTEMPT)
         folder = Folder(redact, start_hash(head.agent, head.input, head.seed, head.state), head.state, life=attempt)
         seal = partial(self._vault.seal, run_key(head.run))
         sink = LogSink(self._log, head, entry, attempt, seq, folder, redact, seal, partial(_class_of, share))
-        sink.begun()  # whoever knows the run's id finds it in the log
-        ledger = self._ledger(head, redact, seq, is_resumed=attempt > 1)
-        reach = LogReach(self._log, ledger, head.agent, head.run, seq)
-        chance = Chance(self._around.now_micros, self._around.new_id)
-        return Run(given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays)
+        sink.begun()
+        return sink
 
     def _ledger(self, head: Recording, redact: RunRedactor, seq: Iterator[int], *, is_resumed: bool) -> Ledger:
         """The run's own: it says what it says of effects as the run."""

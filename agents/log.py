@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import UNSET
 
@@ -33,6 +33,16 @@ if TYPE_CHECKING:
     from refold.agents.replay.run import Replayed
     from refold.agents.vault import Keeper
     from refold.reducers.registered import Registered
+
+
+class ForkChanges(NamedTuple):
+    """What a fork changes; see AgentLog.fork."""
+
+    state: Mapping[str, Any] | Callable[[Any], Any] | None
+    drop: Sequence[str]
+    input: Any
+    results: Mapping[str, Any] | None
+    arguments: Mapping[str, Mapping[str, Any]] | None
 
 
 class AgentLog(Log):
@@ -149,20 +159,59 @@ class AgentLog(Log):
         Unrecorded); asked (the same, else `ask` is called). What writes does not run unless its name is in `allow`
         ("observe" for observations): NotAllowed. The parent stands as it stood.
         """
+        from refold.agents.replay.forked import Forked
+        from refold.agents.replay.patch import read_patch
+
+        changes = ForkChanges(state, drop, input, results, arguments)
+        parent, head, redacting = self._fork_head(run, at, changes, id, version, code_version, tags, redact)
+        answers = Forked(parent, at, read_patch(head.patch), policy, allow=allow, ask=ask)
+        return self._live.fork(head, entry or self._entry(run), redacting, answers)
+
+    def fork_confined(
+        self, run: str, agent: Agent | str | None = None, *, at: int,
+        state: Mapping[str, Any] | Callable[[Any], Any] | None = None, drop: Sequence[str] = (), input: Any = UNSET,
+        results: Mapping[str, Any] | None = None, arguments: Mapping[str, Mapping[str, Any]] | None = None,
+        version: str | None = None, code_version: str | None = None, tags: Iterable[str] = (), id: str,
+        redact: Redact | None = None,
+    ) -> None:  # fmt: skip
+        """Make a child as `fork` does, and run the agent in a process that the kernel confines (docs/REPLAY.md).
+
+        Its policy is `recorded`: what comes after the fork is answered by the parent's recording and by `results`.
+        agent: as for a confined replay. id: the child's, by which the log has how it ended. Departure where the code
+        left the recording or reached out. NotConfinable where the kernel refuses; then nothing was run or recorded.
+        """
+        from refold.agents.confined.fork import forked_confined
+        from refold.agents.entry import entry_for
+        from refold.agents.redaction.redactor import Redactor
+        from refold.agents.replay.forked import Forked
+        from refold.agents.replay.patch import read_patch
+
+        entry = entry_for(agent) if callable(agent) else agent or self._required_entry(run)
+        changes = ForkChanges(state, drop, input, results, arguments)
+        parent, head, redacting = self._fork_head(run, at, changes, id, version, code_version, tags, redact)
+        Forked(parent, at, read_patch(head.patch), "recorded")  # refuses what could not be forked
+        forked_confined(
+            lambda: self._live.fork_sink(head, entry, redacting), entry, head, parent, self._around.now_micros,
+            fields=self._fields, redact=redact, key=self._redaction_key() if isinstance(redact, Redactor) else None,
+        )  # fmt: skip
+
+    def _fork_head(
+        self, run: str, at: int, changes: ForkChanges, id: str | None, version: str | None, code_version: str | None,
+        tags: Iterable[str], redact: Redact | None,
+    ) -> tuple[Recording, Recording, RunRedactor]:  # fmt: skip
+        """The parent, the child's head, and what redacts the child."""
         from msgspec.structs import replace
 
         from refold.agents.journal.stepping import state_at
         from refold.agents.redaction.redactor import is_redacting
-        from refold.agents.replay.forked import Forked
-        from refold.agents.replay.patch import patch_of, read_patch
+        from refold.agents.replay.patch import patch_of
 
         parent = self.recording(run)
         if not parent.has_code:
             raise InputError(f"run {run} was imported: there is no code that a fork of it could run")
         _check_redacting(parent, redact)
         redacting = self._redacting(redact)
-        changed = patch_of(state_at(parent, at), state=state, drop=drop, input=input, results=results,
-                           arguments=arguments)  # fmt: skip
+        changed = patch_of(state_at(parent, at), **changes._asdict())
         head = replace(
             parent, run=id or self._around.new_id(), kind="fork", task="", parent=run, forked_at=at,
             patch=_patch_shown(changed.tree, redacting), forks=tuple(each for each in parent.parted if each.at <= at),
@@ -171,8 +220,7 @@ class AgentLog(Log):
             started_at=self._around.now_micros(), ended_at=0, steps=(), status="running", outcome="", output=None,
             failure=None, hash="", flagged=False, pinned=False, retention_class="", redacted=is_redacting(redact),
         )  # fmt: skip
-        answers = Forked(parent, at, read_patch(head.patch), policy, allow=allow, ask=ask)
-        return self._live.fork(head, entry or self._entry(run), redacting, answers)
+        return parent, head, redacting
 
     def agent_of(self, run: str) -> Agent:
         """The function that a run was begun with, by the name that is recorded. InputError where there is none."""

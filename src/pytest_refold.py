@@ -10,7 +10,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--refold-golden and --refold-agent."""
+    """--refold-golden, --refold-agent and --refold-confined."""
     group = parser.getgroup("refold", "golden traces of agents")
     group.addoption(
         "--refold-golden",
@@ -23,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--refold-agent",
         metavar="MODULE:FUNCTION",
         help="run this agent instead of those that the golden traces name; also as FILE.py:FUNCTION",
+    )
+    group.addoption(
+        "--refold-confined",
+        action="store_true",
+        help="run agents in processes that the kernel lets open no socket, start no process and write no file (Linux)",
     )
 
 

@@ -7,12 +7,14 @@
 3. What is left is the first bad commit; or, where those before it could not be replayed, one of several.
 
 Each commit is checked out into a temporary work tree and replayed in a process of its own (probe.py), from that tree:
-modules of one commit cannot stand in for those of another. The replay has no network and no log.
+modules of one commit cannot stand in for those of another. The replay has no network and no log; where that is asked
+for, the kernel confines its process.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,7 @@ import msgspec
 
 from refold.agents.bisect.probe import Finding
 from refold.agents.bisect.repository import Commit, Repository
+from refold.agents.confined.process import denied_by_kernel, not_confinable
 from refold.agents.journal.record import Recording
 from refold.avro.errors import InputError
 
@@ -53,22 +56,23 @@ class Bisected(NamedTuple):
 def bisect(
     recording: Recording, entry: str, repository: Repository, good: str, bad: str, *, redactor: str = "",
     settings: Mapping[str, str] = MappingProxyType({}),
-    timeout_s: float = TIMEOUT_S, tested: Tested = lambda commit, finding: None,
+    timeout_s: float = TIMEOUT_S, tested: Tested = lambda commit, finding: None, confined: bool = False,
 ) -> Bisected:  # fmt: skip
     """The first commit after `good`, up to `bad`, whose agent parts from the recording.
 
     recording: with the values of what was read (recordings/values.py). entry: the agent, as module:function; redactor:
     what the recording went through, likewise. settings: for the environment of the agents. tested: told of every
-    commit that was replayed. InputError where good and bad are not that.
+    commit that was replayed. confined: the kernel confines each process. InputError where good and bad are not that;
+    NotConfinable where the kernel refuses.
     """
-    search = _Search(recording, entry, redactor, repository, settings, timeout_s, tested)
+    search = _Search(recording, entry, redactor, repository, settings, timeout_s, tested, is_confined=confined)
     return search.run(repository.commit(good), repository.commit(bad))
 
 
 class _Search:
     def __init__(
         self, recording: Recording, entry: str, redactor: str, repository: Repository,
-        settings: Mapping[str, str], timeout_s: float, tested: Tested,
+        settings: Mapping[str, str], timeout_s: float, tested: Tested, *, is_confined: bool,
     ) -> None:  # fmt: skip
         self._recording = recording
         self._entry = entry
@@ -77,6 +81,7 @@ class _Search:
         self._settings = settings
         self._timeout_s = timeout_s
         self._tell = tested
+        self._is_confined = is_confined
         self._found: dict[Commit, Finding] = {}
 
     def run(self, good: Commit, bad: Commit) -> Bisected:
@@ -119,29 +124,43 @@ class _Search:
         return found
 
     def _in_child(self, folder: Path, tree: Path) -> Finding:
-        recording, answer = folder / "recording.json", folder / "finding.json"
+        recording, answer, trace = (folder / name for name in ("recording.json", "finding.json", "trace"))
         recording.write_bytes(msgspec.json.encode(self._recording))
         probe = [sys.executable, "-P", "-m", "refold.agents.bisect.probe"]
-        command = [*probe, recording, self._entry, self._redactor, tree, answer]
+        command = [
+            *probe,
+            recording,
+            self._entry,
+            self._redactor,
+            tree,
+            answer,
+            *([trace] if self._is_confined else []),
+        ]
         if not tree.is_dir():
             return Finding(status="unusable", lines=(f"it has no folder {self._repository.inside}",))
         try:
             done = subprocess.run(
-                [str(each) for each in command], cwd=tree, env=self._environment(), stdin=subprocess.DEVNULL,
+                [str(each) for each in command], cwd=tree, env=self._environment(folder), stdin=subprocess.DEVNULL,
                 capture_output=True, timeout=self._timeout_s, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return Finding(status="unusable", lines=(f"it was not done after {self._timeout_s:g} s (--timeout)",))
+        if self._is_confined and done.returncode == -signal.SIGSYS:
+            return Finding(status="parted", lines=(str(denied_by_kernel(trace.read_bytes())),))
         if not answer.exists():
             said = done.stderr.decode(errors="replace").strip().splitlines()[-SAID_LINES_MAX:]
             return Finding(status="unusable", lines=(f"its process ended with {done.returncode}", *said))
-        return msgspec.json.decode(answer.read_bytes(), type=Finding)
+        found = msgspec.json.decode(answer.read_bytes(), type=Finding)
+        if found.refused:
+            raise not_confinable(found.refused)
+        return found
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, folder: Path) -> dict[str, str]:
         """This process's, in which nothing is imported from the user's own work tree."""
         top, kept = self._repository.top.resolve(), []
         for each in os.environ.get("PYTHONPATH", "").split(os.pathsep):
             place = Path(each).resolve()
             if each and top != place and top not in place.parents:
                 kept.append(each)
-        return {**os.environ, **self._settings, "PYTHONPATH": os.pathsep.join(kept), "PYTHONDONTWRITEBYTECODE": "1"}
+        more = {"PYTHONPATH": os.pathsep.join(kept), "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**os.environ, **self._settings, **more, **({"TMPDIR": str(folder)} if self._is_confined else {})}

@@ -1,9 +1,11 @@
 """One commit's agent, replayed against a recording, in a process of its own:
 
-    python -P -m refold.agents.bisect.probe RECORDING ENTRY REDACTOR FOLDER ANSWER
+    python -P -m refold.agents.bisect.probe RECORDING ENTRY REDACTOR FOLDER ANSWER [TRACE]
 
 FOLDER is the commit's; what is imported comes from there first (and from FOLDER/src), refold itself from where this
-process has it. ANSWER is the file that the finding is written to, for the agent may print what it likes.
+process has it. ANSWER is the file that the finding is written to, for the agent may print what it likes. With TRACE the
+process is confined before anything of the commit's is imported: the kernel lets it write in ANSWER's folder alone, and
+TRACE is where it writes what it ended the process for (agents/confined/kernel.py).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import msgspec
 from refold.agents.compare.compare import compare
 from refold.agents.compare.divergence import Divergence, divergence_json
 from refold.agents.compare.telling import told
+from refold.agents.confined.kernel import NotConfined, confine
 from refold.agents.entry import Agent, recorded_agent_of
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.recorder.answers import Departure
@@ -32,23 +35,28 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it. lines: for people; step: where it parts, None where it did at the end, or did not.
 
     same: the code did what was recorded. parted: it did not. unusable: nothing can be said of this commit.
+    refused: why the process could not be confined; then no code was run.
     """
 
     status: Literal["same", "parted", "unusable"]
     lines: tuple[str, ...] = ()
     step: int | None = None
     divergence: Plain = None
+    refused: str = ""
 
 
-def probe(recording: Recording, entry: str, folder: Path, redactor: str = "") -> Finding:
-    """Replay the agent that stands in a folder; redactor: the function that the recording went through, likewise."""
+def probe(recording: Recording, entry: str, folder: Path, redactor: str = "", *, confined_to: str = "") -> Finding:
+    """Replay the agent that stands in a folder; redactor: the function that the recording went through, likewise.
+
+    confined_to: the kernel confines this process, which may write files in that folder alone.
+    """
     try:
         agent = _found(entry, folder, "agent")
         redact = for_run(_found(redactor, folder, "redactor"), _redaction_key) if redactor else None
     except Exception as error:  # whatever a half-finished commit raises when it is imported
         return Finding(status="unusable", lines=(f"{type(error).__name__}: {error}",))
     try:
-        done = replayed(agent, recording, redact=redact)
+        done = replayed(agent, recording, redact=redact, confined_to=confined_to)
     except Departure as departure:
         return _departed(recording, departure)
     if done.is_same:
@@ -104,9 +112,21 @@ def _place(module: ModuleType | None) -> Path | None:
 
 def main() -> None:
     """See the module."""
-    recording, entry, redactor, folder, answer = sys.argv[1:]
+    recording, entry, redactor, folder, answer, *trace = sys.argv[1:]
     run = msgspec.json.decode(Path(recording).read_bytes(), type=Recording)
-    Path(answer).write_bytes(msgspec.json.encode(probe(run, entry, Path(folder), redactor)))
+    confined_to = str(Path(answer).parent) if trace else ""
+    try:
+        if trace:
+            confine(os.open(trace[0], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), confined_to)
+    except NotConfined as error:
+        found = Finding(status="unusable", refused=str(error))
+    else:
+        found = probe(run, entry, Path(folder), redactor, confined_to=confined_to)
+    Path(answer).write_bytes(msgspec.json.encode(found))
+    if trace:  # whose end the kernel would take for an attempt
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

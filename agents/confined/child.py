@@ -2,41 +2,54 @@
 
     python -P -m refold.agents.confined.child QUESTION ANSWER TRACE
 
-All three are open descriptors. The process is confined before anything of the user's is imported, so that what a module
-does while it is imported is held, too. It ends without the interpreter's own end: what the code registered for that is
-not run.
+All three are open descriptors. A question with a parent is a fork, else it is a replay. The process is confined before
+anything of the user's is imported, so that what a module does while it is imported is held, too. It ends without the
+interpreter's own end: what the code registered for that is not run.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import pickle
 import sys
+import time
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
 from refold.agents.confined.exchange import Answer, Left, Question, Read, Told
+from refold.agents.confined.journal import JournalSink
 from refold.agents.confined.kernel import NotConfined, confine
-from refold.agents.entry import agent_of
+from refold.agents.confined.process import whole
+from refold.agents.entry import Agent, agent_of
 from refold.agents.golden.file import Answer as GoldenAnswer
 from refold.agents.golden.lenient import Lenient
-from refold.agents.journal.record import Plain
+from refold.agents.journal.record import Plain, Recording
 from refold.agents.recorder.answers import Departure
-from refold.agents.redaction.redactor import Redact, for_run
+from refold.agents.recorder.reach import Chance
+from refold.agents.recorder.run import Run
+from refold.agents.redaction.redactor import Redact, for_run, unredacted
 from refold.agents.redaction.tokens import fresh_key
-from refold.agents.replay.run import replayed
+from refold.agents.replay.forked import Forked
+from refold.agents.replay.guard import Guard
+from refold.agents.replay.patch import read_patch
+from refold.agents.replay.run import Reading, Replayed, replayed
 from refold.avro.errors import NotAnswerable
 
 
-def answer_to(question: Question, trace: int) -> Answer:
-    """Confine this process, then do the replay."""
+def answer_to(question: Question, trace: int, out: FileIO) -> Answer:
+    """Confine this process, then do the replay, or the fork; what a fork does is written to `out`."""
     try:
-        confine(trace)
+        unheld = confine(trace, question.folder)
     except NotConfined as refused:
         return Answer(refused=str(refused))
+    sys.dont_write_bytecode = True
     sys.path[:] = question.path
     base = Path(question.base)
     try:
@@ -44,16 +57,40 @@ def answer_to(question: Question, trace: int) -> Answer:
         redact = _redactor(question, base)
     except Exception as error:  # whatever a user's module raises when it is imported
         return Answer(error=Told.of(error))
-    given = None if question.golden is None else [GoldenAnswer(*each) for each in question.golden.items()]
-    answers = None if given is None else Lenient(question.recording, given)
-    fields = _Values(question.reads).fields
     try:
-        done = replayed(agent, question.recording, fields=fields, redact=redact, answers=answers, is_confined=True)
+        if question.parent is not None:
+            _fork(question, question.parent, agent, redact, out)
+            return Answer(unheld=unheld)
+        done = _replayed(question, agent, redact)
     except Departure as departure:
         return Answer(left=Left.of(departure))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Answer(error=Told.of(error))
-    return Answer(now=done.now, unused=done.unused, escapes=tuple(done.escapes))
+    return Answer(now=done.now, unused=done.unused, escapes=tuple(done.escapes), unheld=unheld)
+
+
+def _replayed(question: Question, agent: Agent, redact: Redact | None) -> Replayed:
+    given = None if question.golden is None else [GoldenAnswer(*each) for each in question.golden.items()]
+    return replayed(
+        agent, question.recording, fields=_Values(question.reads).fields, redact=redact,
+        answers=None if given is None else Lenient(question.recording, given), confined_to=question.folder,
+    )  # fmt: skip
+
+
+def _fork(question: Question, parent: Recording, agent: Agent, redact: Redact | None, out: FileIO) -> None:
+    """Drive the fork. What its code raises itself is how its run ended, and is no answer of its own."""
+    head = question.recording
+    answers = Forked(parent, head.forked_at, read_patch(head.patch), "recorded", is_confined=True)
+    sink = JournalSink(lambda line: _say(out, line))
+    run = Run(
+        head, answers=answers, sink=sink, reach=Reading(_Values(question.reads).fields),
+        chance=Chance(lambda: time.time_ns() // 1000, lambda: uuid4().hex), redact=redact or unredacted,
+    )  # fmt: skip
+    with Guard(answers.depart, confined_to=question.folder):
+        if inspect.iscoroutinefunction(agent):
+            asyncio.run(run.drive_async(agent))
+        else:
+            run.drive(agent)
 
 
 def _redactor(question: Question, base: Path) -> Redact | None:
@@ -89,20 +126,20 @@ def _key(entity: str, answer: Plain) -> bytes:
 def main() -> None:
     """See the module."""
     question, answer, trace = (int(each) for each in sys.argv[1:])
-    asked = msgspec.json.decode(_whole(question), type=Question)
+    asked = msgspec.json.decode(whole(question), type=Question)
     os.close(question)
-    said = msgspec.json.encode(answer_to(asked, trace))
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    with os.fdopen(answer, "wb") as file:
-        file.write(said)
+    with os.fdopen(answer, "wb", buffering=0) as file:
+        said = answer_to(asked, trace, file)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        _say(file, said)
     os._exit(0)
 
 
-def _whole(descriptor: int) -> bytes:
-    with os.fdopen(os.dup(descriptor), "rb") as file:
-        file.seek(0)
-        return file.read()
+def _say(out: FileIO, thing: object) -> None:
+    left = memoryview(msgspec.json.encode(thing) + b"\n")
+    while left:
+        left = left[out.write(left) :]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import msgspec
 
 from refold.agents.journal.record import Asked, Plain, Recording, Step
 from refold.agents.recorder.answers import Departure, Place
+from refold.agents.replay.forked import NotAllowed
 from refold.agents.replay.recorded import At
 from refold.agents.replay.unrecorded import Unrecorded
 from refold.agents.replay.watch import Escape, NetworkDenied
@@ -19,7 +20,7 @@ class Told(msgspec.Struct, frozen=True):
     message: str
 
     @classmethod
-    def of(cls, error: Exception) -> Told:
+    def of(cls, error: BaseException) -> Told:
         """What is told of an error; one that is not refold's own counts as unusable input."""
         if isinstance(error, errors.RefoldError) and hasattr(errors, type(error).__name__):
             return cls(type(error).__name__, str(error))
@@ -43,16 +44,18 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay to be done.
+    """A replay to be done; with `parent`, a fork of it, whose head the recording is.
 
     entry: the agent, looked up from the folder `base`; path: sys.path. redactor: an entry; redact: a pickled one, with
-    its key. golden: the answers of a golden trace that is not exact, by name.
+    its key. golden: the answers of a golden trace that is not exact, by name. folder: where files may be written.
     """
 
     recording: Recording
     entry: str
     base: str
     path: list[str]
+    folder: str = ""
+    parent: Recording | None = None
     reads: list[Read] = []
     redactor: str = ""
     redact: bytes = b""
@@ -65,6 +68,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
     message: str
     denied: Escape | None = None
+    is_not_allowed: bool = False
     place: Place | None = None
     asked: Asked | None = None
     nearest: At | None = None
@@ -83,6 +87,8 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
                 "place": departure.place, "asked": departure.asked, "nearest": departure.nearest,
                 "elsewhere": departure.elsewhere,
             }  # fmt: skip
+        elif isinstance(departure, NotAllowed):
+            more = {"place": departure.place, "asked": departure.asked, "is_not_allowed": True}
         told = {"message": str(departure), "so_far": departure.so_far, "left_in": departure.left_in, **more}
         return cls(**told)  # type: ignore[arg-type]
 
@@ -90,6 +96,8 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
         """The departure again."""
         if self.denied is not None:
             found: Departure = NetworkDenied(self.denied.what, self.denied.site)
+        elif self.is_not_allowed and self.place is not None and self.asked is not None:
+            found = NotAllowed(self.place, self.asked, is_confined=True)
         elif self.place is not None and self.asked is not None:
             found = Unrecorded(run, self.place, self.asked, self.nearest, self.elsewhere)
         else:
@@ -99,7 +107,10 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: one of these. refused: why the process could not be confined; then no code was run."""
+    """What came of it: one of these. refused: why the process could not be confined; then no code was run.
+
+    unheld: why its files were not held; empty where they were.
+    """
 
     refused: str = ""
     error: Told | None = None
@@ -107,3 +118,4 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     now: Recording | None = None
     unused: tuple[At, ...] = ()
     escapes: tuple[Escape, ...] = ()
+    unheld: str = ""

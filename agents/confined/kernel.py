@@ -1,11 +1,13 @@
 """A process that the kernel lets open no socket and start no process, whatever runs in it: Python, ctypes, C or Rust.
 
-`confine` installs a seccomp filter in the calling process, for all its threads and for good:
+`confine` has Landlock hold what it writes to files, where the kernel offers that (agents/confined/files.py). Then it
+installs a seccomp filter in the calling process, for all its threads and for good:
 
 1. The filter lets pass what computes, reads and writes files, starts threads, and makes pairs of stream sockets within
    the process, which event loops need.
-2. Making any other socket, connecting, listening, starting a process, becoming another program, and reaching into
-   another process raise SIGSYS in the thread that tries. Its Python stack is written to `trace` (faulthandler), and
+2. Making any other socket, connecting, listening, starting a process, becoming another program, reaching into another
+   process, and making or using queues and memory that processes share by number or name (System V, POSIX queues) raise
+   SIGSYS in the thread that tries. Its Python stack is written to `trace` (faulthandler), and
    the process ends by that signal: nothing of what was tried takes place.
 3. The handler of SIGSYS cannot be replaced: who tries ends the process.
 4. clone3 and io_uring, whose arguments a filter cannot read, are not there (ENOSYS): C libraries take the older calls.
@@ -27,6 +29,8 @@ import struct
 import sys
 from typing import NamedTuple
 
+from refold.agents.confined.files import hold_files
+
 Step = tuple[int, int, int, int]
 
 
@@ -41,12 +45,18 @@ class _Machine(NamedTuple):
     denied: tuple[int, ...]
 
 
-# Denied: socket, connect, bind, listen, accept, accept4, execve, execveat, ptrace, process_vm_writev, pidfd_getfd; and
-# fork and vfork, where there are calls of that name.
+# Denied: socket, connect, bind, listen, accept, accept4, execve, execveat, ptrace, process_vm_writev, pidfd_getfd;
+# mq_open, msgget, msgsnd, semget, shmget, shmat; and fork and vfork, where there are calls of that name.
 _MACHINES = {
-    "x86_64": _Machine(0xC000003E, 317, 56, 53, 13, (41, 42, 49, 50, 43, 288, 59, 322, 101, 311, 438, 57, 58)),
-    "aarch64": _Machine(0xC00000B7, 277, 220, 199, 134, (198, 203, 200, 201, 202, 242, 221, 281, 117, 271, 438)),
-}
+    "x86_64": _Machine(
+        0xC000003E, 317, 56, 53, 13,
+        (41, 42, 49, 50, 43, 288, 59, 322, 101, 311, 438, 240, 68, 69, 64, 29, 30, 57, 58),
+    ),
+    "aarch64": _Machine(
+        0xC00000B7, 277, 220, 199, 134,
+        (198, 203, 200, 201, 202, 242, 221, 281, 117, 271, 438, 180, 186, 189, 190, 194, 196),
+    ),
+}  # fmt: skip
 _CLONE3, _IO_URING_SETUP = 435, 425
 _OTHER_ABI = 0x40000000
 _CLONE_THREAD, _UNIX, _STREAM, _KIND = 0x10000, 1, 1, 0xF
@@ -61,15 +71,19 @@ class NotConfined(Exception):
     """The kernel, or what this runs in, refuses; the message says what."""
 
 
-def confine(trace: int) -> None:
-    """Confine this process. trace: a descriptor for the stack of what ends it. NotConfined; then nothing has changed
-    but that the process can gain no privileges."""
+def confine(trace: int, folder: str) -> str:
+    """Confine this process; why files are not held, or an empty text where they are.
+
+    trace: a descriptor for the stack of what ends it. folder: the one in which files may be written. NotConfined; then
+    sockets and processes are as they were, and no code of the user's may be run.
+    """
     machine = _MACHINES.get(platform.machine())
     if sys.platform != "linux" or machine is None:
         raise NotConfined(f"it takes Linux on {' or '.join(_MACHINES)}; this is {sys.platform} on {platform.machine()}")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise NotConfined(f"prctl(PR_SET_NO_NEW_PRIVS) says {os.strerror(ctypes.get_errno())}")
+    unheld = hold_files(libc, folder)
     steps = _filter(machine)
     held = ctypes.create_string_buffer(b"".join(_STEP.pack(*step) for step in steps))
     program = struct.pack("@HP", len(steps), ctypes.addressof(held))
@@ -80,6 +94,7 @@ def confine(trace: int) -> None:
         reason = os.strerror(ctypes.get_errno()) if status < 0 else f"thread {status} could not be confined"
         faulthandler.unregister(signal.SIGSYS)
         raise NotConfined(f"seccomp says {reason}")
+    return unheld
 
 
 def _filter(machine: _Machine) -> list[Step]:

@@ -37,10 +37,10 @@ def exercised(golden: Golden, base: Path, entry: str = "", *, confined: bool = F
     kernel refuses.
     """
     named = entry or golden.entry
+    if confined:
+        return _judged(golden, named, *driven_confined(golden, entry, base))
     if not entry:
         require_known(named, base)
-    if confined:
-        return _judged(golden, named, *_settled(golden, partial(_confined, golden, named, base)))
     return judged_run(golden, agent_of(named, base), named, base)
 
 
@@ -78,6 +78,13 @@ def driven(golden: Golden, agent: Agent, base: Path) -> tuple[Recording, Departu
         return _driven(golden, agent, redact)
     with ThreadPoolExecutor(1) as beside:  # a loop runs here already, and a coroutine needs one of its own
         return beside.submit(_driven, golden, agent, redact).result()
+
+
+def driven_confined(golden: Golden, entry: str, base: Path) -> tuple[Recording, Departure | None]:
+    """As `driven`, in a process that the kernel confines; entry: another agent than the file names. NotConfinable."""
+    if not entry:
+        require_known(golden.entry, base)
+    return _settled(golden, partial(_confined, golden, entry or golden.entry, base))
 
 
 def _driven(golden: Golden, agent: Agent, redact: Redact | None) -> tuple[Recording, Departure | None]:

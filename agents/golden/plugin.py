@@ -9,7 +9,8 @@
 1. The folders are collected beside what pytest was told to collect. Each *.golden.json in them is one test: it runs the
    agent that the file names, or the one of --refold-agent, and passes when what is expected holds.
 2. Agents are looked up from the folder that pytest is run in, as `refold golden run` does.
-3. Without the option none of this is loaded: src/pytest_refold.py brings it in.
+3. With --refold-confined every agent, also the one that `replay` is given, runs in a process that the kernel confines.
+4. Without --refold-golden none of this is loaded: src/pytest_refold.py brings it in.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Any
 
 import pytest
 
-from refold.agents.entry import Agent, agent_of, recorded_agent_of
+from refold.agents.confined.files import not_offered
+from refold.agents.entry import Agent, agent_of, entry_for, recorded_agent_of
 from refold.agents.golden.did import Did
-from refold.agents.golden.exercise import driven, exercised
+from refold.agents.golden.exercise import driven, driven_confined, exercised
 from refold.agents.golden.file import SUFFIX, Golden, found, read
 from refold.agents.golden.verdict import Verdict
 from refold.avro.errors import InputError, RefoldError
@@ -71,8 +73,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Which they are."""
-    return f"refold: golden traces in {', '.join(map(str, _folders(config)))}"
+    """Which they are, and what holds them."""
+    said = f"refold: golden traces in {', '.join(map(str, _folders(config)))}"
+    if not _is_confined(config):
+        return said
+    why = not_offered()
+    return f"{said}; confined{f', but no files: {why}' if why else ''}"
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -99,8 +105,9 @@ class GoldenItem(pytest.Item):
     def runtest(self) -> None:
         """Run the agent, and see."""
         verdict = exercised(
-            read(self.path), self.config.invocation_params.dir, self.config.getoption("--refold-agent") or ""
-        )
+            read(self.path), self.config.invocation_params.dir, self.config.getoption("--refold-agent") or "",
+            confined=_is_confined(self.config),
+        )  # fmt: skip
         if not verdict.passed:
             raise NotAsExpected(verdict)
 
@@ -126,20 +133,28 @@ def replay(pytestconfig: pytest.Config) -> Callable[..., Did]:
     """replay(golden, agent=None): run an agent's function against a golden trace; gives what it did.
 
     agent: a function, else the one of --refold-agent, else the one that the file names. What it asks for that nothing
-    answers is raised (Unrecorded), with the nearest that was recorded.
+    answers is raised (Unrecorded), with the nearest that was recorded. With --refold-confined the function has to be
+    one that another process finds by name.
     """
 
     def run(trace: Golden, agent: Agent | None = None) -> Did:
         base = pytestconfig.invocation_params.dir
-        if agent is None:
-            given = pytestconfig.getoption("--refold-agent")
-            agent = agent_of(given, base) if given else recorded_agent_of(trace.entry, base)
-        did, departure = driven(trace, agent, base)
+        given = pytestconfig.getoption("--refold-agent") or ""
+        if _is_confined(pytestconfig):
+            did, departure = driven_confined(trace, given if agent is None else entry_for(agent), base)
+        else:
+            if agent is None:
+                agent = agent_of(given, base) if given else recorded_agent_of(trace.entry, base)
+            did, departure = driven(trace, agent, base)
         if departure is not None:
             raise departure
         return Did(did)
 
     return run
+
+
+def _is_confined(config: pytest.Config) -> bool:
+    return bool(config.getoption("--refold-confined"))
 
 
 def _folders(config: pytest.Config) -> list[Path]:

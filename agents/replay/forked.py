@@ -35,14 +35,20 @@ ask the world."""
 
 
 class NotAllowed(Departure):
-    """A fork came to something that writes, was not allowed to by name, and has no recorded result. tool: its name."""
+    """A fork came to something that writes, was not allowed to by name, and has no recorded result. tool: its name.
 
-    def __init__(self, place: Place, asked: Asked) -> None:
+    is_confined: the kernel lets it write nothing, so that it could not be allowed.
+    """
+
+    def __init__(self, place: Place, asked: Asked, *, is_confined: bool = False) -> None:
+        self.place = place
+        self.asked = asked
         self.tool = allowed_as(asked)
+        answered = f"say what it is answered with (--result {place.step}/{asked.name}=JSON)"
+        allowed = f'allow it by name (--allow {self.tool}, or allow=["{self.tool}"]), or {answered}'
         super().__init__(
             f"{where(place)} of this fork came to {request_line(asked)}, which writes and has no recorded result: "
-            f'allow it by name (--allow {self.tool}, or allow=["{self.tool}"]), or say what it is answered with '
-            f"(--result {place.step}/{asked.name}=JSON)"
+            f"{f'{answered}; a confined fork writes nothing' if is_confined else allowed}"
         )
 
 
@@ -58,8 +64,12 @@ class Forked:
         *,
         allow: Collection[str] = (),
         ask: Asker | None = None,
+        is_confined: bool = False,
     ) -> None:
-        """allow: names of the tools that may write; "observe" for observations. ask: for the policy `asked`."""
+        """allow: names of the tools that may write; "observe" for observations. ask: for the policy `asked`.
+
+        is_confined: the kernel confines this process, so that nothing could be allowed.
+        """
         committed = [step.number for step in parent.steps if step.is_committed]
         if at not in (0, *committed):
             last = max(committed, default=0)
@@ -74,12 +84,17 @@ class Forked:
         self._policy = policy
         self._allow = frozenset(allow)
         self._ask = ask
+        self._is_confined = is_confined
         self._departure: Departure | None = None
 
     @property
     def departure(self) -> Departure | None:
         """The first thing that could not be done."""
         return self._departure or self._committed.departure
+
+    def depart(self, departure: Departure) -> None:
+        """Have the run end with this, unless it departed before."""
+        self._departure = self._departure or departure
 
     def step(self, number: int, name: str) -> Step | None:
         """The parent's step, or None behind the fork."""
@@ -117,7 +132,7 @@ class Forked:
             return found
         if self._policy == "asked" and (answer := self._asked(place, asked)) is not None:
             return answer
-        return self._depart(NotAllowed(place, asked))
+        return self._depart(NotAllowed(place, asked, is_confined=self._is_confined))
 
     def _without(self, place: Place, asked: Asked) -> Call | None:
         if asked.kind in OF_THE_PROCESS:

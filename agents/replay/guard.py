@@ -6,6 +6,7 @@
 2. Under guard these are denied: to look up a name, to connect or bind (loopback and Unix sockets too), to send on a
    socket that was open before, to start a process or hand work to one, and to load or call native code by ctypes.
    A pair of sockets within the process is allowed: event loops need it.
+   In a process that the kernel confines, to change a file outside of its temporary folder is denied, too.
 3. What is denied raises NetworkDenied at the place where it was tried. That holds after the guard is left, too, for
    threads and tasks that were begun under it.
 4. Other threads and contexts of the process go on: the guard cannot know whether the code had them act for it. While a
@@ -15,7 +16,7 @@
 This does not see: extensions that connect in C (librdkafka, libcurl, grpc), a method of a C type that is called past
 its Python class (`_socket.socket.send`), a function that was kept before the first guard in another place than a
 module's names, what a process from before reads from a pipe, and what an older thread does after the guard is left.
-The kernel closes these for a confined replay (agents/replay/confined.py).
+The kernel closes these for a confined replay (agents/confined/kernel.py).
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any, TypeAlias
 
-from refold.agents.replay.watch import Under, check, current, is_confined, is_watched, site_of, within
+from refold.agents.confined.files import is_held
+from refold.agents.replay.watch import Under, check, confined_to, current, is_watched, site_of, within
 
 Function: TypeAlias = Callable[..., Any]
 Wrapper: TypeAlias = Callable[[Function], Function]
@@ -53,6 +54,13 @@ _EVENTS: dict[str, tuple[str, int]] = {
     "ctypes.dlsym/handle": (_CALL, 1),
     "ctypes.call_function": (_CALL, 0),
 }
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# Events that change files: where their paths are among the arguments, and the folders' descriptors, if they have any.
+_CHANGING: dict[str, tuple[tuple[int, int], ...]] = {
+    "os.remove": ((0, 1),), "os.rmdir": ((0, 1),), "os.mkdir": ((0, 2),), "os.chmod": ((0, 2),),
+    "os.chown": ((0, 3),), "os.utime": ((0, 3),), "os.truncate": ((0, 0),), "os.setxattr": ((0, 0),),
+    "os.removexattr": ((0, 0),), "os.symlink": ((1, 2),), "os.link": ((1, 3),), "os.rename": ((0, 2), (1, 3)),
+}  # fmt: skip
 _lock = threading.Lock()
 _is_hooked = False
 _wrapped: dict[Function, Function] = {}
@@ -119,16 +127,41 @@ def _replace_kept() -> None:
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
     if event == "open":
-        if isinstance(args[0], int) and is_watched() and _is_for_writing(args[1]) and _is_way_out(args[0]):
-            check("write to a socket that was open before")
+        if is_watched():
+            _opening(*args)
+        return
+    if event in _CHANGING:
+        if is_watched():
+            for index, of_folder in _CHANGING[event]:
+                _changing(args[index], args[of_folder] if of_folder else None)
         return
     found = _EVENTS.get(event)
     if found is None or not is_watched():
         return
     verb, index = found
-    if event.startswith("ctypes.") and is_confined():
+    if event.startswith("ctypes.") and confined_to():
         return
     check(verb if index < 0 else f"{verb} {_shown(args[index])}")
+
+
+def _opening(file: object, mode: object, flags: object) -> None:
+    if isinstance(file, int):
+        if _is_for_writing(mode) and _is_way_out(file):
+            check("write to a socket that was open before")
+    elif isinstance(flags, int) and flags & _WRITING:
+        _changing(file, None)
+
+
+def _changing(file: object, of_folder: object) -> None:
+    """A file is about to be changed, at a path that may be relative to the folder behind a descriptor."""
+    allowed = confined_to()
+    if not allowed or not isinstance(file, str | bytes | os.PathLike):
+        return
+    path = os.fsdecode(file)
+    if isinstance(of_folder, int) and of_folder >= 0:
+        path = os.path.join(f"/proc/self/fd/{of_folder}", path)  # noqa: PTH118
+    if is_held(path, allowed):
+        check(f"change the file {path}")
 
 
 def _shown(thing: object) -> str:
@@ -304,7 +337,7 @@ def _pooling(method: Function) -> Function:
 
 def _calling(call: Function) -> Function:
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_watched() and not is_confined():
+        if is_watched() and not confined_to():
             check(f"{_CALL} {getattr(self, '__name__', 'a function')}")
         return call(self, *args, **kwargs)
 

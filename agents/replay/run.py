@@ -56,13 +56,14 @@ class Replayed:
 
     recorded, now: the run as it was, and what the code did now. unused: recorded calls that the code did not make now.
     escapes: what ran, or tried to, and is not in the recording (agents/replay/guard.py); a thread that the code left
-    behind may add to it.
+    behind may add to it. unheld: of a confined replay, why the kernel did not hold its files; empty where it did.
     """
 
     recorded: Recording
     now: Recording
     unused: tuple[At, ...]
     escapes: Sequence[Escape] = ()
+    unheld: str = ""
 
     @property
     def hash(self) -> str:
@@ -100,15 +101,16 @@ class Replayed:
 
 def replayed(
     agent: Agent, recording: Recording, *, fields: Fields | None = None, redact: Redact | None = None,
-    answers: Replayer | None = None, is_confined: bool = False,
+    answers: Replayer | None = None, confined_to: str = "",
 ) -> Replayed:  # fmt: skip
     """Run an agent's code, sync or async, against a recording.
 
     fields: looks up what was read, for recordings that do not hold it. redact: as the run was recorded with. answers:
-    more lenient ones, else those of a Replayer. is_confined: the kernel confines this process. Departure (Unrecorded,
+    more lenient ones, else those of a Replayer. confined_to: the kernel confines this process, which may write files
+    in that folder alone. Departure (Unrecorded,
     NetworkDenied) where the code left the recording; InputError for a recording that has no code.
     """
-    under = _UnderWay(recording, fields, redact, answers, is_confined=is_confined)
+    under = _UnderWay(recording, fields, redact, answers, confined_to=confined_to)
     with under:
         if inspect.iscoroutinefunction(agent):
             asyncio.run(under.run.drive_async(agent))
@@ -151,7 +153,7 @@ class _UnderWay:
 
     def __init__(
         self, recording: Recording, fields: Fields | None, redact: Redact | None, answers: Replayer | None = None,
-        *, is_confined: bool = False,
+        *, confined_to: str = "",
     ) -> None:  # fmt: skip
         if not recording.has_code:
             raise InputError(
@@ -171,10 +173,10 @@ class _UnderWay:
         self._sink = MemorySink(head, folder, redact)
         chance = Chance(lambda: 0, lambda: "", lambda: 0.0, lambda _: None, _no_time)
         self.run = Run(
-            head, answers=self._answers, sink=self._sink, reach=_Reading(fields), chance=chance, redact=redact,
+            head, answers=self._answers, sink=self._sink, reach=Reading(fields), chance=chance, redact=redact,
             on_stray=self._stray,
         )  # fmt: skip
-        self._guard = Guard(self._answers.depart, is_confined=is_confined)
+        self._guard = Guard(self._answers.depart, confined_to=confined_to)
 
     def __enter__(self) -> None:
         self._guard.__enter__()
@@ -210,7 +212,7 @@ class _UnderWay:
         return Step(number=left.number, name=left.name, attempts=attempts)
 
 
-class _Reading(NoReach):
+class Reading(NoReach):
     """Reaches the values of what was read before, and nothing else."""
 
     def __init__(self, fields: Fields | None) -> None:

@@ -66,13 +66,13 @@ class Watch:
     """
 
     def __init__(
-        self, on_denied: Callable[[NetworkDenied], None] = lambda denied: None, *, is_confined: bool = False
+        self, on_denied: Callable[[NetworkDenied], None] = lambda denied: None, *, confined_to: str = ""
     ) -> None:
-        """on_denied is told of each thing that is denied, before it is raised. is_confined: the kernel holds what
-        native code does, so ctypes is allowed."""
+        """on_denied is told of each thing that is denied, before it is raised. confined_to: the kernel holds what
+        native code does, so ctypes is allowed, and files are written in that folder alone."""
         self.denied: NetworkDenied | None = None
         self.escapes: list[Escape] = []
-        self.is_confined = is_confined
+        self.confined_to = confined_to
         self.frame: FrameType | None = None
         self._on_denied = on_denied
 
@@ -129,10 +129,10 @@ def is_watched() -> bool:
     return bool(_open) or _UNDER.get() is not None
 
 
-def is_confined() -> bool:
-    """Whether the kernel holds what native code does here."""
+def confined_to() -> str:
+    """Where the kernel holds what the running code does: the folder in which it may write files. Else empty."""
     under = current()
-    return under is not None and under.guard is not None and under.guard.is_confined
+    return "" if under is None or under.guard is None else under.guard.confined_to
 
 
 def current() -> Under | None:

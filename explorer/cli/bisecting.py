@@ -23,6 +23,7 @@ from refold.agents.vault import Vault
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.recorded import known_run
+from refold.explorer.cli.run_code import confined_option
 from refold.explorer.cli.screen import Screen, counted
 
 ID_DIGITS = 12
@@ -54,18 +55,19 @@ class Given(NamedTuple):
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S, metavar="SECONDS", show_default=True,
     help="How long one commit may take.",
 )  # fmt: skip
+@confined_option
 @as_json
 @on_log
 def bisect_(
     place: Place, run: str, good: str, bad: str, agent: str | None, redact: str | None, repo: Path, timeout: float,
-    as_json: bool,
+    confined: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Find the commit at which an agent parts from a recorded run.
 
     RUN is a run's id, or a golden trace's file. The run is replayed with the agent of each commit that halves
     what is left between good and bad, each checked out into a temporary work tree and run in a process of
     its own, without network; your own work tree is not touched. A commit that cannot be replayed is passed
-    over.
+    over. With --confined the kernel holds each process; a commit whose code reaches out parts.
 
     Exits with 1 when several commits are left, because those between cannot be replayed.
 
@@ -92,7 +94,7 @@ def bisect_(
 
     found = bisect(
         given.recording, entry, Repository(repo), good, bad, redactor=given.redactor, settings=given.settings,
-        timeout_s=timeout, tested=tested,
+        timeout_s=timeout, tested=tested, confined=confined,
     )  # fmt: skip
     if as_json:
         screen.json(_json(found))

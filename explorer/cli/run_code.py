@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from refold.agents.confined.files import not_offered
 from refold.agents.entry import Agent, agent_of, require_known
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
@@ -49,9 +50,16 @@ def entry_of(log: AgentLog, run: str) -> str:
     return name
 
 
+def _say_what_is_not_held(context: click.Context, option: click.Parameter, confined: bool) -> bool:
+    if confined and (why := not_offered()):
+        click.echo(f"warning: --confined holds sockets and processes here, but no files: {why}", err=True)
+    return confined
+
+
 confined_option = click.option(
-    "--confined", is_flag=True,
-    help="In a process of its own, which the kernel lets open no socket and start no process (Linux).",
+    "--confined", is_flag=True, callback=_say_what_is_not_held,
+    help="In a process of its own, which the kernel lets open no socket, start no process and write files in a "
+    "temporary folder only (Linux).",
 )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ class Outcome:
             "edges": counted_edges(edges(self.recording)),
             "unused": 0 if result is None else len(result.unused),
             "escapes": [] if result is None else [str(each) for each in result.escapes],
+            "unheld": "" if result is None else result.unheld,
             "parting": None if parting is None else {
                 "step": parting.step, "name": parting.name,
                 "differences": [each.line("now", "recorded") for each in parting.differences],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,9 @@ from refold.agents.journal.record import Recording
 from refold.agents.log import open_log
 from refold.agents.recorder.log_reach import read_again
 from refold.agents.recordings.values import with_values
-from refold_tests.command import refold_command
+from refold_tests.command import environment, refold_command
 from refold_tests.histories_of_code import History
+from refold_tests.refusing import REFUSING
 
 ENTRY = "refunds:agent"
 AGENT = """
@@ -130,6 +133,61 @@ def test_a_golden_trace_is_bisected_without_its_log(scene: Scene) -> None:
     assert f"first bad commit: {scene['fees are two']}  fees are two" in done.out
     assert "first divergence at step 2: other arguments" in done.out
     assert f"{scene['merge side'][:12]}  parts at step 2" in done.out
+
+
+REACHING = """
+import ctypes
+
+def fee(order):
+    ctypes.CDLL(None).socket(2, 1, 0)
+    return 1
+"""
+WRITING = """
+import contextlib, pathlib
+
+def fee(order):
+    with contextlib.suppress(BaseException):
+        pathlib.Path(__file__).with_name("made").write_text("x")
+    return 1
+"""
+
+
+def test_confined_a_commit_that_reaches_out_parts(scene: Scene) -> None:
+    history = scene.history
+    history.git("checkout", "--quiet", "-b", "reaching", scene["readme"])
+    history.commit("as before", {"README": "5"})
+    history.commit("reaches", {"support/prices.py": REACHING})
+    history.commit("still reaches", {"README": "6"})
+    history.git("checkout", "--quiet", "-b", "writing", scene["as before"])
+    history.commit("writes", {"support/prices.py": WRITING})
+    history.git("checkout", "--quiet", "main")
+    words = ["bisect", "run-7", "--good", scene["first"], "--bad", "reaching", "--repo", scene.folder, "--json"]
+    found = refold_command(*words, "--confined", log=scene.log)
+    assert found.status == 0, found.err
+    assert found.json["first_bad"]["subject"] == "reaches"
+    assert "past Python" in found.json["lines"][0]
+    assert "prices.py:5 in fee" in found.json["lines"][0]
+    assert {each["status"] for each in found.json["tested"]} == {"same", "parted"}
+    words[words.index("reaching")] = "writing"
+    found = refold_command(*words, "--confined", log=scene.log)
+    assert found.status == 0, found.err
+    assert found.json["first_bad"]["subject"] == "writes"
+    assert "tried to change the file" in found.json["lines"][0]
+    plain = refold_command(
+        "bisect", "run-7", "--good", scene["first"], "--bad", "main", "--repo", scene.folder, "--json", "--confined",
+        log=scene.log,
+    )  # fmt: skip
+    assert plain.json["first_bad"]["subject"] == "fees are two"
+
+
+def test_where_the_kernel_refuses_to_confine_nothing_is_run(scene: Scene) -> None:
+    words = ["bisect", "run-7", "--good", scene["first"], "--bad", "main", "--repo", str(scene.folder), "--confined"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", REFUSING, *words, "--log", scene.log],
+        env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+    assert "cannot be confined here: seccomp says" in done.stderr
 
 
 def test_commits_that_cannot_be_replayed_are_passed_over(scene: Scene) -> None:

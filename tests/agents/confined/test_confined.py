@@ -153,7 +153,8 @@ def test_a_function_has_to_have_a_name(log: AgentLog) -> None:
 
 def test_the_handler_of_the_kernels_signal_cannot_be_taken(folder: Path) -> None:
     code = (
-        "import os, signal, sys; from refold.agents.confined.kernel import confine; confine(os.memfd_create('x'))\n"
+        "import os, signal, sys; from refold.agents.confined.kernel import confine\n"
+        "confine(os.memfd_create('x'), '.')\n"
         "print('confined', flush=True)\nsignal.signal(signal.SIGSYS, signal.SIG_IGN)\nprint('taken', flush=True)"
     )
     done = subprocess.run(

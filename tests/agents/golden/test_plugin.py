@@ -119,6 +119,29 @@ def test_golden_traces_come_beside_what_is_asked_for(example: Path, run_pytest: 
     assert "1 passed" in only.stdout, only.stdout
 
 
+def test_confined_the_kernel_holds_the_agents(example: Path, run_pytest: Pytest) -> None:
+    done = run_pytest("--refold-golden", ".", "--refold-confined", folder=example)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+    assert "refold: golden traces in " in done.stdout
+    assert "; confined" in done.stdout
+    agent = example / "new_agent.py"
+    agent.write_text(f"{agent.read_text()}\nimport ctypes\nctypes.CDLL(None).socket(2, 1, 0)\n")
+    held = run_pytest("--refold-golden", ".", "--refold-confined", folder=example)
+    assert held.returncode == 1, held.stdout
+    assert "2 failed" in held.stdout
+    assert "tried to open a socket, start a process or reach into one, past Python, at" in held.stdout
+    assert run_pytest("--refold-golden", ".", folder=example).returncode == 0
+    (example / "test_golden.py").write_text(
+        "from new_agent import answer\n\ndef test_x(golden, replay):\n    replay(golden['paid-four-times'], answer)\n"
+        "\ndef test_y(golden, replay):\n    replay(golden['paid-four-times'], lambda run: None)\n"
+    )
+    agent.write_text(agent.read_text().replace("ctypes.CDLL", "# ctypes.CDLL"))
+    named = run_pytest("--refold-golden", ".", "--refold-confined", folder=example)
+    assert "1 failed, 2 passed" in named.stdout
+    assert "at the top of a module or of a file" in named.stdout
+
+
 def test_what_cannot_be_used_is_told(example: Path, run_pytest: Pytest) -> None:
     absent = run_pytest("--refold-golden", "nowhere", folder=example)
     assert absent.returncode == pytest.ExitCode.USAGE_ERROR

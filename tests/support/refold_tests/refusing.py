@@ -1,15 +1,19 @@
-"""A `refold` command where the kernel takes no more seccomp filters, as some containers have it."""
+"""A `refold` command where the kernel denies a call that confining takes, as some containers have it."""
 
 from __future__ import annotations
 
+import string
+
 # Arguments are the command's words.
-REFUSING = """
+_DENYING = string.Template("""
 import ctypes, errno, os, platform, struct, sys
 name, seccomp = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}[platform.machine()]
 libc = ctypes.CDLL(None, use_errno=True)
-steps = [(0x20, 0, 0, 0), (0x15, 0, 1, seccomp), (0x06, 0, 0, 0x00050000 | errno.EPERM), (0x06, 0, 0, 0x7FFF0000)]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, $call), (0x06, 0, 0, 0x00050000 | errno.$code), (0x06, 0, 0, 0x7FFF0000)]
 held = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.syscall(seccomp, 1, 0, struct.pack("@HP", len(steps), ctypes.addressof(held))) == 0
 os.execv(sys.executable, [sys.executable, "-P", "-m", "refold.explorer.cli.main", *sys.argv[1:]])
-"""
+""")
+REFUSING = _DENYING.substitute(call="seccomp", code="EPERM")
+WITHOUT_LANDLOCK = _DENYING.substitute(call=444, code="ENOSYS")

@@ -1,0 +1,89 @@
+"""Files of a confined process: it writes only where it is told it may (Linux, Landlock).
+
+`hold_files` restricts the calling thread, and every thread and process that it starts, for good:
+
+1. Making, writing, truncating, renaming and removing files is denied (EACCES) outside of the given folder, of a few
+   devices and of /dev/shm, where semaphores are made.
+2. Signals to processes outside are denied where the kernel can (Landlock ABI 6, Linux 6.12).
+3. Reading is not held, nor are modes, owners and times of files. Descriptors that are open stay as they are.
+
+`is_held` answers the same question for a path, so that the guard in Python can name the line that tried.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from pathlib import Path
+
+# The numbers are the same on every architecture.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_ASK_VERSION, _PATH_BENEATH = 1, 1
+_WRITE_FILE, _REMOVE_FILE, _MAKE_REGULAR = 1 << 1, 1 << 5, 1 << 8
+_CHANGING = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))
+_REFER, _TRUNCATE = 1 << 13, 1 << 14
+_SIGNALS = 1 << 1
+_ABI_OF_REFER, _ABI_OF_TRUNCATE, _ABI_OF_NETWORK, _ABI_OF_SCOPES = 2, 3, 4, 6
+_SHARED = "/dev/shm"
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
+
+
+def hold_files(libc: ctypes.CDLL, folder: str) -> str:
+    """Hold the files of this thread; folder: where it may write. Why they are not held; empty where they are."""
+    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
+    if version < 1:
+        return f"Landlock says {os.strerror(ctypes.get_errno())}"
+    if len(list(Path("/proc/self/task").iterdir())) != 1:
+        return "another thread runs already, which Landlock would not restrict"
+    handled = _CHANGING | (_REFER if version >= _ABI_OF_REFER else 0)
+    handled |= _TRUNCATE if version >= _ABI_OF_TRUNCATE else 0
+    attributes = struct.pack("=QQQ", handled, 0, _SIGNALS if version >= _ABI_OF_SCOPES else 0)
+    size = 24 if version >= _ABI_OF_SCOPES else 16 if version >= _ABI_OF_NETWORK else 8
+    ruleset = libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
+    if ruleset < 0:
+        return f"Landlock says {os.strerror(ctypes.get_errno())}"
+    of_files = (_WRITE_FILE | _TRUNCATE) & handled
+    rules = {folder: handled, _SHARED: of_files | _REMOVE_FILE | _MAKE_REGULAR, **dict.fromkeys(_DEVICES, of_files)}
+    try:
+        for path, allowed in rules.items():
+            _allow(libc, ruleset, path, allowed)
+        if libc.syscall(_RESTRICT_SELF, ruleset, 0) != 0:
+            return f"Landlock says {os.strerror(ctypes.get_errno())}"
+    except OSError as error:
+        return f"Landlock says {error.strerror} of {error.filename}"
+    finally:
+        os.close(ruleset)
+    return ""
+
+
+def not_offered() -> str:
+    """Why this kernel holds no files; empty where it offers to."""
+    if sys.platform != "linux":
+        return f"it takes Linux; this is {sys.platform}"
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
+    return "" if version > 0 else f"Landlock says {os.strerror(ctypes.get_errno())}"
+
+
+def _allow(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> None:
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # a container without it
+    try:
+        if libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, place), 0) != 0:
+            code = ctypes.get_errno() or errno.EINVAL
+            raise OSError(code, os.strerror(code), path)
+    finally:
+        os.close(place)
+
+
+def is_held(path: str, folder: str) -> bool:
+    """Whether writing there is denied; folder: where it is allowed."""
+    real = os.path.realpath(path)
+    if real in _DEVICES:
+        return False
+    return not any(Path(real).is_relative_to(each) for each in (os.path.realpath(folder), _SHARED))

@@ -1,0 +1,70 @@
+"""A fork whose code runs in a process that the kernel lets reach nothing (agents/confined/kernel.py).
+
+1. Here: everything that the parent read is looked up.
+2. The confined process runs the agent's code, answered by the parent's recording and the patch alone (the policy
+   `recorded`), under the guard as well. What it does is said line by line (agents/confined/journal.py).
+3. When it has ended, the run is begun in the log, and the lines are written. If the kernel ended it, the run failed
+   with NetworkDenied. A process that is killed here before that has recorded nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from refold.agents.confined.exchange import Question
+from refold.agents.confined.journal import record
+from refold.agents.confined.process import Ended, ended, without_answer
+from refold.agents.confined.replay import reads_of, shipped
+from refold.agents.journal.record import Recording
+from refold.agents.recorder.failures import failure_of
+from refold.agents.recorder.sinks import Sink
+from refold.agents.redaction.redactor import Redact
+from refold.agents.replay.run import Fields
+from refold.avro.errors import InputError
+
+Begin = Callable[[], Sink]
+"""Begins the child's run in the log."""
+
+
+def forked_confined(
+    begin: Begin, entry: str, head: Recording, parent: Recording, now_micros: Callable[[], int], *, fields: Fields,
+    redact: Redact | None, key: bytes | None,
+) -> None:  # fmt: skip
+    """Run an agent's code, by its name, as a fork; how it ended is in the log.
+
+    head: the child's, with parent, forked_at and patch. key: of the redactor's tokens. Departure where the code left
+    the parent's recording, or reached out. InputError where it cannot be imported, and NotConfinable where the kernel
+    refuses: then nothing was run, and nothing is in the log.
+    """
+    named, pickled = shipped(redact)
+    here = Path.cwd()
+    question = Question(
+        recording=head, parent=parent, entry=entry, base=str(here), path=[each or str(here) for each in sys.path],
+        reads=list(reads_of(parent, fields)), redactor=named, redact=pickled, key=key,
+    )  # fmt: skip
+    found = ended(question)
+    if not found.lines and found.answer is not None and found.answer.error is not None:
+        raise found.answer.error.error()
+    sink = begin()
+    problem: Exception | None = None
+    has_ended = False
+    try:
+        has_ended = record(found.lines, sink)
+    except InputError as error:
+        problem = error
+    problem = problem or _departed(found, head.run, has_ended=has_ended)
+    if not has_ended:
+        now = now_micros()
+        sink.departed(failure_of(problem or without_answer(found, head.run), now), now)
+    if problem is not None:
+        raise problem
+
+
+def _departed(found: Ended, run: str, *, has_ended: bool) -> Exception | None:
+    if found.denied is not None:
+        return found.denied
+    if found.answer is None or not (has_ended or found.answer.left):
+        return without_answer(found, run)
+    return None if found.answer.left is None else found.answer.left.departure(run)

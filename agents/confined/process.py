@@ -1,0 +1,121 @@
+"""A confined process, from outside: it is asked one question, and what it says is read when it has ended.
+
+Question, answer and the stack of what the kernel ended are files in memory, whose descriptors the process inherits; it
+gets no other. An answer is JSON, a line each: the last one is an Answer, those before are what a fork did
+(agents/confined/journal.py). The process may write files in a temporary folder, which is removed when it has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from refold.agents.confined.exchange import Answer, Question
+from refold.agents.replay.watch import LIBRARIES, NetworkDenied
+from refold.avro.errors import InputError, NotConfinable
+from refold.streams.interpreter import command, environment
+
+FOLDER = "refold-confined-"
+_WHAT = "open a socket, start a process or reach into one, past Python"
+_LINE = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
+_FOLDERS = (str(Path(__file__).parent), str(Path(__file__).resolve().parent))
+
+
+class Ended(NamedTuple):
+    """How a confined process ended. lines: what it said before its answer. None of the rest: it gave no answer.
+
+    denied: the kernel ended it, for this. status: as subprocess has it.
+    """
+
+    lines: tuple[bytes, ...]
+    answer: Answer | None
+    denied: NetworkDenied | None
+    status: int
+
+
+def ended(question: Question) -> Ended:
+    """Have a question answered. NotConfinable where the kernel refuses: then no code was run."""
+    if sys.platform != "linux":
+        raise not_confinable(f"it takes Linux; this is {sys.platform}")
+    with (
+        tempfile.TemporaryDirectory(prefix=FOLDER) as folder,
+        _memory("question") as asked, _memory("answer") as said, _memory("trace") as trace,
+    ):  # fmt: skip
+        question = msgspec.structs.replace(question, folder=folder)
+        with os.fdopen(os.dup(asked), "wb") as file:
+            file.write(msgspec.json.encode(question))
+        process = subprocess.Popen(
+            command("refold.agents.confined.child", str(asked), str(said), str(trace)),
+            env=environment(TMPDIR=folder), stdin=subprocess.DEVNULL, stdout=2, pass_fds=[asked, said, trace],
+        )  # fmt: skip
+        try:
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        *lines, _ = whole(said).split(b"\n")
+        denied = denied_by_kernel(whole(trace)) if status == -signal.SIGSYS else None
+    answer = msgspec.json.decode(lines.pop(), type=Answer) if status == 0 and lines else None
+    if answer is not None and answer.refused:
+        raise not_confinable(answer.refused)
+    return Ended(tuple(lines), answer, denied, status)
+
+
+def without_answer(found: Ended, run: str) -> InputError:
+    """What to raise where the process ended before it had an answer."""
+    how = f"by signal {-found.status}" if found.status < 0 else f"with status {found.status}"
+    return InputError(f"the confined process of run {run} ended {how}, before it had an answer")
+
+
+def not_confinable(why: str) -> NotConfinable:
+    """What to raise where the kernel refuses."""
+    return NotConfinable(
+        f"the code cannot be confined here: {why}. Nothing was run; without --confined (confined=True) the guard in "
+        "Python holds a replay (docs/REPLAY.md)"
+    )
+
+
+def denied_by_kernel(trace: bytes) -> NetworkDenied:
+    """What a process was ended for by SIGSYS; trace: the stacks that it left."""
+    return NetworkDenied(_WHAT, _site(trace.decode(errors="replace")))
+
+
+def _site(trace: str) -> str:
+    """The innermost line of the user's code in the thread that the kernel stopped."""
+    innermost = ""
+    _, found, current = trace.partition("Current thread ")
+    for line in current.split("\n\n")[0].splitlines() if found else ():
+        place = _LINE.match(line)
+        if place is None or place[1].startswith((*_FOLDERS, "<")):
+            continue
+        innermost = innermost or f"{place[1]}:{place[2]} in {place[3]}"
+        if not place[1].startswith(LIBRARIES):
+            return f"{place[1]}:{place[2]} in {place[3]}"
+    return innermost or "a line that Python does not know, in a thread of native code"
+
+
+@contextmanager
+def _memory(name: str) -> Iterator[int]:
+    descriptor = os.memfd_create(f"refold-{name}")
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def whole(descriptor: int) -> bytes:
+    """Everything in a file of which this is a descriptor."""
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        return file.read()
