@@ -24,7 +24,7 @@ from uuid import uuid4
 import msgspec
 
 from refold.agents.confined.exchange import Answer, Left, Question, Read, Told
-from refold.agents.confined.journal import JournalSink
+from refold.agents.confined.journal import JournalSink, encoded
 from refold.agents.confined.kernel import NotConfined, confine
 from refold.agents.confined.process import whole
 from refold.agents.entry import Agent, agent_of
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def _say(out: FileIO, thing: object) -> None:
-    left = memoryview(msgspec.json.encode(thing) + b"\n")
+    left = memoryview(encoded(thing) + b"\n")
     while left:
         left = left[out.write(left) :]
 

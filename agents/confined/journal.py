@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from refold.agents.journal.record import Failure, Outcome, Plain, Step
+from refold.agents.recorder.current import Branch
 from refold.agents.recorder.made import MadeAttempt, MadeStep
 from refold.agents.recorder.sinks import Sink
 from refold.avro.errors import InputError
@@ -107,9 +108,19 @@ class JournalSink(Sink):
         self._say(RunEnded("failed", None, failure, at, is_departure=True))
 
 
+def encoded(thing: object) -> bytes:
+    """A line, or an answer. Which branch of the run made a call is in their order, and is left out."""
+    return msgspec.json.encode(thing, enc_hook=_left_out)
+
+
+def _left_out(thing: object) -> None:
+    if not isinstance(thing, Branch):
+        raise NotImplementedError(f"{type(thing).__name__} cannot be said")
+
+
 def record(lines: Iterable[bytes], sink: Sink) -> bool:
     """Write what was said into a sink; whether the run ended. InputError for what is no line."""
-    decoder = msgspec.json.Decoder(Line)
+    decoder = msgspec.json.Decoder(Line, dec_hook=lambda kind, _: kind())
     for line in lines:
         try:
             done = decoder.decode(line)
