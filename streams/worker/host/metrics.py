@@ -7,7 +7,8 @@ partition's number means nothing without it. docs/METRICS.md has them all, and a
 No series ends while the process runs, but for gauges of a partition that another worker may have:
 1. `refold_partition_owned`, the group's lag and what is said of brokers, group and topics are there from the start on.
 2. Counters of a partition that was folded once keep their last value when it is lost.
-3. Its gauges do so too while the worker is out of its group. Once it is a member again, the partition's owner has them.
+3. Its gauges do so too while the worker is out of its group, while it takes the partition up again, and for SETTLING_S
+   after it lost the partition or joined the group: until then it may get it back. Afterwards its owner has them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import Foreign
 from refold.streams.worker.condition import Surroundings
 from refold.streams.worker.host.health import Status, health_of, readiness_of
+
+SETTLING_S = 10.0
 
 # What a worker says of itself.
 WORKER_GAUGES = {
@@ -109,20 +112,26 @@ ForeignFound = Callable[[], Iterable[Foreign]]
 
 class _StatusCollector(Collector):
     def __init__(
-        self, status: Callable[[], Status], around: Callable[[], Surroundings], about: About, foreign: ForeignFound
+        self, status: Callable[[], Status], around: Callable[[], Surroundings], about: About, foreign: ForeignFound,
+        clock_ms: Callable[[], int],
     ) -> None:  # fmt: skip
         self._status = status
         self._around = around
         self._about = about
         self._foreign = foreign
-        # What was last said of each partition that was folded here, for when it is lost.
+        self._clock_ms = clock_ms
+        # What was last said of each partition that was folded here, for when it is lost; and since when it is.
         self._last: dict[int, Mapping[str, Any]] = {}
+        self._lost_ms: dict[int, int] = {}
+        # When a partition was last committed here: one that is taken up again does not know it.
+        self._committed_ms: dict[int, float] = {}
 
     def collect(self) -> Iterator[Metric]:
         """Every metric that there is something to say for."""
-        status, around = self._status(), self._around()
+        # In this order: whether it is a member is known a moment after what it has.
+        around, status, now_ms = self._around(), self._status(), self._clock_ms()
         yield from self._of_worker(status, around)
-        yield from self._of_surroundings(around, int(time.time() * 1000))
+        yield from self._of_surroundings(around, now_ms)
         yield self._of_others()
         folded = {number: each for number, each in status.items() if each.get("state") == "folding"}
         standby = {number: each for number, each in status.items() if each.get("state") == "standby"}
@@ -130,12 +139,27 @@ class _StatusCollector(Collector):
             "owned", [([str(each)], each in folded) for each in range(self._about.partitions)], "partition"
         )
         self._last |= folded
-        is_out = around.group is None or not around.group.holds
-        for gauges, given in ((GAUGES, self._last if is_out else folded), (STANDBY_GAUGES, standby)):
+        self._committed_ms |= {number: now_ms - 1000 * each["last_commit_s"] for number, each in folded.items()
+                               if each.get("last_commit_s") is not None}  # fmt: skip
+        for gauges, given in ((GAUGES, self._kept(status, around, now_ms)), (STANDBY_GAUGES, standby)):
             for key, (name, text) in gauges.items():
                 yield from self._filled(GaugeMetricFamily(name, text, labels=["log", "partition"]), key, given)
         for key, (name, text) in COUNTERS.items():
             yield from self._filled(CounterMetricFamily(name, text, labels=["log", "partition"]), key, self._last)
+
+    def _kept(self, status: Status, around: Surroundings, now_ms: int) -> Status:
+        """The partitions whose gauges are told: those that it folds, and those that it may get back."""
+        states = {number: status.get(number, {}).get("state") for number in self._last}
+        self._lost_ms = {number: self._lost_ms.get(number, now_ms) for number, state in states.items()
+                         if state != "folding"}  # fmt: skip
+        group = around.group
+        is_settling = group is None or not group.holds or group.seconds(now_ms) < SETTLING_S
+        ages = {number: {"last_commit_s": (now_ms - at_ms) / 1000} for number, at_ms in self._committed_ms.items()}
+        return {
+            number: {**self._last[number], **ages.get(number, {})}
+            for number, state in states.items()
+            if state in ("folding", "starting") or is_settling or now_ms - self._lost_ms[number] < SETTLING_S * 1000
+        }
 
     def _of_surroundings(self, around: Surroundings, now_ms: int) -> Iterator[Metric]:
         broker, group = around.broker, around.group
@@ -197,11 +221,18 @@ class _StatusCollector(Collector):
             yield family
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def metrics_of(
     status: Callable[[], Status], around: Callable[[], Surroundings], about: About,
-    foreign: ForeignFound = lambda: (),
+    foreign: ForeignFound = lambda: (), clock_ms: Callable[[], int] = _now_ms,
 ) -> Callable[[], bytes]:  # fmt: skip
-    """Prometheus' text of a fold's status and its surroundings, made at each call."""
+    """Prometheus' text of a fold's status and its surroundings, made at each call.
+
+    clock_ms: milliseconds since 1970.
+    """
     registry = CollectorRegistry()
-    registry.register(_StatusCollector(status, around, about, foreign))
+    registry.register(_StatusCollector(status, around, about, foreign, clock_ms))
     return lambda: generate_latest(registry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from refold.streams.log.kafka.topics import Unfit
 from refold.streams.worker.condition import Condition, Kept, Surroundings, well
 from refold.streams.worker.host.health import OUTAGE_S, health_of, readiness_of
-from refold.streams.worker.host.metrics import COUNTERS, GAUGES, About, metrics_of
+from refold.streams.worker.host.metrics import COUNTERS, GAUGES, SETTLING_S, About, metrics_of
 
 SINCE_MS = 1_795_000_000_000
 SINCE = "2026-11-18T11:06:40.000Z"
@@ -78,7 +79,8 @@ def test_a_condition_keeps_since_when_it_is_so() -> None:
 def test_series_stay_while_it_is_out_of_its_group_and_counters_for_ever() -> None:
     status: dict[int, Any] = {0: {"state": "folding", **dict.fromkeys([*GAUGES, *COUNTERS], 1)}}
     around = well()._replace(group_lag={0: 4, 1: 0}, unfit=(Unfit("shop.changes", "has x=1", "set it"),))
-    page = metrics_of(lambda: status, lambda: around, About("shop", 2, Path("/"), "1"))
+    now_ms = SINCE_MS
+    page = metrics_of(lambda: status, lambda: around, About("shop", 2, Path("/"), "1"), clock_ms=lambda: now_ms)
 
     def series() -> dict[str, float]:
         families = text_string_to_metric_families(page().decode())
@@ -92,6 +94,44 @@ def test_series_stay_while_it_is_out_of_its_group_and_counters_for_ever() -> Non
     changed = {name.partition("[")[0] for name in before if before[name] != during[name]}
     assert changed.isdisjoint(gauges)
     assert {"refold_broker_connected", "refold_group_member", "refold_partition_owned"} <= changed
-    around = well()
+    # A member again, which gets the partition back, or does not: what was folded is told for a while.
+    around = well()._replace(group=Condition(True, SINCE_MS))
+    lag = {name for name in before if name.startswith("refold_group_lag_records")}
+    assert before.keys() - series().keys() == lag
+    now_ms += int(SETTLING_S * 1000)
+    status = {0: {"state": "starting"}}
+    assert before.keys() - series().keys() == lag
+    status = {}
     gone = before.keys() - series().keys()
     assert {name.partition("[")[0] for name in gone} == gauges | {"refold_group_lag_records"}
+
+
+def test_a_partition_that_is_taken_up_again_goes_on_to_age() -> None:
+    status: dict[int, Any] = {0: {"state": "folding", "last_commit_s": 3.0}}
+    now_ms = SINCE_MS
+    page = metrics_of(lambda: status, well, About("shop", 1, Path("/"), "1"), clock_ms=lambda: now_ms)
+    ages = []
+    for taken in (status, {}, {0: {"state": "folding", "last_commit_s": None}}):
+        status = taken
+        ages += re.findall(r"^refold_last_commit_age_seconds.* (\S+)$", page().decode(), re.MULTILINE)
+        now_ms += 2_000
+    assert ages == ["3.0", "5.0", "7.0"]
+
+
+def test_gauges_of_a_partition_that_another_worker_got_end_after_a_while() -> None:
+    status: dict[int, Any] = {0: {"state": "folding", **dict.fromkeys([*GAUGES, *COUNTERS], 1)}}
+    now_ms = SINCE_MS
+    page = metrics_of(lambda: status, well, About("shop", 1, Path("/"), "1"), clock_ms=lambda: now_ms)
+
+    def has_gauges() -> bool:
+        return "\nrefold_folded_offset{" in page().decode()
+
+    assert has_gauges()
+    status = {}
+    assert has_gauges(), "the group may not be known to be lost yet"
+    now_ms += int(SETTLING_S * 1000)
+    assert not has_gauges()
+    status = {0: {"state": "folding", "offset": 2}}
+    assert has_gauges()
+    status = {}
+    assert has_gauges()

@@ -6,6 +6,7 @@ Nothing is lost, and the worker does not end.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -14,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import refold
 from refold.testing.kafka import Kafka
+from refold_tests.outage import scraping
+from refold_tests.prometheus import METRICS
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import Worker, starting
 
@@ -43,13 +46,14 @@ def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], 
     kafka = kafka_cluster()
     url = f"kafka://{kafka.bootstrap}/shop"
     observe(f"{url}?partitions=2", 1)
-    with starting(url, tmp_path) as start:
+    with starting(url, tmp_path) as start, ExitStack() as ending:
         worker = start("one", "--instance", "one")
         await_true(lambda: worker.is_ready)
         await_true(lambda: "refold_group_lag_records" in str(series(worker)))
         before = series(worker)
         for each in ("started", "group_joined", "partitions_taken", "partition_rebuilt", "broker_connected"):
             assert worker.events(each), each
+        scraper = ending.enter_context(scraping(f"{worker.url}/metrics", 0.25))
 
         kafka.kill(1)
         await_true(lambda: not worker.is_ready)
@@ -66,8 +70,7 @@ def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], 
         assert not said["group"]["member"]
         await_true(lambda: worker.get("/health")[0] == 503)
         assert "no broker answers" in worker.get("/health")[1]["why"]
-        during = series(worker)
-        assert before.keys() <= during.keys(), "a series ended"
+        assert before.keys() <= series(worker).keys(), "a series ended"
         assert worker.events("broker_lost")
         assert worker.events("group_lost")
         assert worker.events("partitions_lost")
@@ -78,6 +81,9 @@ def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], 
         assert "after_s=" in worker.events("broker_back")[0]
         observe(url, 2)
         await_true(lambda: sum(each["offset"] for each in worker.folding.values()) == 2 * len(ENTITIES))
+        scraper.close()
+        assert scraper.vanished() == {}
+        assert {each.partition("{")[0] for one in scraper.samples for each in one} <= {*METRICS, "up"}
         assert worker.process.poll() is None
         assert worker.stop() == (0, "")
     with refold.open(url) as log:
