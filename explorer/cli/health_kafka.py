@@ -62,10 +62,10 @@ def on_kafka(place: Place, looking: Looking) -> Iterator[Finding]:
         yield Finding("broker", False, str(error), BROKER_REMEDY)
         return
     except RefoldError as error:
-        yield from _rights(clients, address, looking)
+        yield from _rights(clients, address, looking, look_s)
         yield Finding("broker", False, str(error), BROKER_REMEDY)
         return
-    yield from _rights(clients, address, looking)
+    yield from _rights(clients, address, looking, look_s)
     yield Finding("broker", True, f"{address.servers}: a broker answers, and takes this user for {_who(clients)}")
     names = Topics(address.prefix)
     missing = {each.topic for each in unfit if each.is_missing}
@@ -106,7 +106,7 @@ def _config_file() -> Iterator[Finding]:
     yield Finding("settings", not is_open, f"{named}: {who}", f"chmod 600 {named}")
 
 
-def _rights(clients: Clients, address: Address, looking: Looking) -> Iterator[Finding]:
+def _rights(clients: Clients, address: Address, looking: Looking, look_s: float) -> Iterator[Finding]:
     """What this user may not do that its roles need."""
     if not looking.roles:
         return
@@ -115,7 +115,7 @@ def _rights(clients: Clients, address: Address, looking: Looking) -> Iterator[Fi
 
     roles = ", ".join(looking.roles)
     try:
-        found = allowed_here(clients, needed(Asked(address.prefix, looking.roles, looking.keys)))
+        found = allowed_here(clients, needed(Asked(address.prefix, looking.roles, looking.keys)), look_s)
     except RefoldError as error:
         yield Finding(f"rights of a {roles}", False, str(error), BROKER_REMEDY)
         return

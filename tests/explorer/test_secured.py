@@ -370,6 +370,9 @@ def test_doctor_says_that_a_user_may_not_look_at_the_workers(secured: Secured) -
         begun_s = time.monotonic()
         found = secured.ask("reader", "doctor", "--json")
         assert time.monotonic() - begun_s < DOCTOR_S
+        begun_s = time.monotonic()
+        of_role = secured.ask("reader", "doctor", "--role", "reader", "--json", status=1)
+        assert time.monotonic() - begun_s < DOCTOR_S
     finally:
         for gone in admin.delete_acls([AclBindingFilter(*entry, AclPermissionType.DENY)]).values():
             assert len(gone.result()) == 1
@@ -377,6 +380,10 @@ def test_doctor_says_that_a_user_may_not_look_at_the_workers(secured: Secured) -
     assert said["workers"].startswith("not looked at: who is in the group refold.agents cannot be had")
     assert "User:reader lacks Describe on the group refold.agents" in said["workers"]
     assert "lag" not in said
+    (lacking,) = [each["finding"] for each in of_role["findings"] if not each["ok"]]
+    assert lacking == "User:reader lacks Describe on the group refold.agents"
+    (workers,) = [each for each in of_role["findings"] if each["subject"] == "workers"]
+    assert workers["finding"] == next(each["finding"] for each in found["findings"] if each["subject"] == "workers")
     said = {each["subject"]: each["finding"] for each in secured.ask("reader", "doctor", "--json")["findings"]}
     assert "lag" in said
 

@@ -71,23 +71,36 @@ def held_by(clients: Clients, principal: str) -> list[Held]:
     return found
 
 
-def allowed_here(clients: Clients, wanted: Iterable[Grant]) -> dict[Grant, bool | None]:
-    """Whether the broker lets these clients do each of these; None where it does not say: of names by prefix, and of
-    transactions. Unlike `held_by` this may be asked by anybody, of himself. StorageError where nobody answers."""
+def allowed_here(
+    clients: Clients, wanted: Iterable[Grant], timeout_s: float = TIMEOUT_S
+) -> dict[Grant, bool | None]:  # fmt: skip
+    """Whether the broker lets these clients do each of these; unlike `held_by`, every user may ask this.
+
+    Args:
+        clients: who asks, of their own rights.
+        wanted: what they may want to do.
+        timeout_s: how long each answer is waited for.
+
+    Returns:
+        None where the broker does not say: of names by prefix, and of transactions.
+
+    Raises:
+        StorageError: No answer came.
+    """
     admin = clients.admin()
     found: dict[Grant, bool | None] = {}
     for grant in wanted:
         if grant.is_prefix or grant.kind == TRANSACTIONAL_ID:
             found[grant] = None
             continue
-        found[grant] = _OPERATIONS[grant.operation] in _operations(admin, clients, grant)
+        found[grant] = _OPERATIONS[grant.operation] in _operations(admin, clients, grant, timeout_s)
     return found
 
 
-def _operations(admin: AdminClient, clients: Clients, grant: Grant) -> Collection[AclOperation]:
+def _operations(admin: AdminClient, clients: Clients, grant: Grant, timeout_s: float) -> Collection[AclOperation]:
     """What the broker lets these clients do with one resource."""
     try:
-        return _described(admin, grant).authorized_operations or ()
+        return _described(admin, grant, timeout_s).authorized_operations or ()
     except KafkaException as failed:
         error = error_of(failed)
         if error is not None and (is_unlisted(error) or error.code() in _ABSENT):
@@ -95,16 +108,16 @@ def _operations(admin: AdminClient, clients: Clients, grant: Grant) -> Collectio
         raise storage_error(f"{clients.servers} does not say what it allows", failed) from failed
 
 
-def _described(admin: AdminClient, grant: Grant) -> Any:
+def _described(admin: AdminClient, grant: Grant, timeout_s: float) -> Any:
     """A topic's, group's or cluster's description: each has the `authorized_operations`."""
     if grant.kind == TOPIC:
         asked = admin.describe_topics(
-            TopicCollection([grant.name]), include_authorized_operations=True, request_timeout=TIMEOUT_S
+            TopicCollection([grant.name]), include_authorized_operations=True, request_timeout=timeout_s
         )
         return asked[grant.name].result()
     if grant.kind == GROUP:
-        return describe_group(admin, grant.name, TIMEOUT_S, include_authorized_operations=True)
-    return admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT_S).result()
+        return describe_group(admin, grant.name, timeout_s, include_authorized_operations=True)
+    return admin.describe_cluster(include_authorized_operations=True, request_timeout=timeout_s).result()
 
 
 def add(clients: Clients, principal: str, grants: Iterable[Grant]) -> None:
