@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+import refold
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.kafka.url import parse_url
+from refold.streams.worker import watching as watching_module
 from refold.streams.worker.watching import Watch
+from refold_tests.brokers import SharedKafka
+from refold_tests.kafka_topics import Broker
 from refold_tests.waiting import await_true
 
 
@@ -62,3 +66,33 @@ def test_it_survives_what_nobody_foresaw(caplog: pytest.LogCaptureFixture) -> No
     assert sum("asked=brokers " in each for each in told) == 1, told
     # The fake has neither offsets nor settings: that is no outage.
     assert sum("asked=group_and_settings " in each for each in told) == 1, told
+
+
+def test_topics_that_are_gone_are_seen(
+    kafka: SharedKafka, prefix: str, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watching_module, "SETTINGS_EVERY_S", 0.1)
+    caplog.set_level(logging.INFO, "refold.streams.worker.watching")
+    address = parse_url(f"kafka://{kafka.bootstrap}/{prefix}")
+    with refold.open(f"{address.url}?partitions=1") as log:
+        log.observe("document/d", {"fields": {"a": 1}}, source="one")
+    watch = Watch(broker.clients, Topics(prefix), address, 1, lambda: 0)
+
+    def missing() -> set[str]:
+        return {each.topic for each in watch.now.unfit if each.is_missing}
+
+    try:
+        await_true(lambda: watch.now.group_lag == {0: 1})
+        assert watch.now.unfit == ()
+        broker.delete(f"{prefix}.changes")
+        await_true(lambda: missing() == {f"{prefix}.changes"})
+        broker.delete(f"{prefix}.observations")
+        await_true(lambda: missing() == {f"{prefix}.changes", f"{prefix}.observations"})
+        assert watch.now.broker.holds
+    finally:
+        watch.close()
+    told = [each.getMessage() for each in caplog.records]
+    assert [each.split()[:2] for each in told if each.startswith("topic_missing")] == [
+        ["topic_missing", f"topic={prefix}.changes"],
+        ["topic_missing", f"topic={prefix}.observations"],
+    ]

@@ -135,3 +135,14 @@ def test_gauges_of_a_partition_that_another_worker_got_end_after_a_while() -> No
     assert has_gauges()
     status = {}
     assert has_gauges()
+
+
+def test_a_topic_that_is_gone_is_missing_and_not_drifted() -> None:
+    unfit = (
+        Unfit("shop.changes", "is missing", "restore it", is_missing=True),
+        Unfit("shop.schemas", "has x=1", "set it"),
+    )
+    around = well()._replace(unfit=unfit)
+    page = metrics_of(lambda: {}, lambda: around, About("shop", 1, Path("/"), "1"))().decode()
+    told = re.findall(r'^(refold_topic_\w+){log="shop",topic="shop\.(\w+)"} 1\.0$', page, re.MULTILINE)
+    assert told == [("refold_topic_settings_drifted", "schemas"), ("refold_topic_missing", "changes")]
