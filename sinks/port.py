@@ -162,6 +162,11 @@ class SnapshotSink(ABC):
 
     name: str
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether what `position` found is in an earlier form: it is committed again, also at the same cut."""
+        return False
+
     @abstractmethod
     def position(self) -> Cut | None:
         """The newest cut the store holds; None where it holds nothing yet."""

@@ -167,7 +167,7 @@ def keep_snapshots(
                 watch.lags(lag)
                 changes = lag.changes
             cut = Points(log, 0).end()
-            if cut != report.position:
+            if cut != report.position or sink.is_outdated:
                 view = StateView(log, cut, rebuild(log, cut, watch.loading))
                 sink.commit(view, watch.storing)
                 report.position = cut

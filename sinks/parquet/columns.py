@@ -13,8 +13,10 @@ of their SHA-256 instead.
     boolean    bool        decimal              decimal128       timestamp-...          timestamp, UTC
     float      float       count                int64            local-timestamp-...    timestamp without zone
     double     double      sum of int, long     decimal128(38)   sum of float, double   double
-    array, map, record, refold-json, and whatever may be a Blob or Sealed: string, the JSON that `refold` shows
+    array, map, record, refold-json, and what else may be a Blob or Sealed: string, the JSON that `refold` shows
 
+A string or enum that may be a Blob or Sealed is the text itself, and of a Blob or Sealed its JSON, `{"$blob": {...}}`.
+(Files of format 1 have the text as JSON too, in quotes.)
 A field without a value is null.
 """
 
@@ -44,8 +46,6 @@ Array = Callable[[Sequence[Any]], pa.Array]
 """From canonical values, None where there is none, to an array of the column's type."""
 
 _encode_json = msgspec.json.Encoder().encode
-_encode_lines = msgspec.json.Encoder().encode_lines
-_TEXTS = frozenset({str, type(None)})
 _PLAIN = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "string": pa.string(), "enum": pa.string(),
     "bytes": pa.binary(), "fixed": pa.binary(),
@@ -81,12 +81,6 @@ def column_name(field: str) -> str:
 def json_array(values: Sequence[Any]) -> pa.Array:
     """JSON texts; None stays null."""
     return pa.array([None if each is None else _encode_json(each).decode() for each in values], pa.string())
-
-
-def _text_array(values: Sequence[str | None]) -> pa.Array:
-    """As json_array, of texts alone: in their JSON no line ends, so they are encoded all at once."""
-    lines = iter(_encode_lines([each for each in values if each is not None]).decode().split("\n"))
-    return pa.array([None if each is None else next(lines) for each in values], pa.string())
 
 
 def _column(field: FieldDefinition) -> Column:
@@ -139,14 +133,14 @@ def _decimals(node: dict[str, Any]) -> Array:
 
 def _shown(field: FieldDefinition) -> Array:
     show, value = _raw_shower(field.node), value_of(field.node)
-    may_be_text = value["type"] == "string" and value.get("logicalType") != JSON
+    may_be_text = value["type"] in ("string", "enum") and value.get("logicalType") != JSON
 
-    def array(values: Sequence[Any]) -> pa.Array:
-        if may_be_text and set(map(type, values)) <= _TEXTS:  # no Blob or Sealed among them
-            return _text_array(values)
-        return json_array([None if each is None else show(each) for each in values])
+    def text(value: Any) -> str | None:
+        if value is None or (may_be_text and type(value) is str):
+            return value
+        return _encode_json(show(value)).decode()
 
-    return array
+    return lambda values: pa.array([text(each) for each in values], pa.string())
 
 
 def _raw_shower(node: Node) -> Show:

@@ -13,7 +13,8 @@ import msgspec
 from refold.avro.errors import CorruptionError
 from refold.streams.cut import Cut, parse_cut
 
-FORMAT = 1
+FORMAT = 2
+"""2: a text that may be a Blob or Sealed is the text; in 1 it was its JSON."""
 _FOLDER = re.compile(r"commits/\d{1,20}-[0-9a-f]{16}")
 _PATH = re.compile(r"type=[A-Za-z0-9_]+/partition=\d{1,9}/part\.parquet")
 

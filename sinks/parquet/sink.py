@@ -8,7 +8,8 @@
 To commit a view:
 1. Read the newest manifest, by number n. The view has to follow it: same log, and the cut that `position` gave.
 2. Write all files into commits/<n + 1>-<token>, with a token nobody else has. A partition of which nothing was recorded
-   since, and no definition, has the files it had: they are linked, or copied by the store itself.
+   since, and no definition, has the files it had: they are linked, or copied by the store itself. After a commit of an
+   earlier format every file is written anew, and such a commit is followed by one of the same cut where nothing came.
 3. Create manifests/<n + 1>.json, which only one can: this is the commit. Who comes second is refused; its folder is
    named by no manifest, and goes with step 5.
 4. Write CURRENT and move the link; then look whether a newer manifest stands there, and if so let both name that one:
@@ -75,6 +76,11 @@ class ParquetSink(SnapshotSink):
         self._grace_s = grace_s
         self._followed: int | None = None
         self._finished: int | None = None
+        self._is_outdated = False
+
+    @property
+    def is_outdated(self) -> bool:
+        return self._is_outdated
 
     def position(self) -> Cut | None:
         with self._asking():
@@ -83,6 +89,7 @@ class ParquetSink(SnapshotSink):
                 self._objects.tidy()
             newest = self._newest()
             self._followed = 0 if newest is None else newest.number
+            self._is_outdated = newest is not None and newest.refold_parquet < FORMAT
             if newest is None:
                 return None
             if newest.number != self._finished:
@@ -135,7 +142,8 @@ class ParquetSink(SnapshotSink):
         found: list[Kept] = []
         total = len(view)
         for partition in view.cut.offsets:
-            if before is not None and _is_unchanged(before.at(), view.cut, partition):
+            is_kept = before is not None and before.refold_parquet == FORMAT
+            if before is not None and is_kept and _is_unchanged(before.at(), view.cut, partition):
                 for each in before.files:
                     if each.partition == partition:
                         self._objects.copy(f"{before.folder}/{each.path}", f"{folder}/{each.path}")

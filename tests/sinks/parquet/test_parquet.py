@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import duckdb
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -219,6 +221,33 @@ def test_a_partition_where_nothing_happened_is_not_written_again(followed: SinkL
     assert changed not in same
     assert same == {each.partition for each in before.files} - {changed}
     assert_rebuilt(followed, folder)
+
+
+def test_what_an_earlier_format_left_is_written_anew_once_though_nothing_was_recorded(
+    followed: SinkLog, folder: Place, seed: int
+) -> None:
+    followed.write(random_history(seed, 60))
+    bring_up(followed, folder)
+    root, before = cast(FolderObjects, folder.objects).root, newest(folder.objects)
+    inodes = {each.path: inode(root, before, each.path) for each in before.files}
+    earlier = encoded(msgspec.structs.replace(before, refold_parquet=1))
+    (root / "manifests" / f"{before.number:012d}.json").write_bytes(earlier)
+    assert bring_up(followed, folder, grace_s=3600).loads == 1
+    after = newest(folder.objects)
+    assert (after.refold_parquet, after.number, after.cut) == (2, before.number + 1, before.cut)
+    assert not [each for each in after.files if inodes[each.path] == inode(root, after, each.path)]
+    assert_rebuilt(followed, folder)
+    assert bring_up(followed, folder).loads == 0
+
+
+def test_text_that_may_be_a_blob_is_text() -> None:
+    options = ["null", "string", "refold.Blob"]
+    fields: list[dict[str, Any]] = [{"name": "a", "type": options, "refold.reducer": "latest"}]
+    (column,) = columns_of(defined({"type": "record", "name": "t", "fields": fields}))
+    blob = {"hash": bytes(32), "size": 7, "media_type": "text/plain"}
+    found = column.array(['it\'s\n"quoted"', None, "", blob]).to_pylist()
+    assert found[:3] == ['it\'s\n"quoted"', None, ""]
+    assert json.loads(found[3]).keys() == {"$blob"}
 
 
 def test_what_was_replaced_stays_for_the_grace_and_goes(followed: SinkLog, place: Place, seed: int) -> None:

@@ -73,7 +73,8 @@ def _shown(definition: TypeDefinition, name: str, value: Any) -> Any:
         return value
     is_plain = node["type"] in ("string", "enum") and node.get("logicalType") != JSON
     options = allows(field.node, "refold.Blob") or allows(field.node, "refold.Sealed")
-    return value if is_plain and not options else json.loads(value)
+    is_text = is_plain and not (options and value.startswith(('{"$blob":', '{"$sealed":')))
+    return value if is_text else json.loads(value)
 
 
 class Place:
