@@ -22,7 +22,7 @@ from refold_tests.opening import open_log, take
 from refold_tests.things import OTHER, THING, A, defined, document, said
 
 B = f"{OTHER.name}/b"
-STEP = defined(document("step"))
+STEP = defined(document("step", folded={"type": "long", "refold.reducer": "latest"}))
 
 
 @pytest.fixture

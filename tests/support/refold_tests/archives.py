@@ -21,7 +21,10 @@ from refold_tests.clock import FileClock
 from refold_tests.things import OTHER, THING, defined, document
 
 FORK_ID = b"a fork's own id."
-STEP, DOCUMENT = defined(document("step")), shipped_types()["document"]
+STEP, DOCUMENT = (
+    defined(document("step", folded={"type": "long", "refold.reducer": "latest"})),
+    shipped_types()["document"],
+)
 TYPES = (THING, OTHER, STEP, DOCUMENT)
 LATER = tuple(
     defined(document(THING.name, **fields))
