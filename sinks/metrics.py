@@ -84,12 +84,6 @@ class SinkMetrics(Collector):
     @property
     def page(self) -> Callable[[], bytes]:
         """Prometheus' text of them, made at each call."""
-        registry = registry_of(self)
+        registry = CollectorRegistry()
+        registry.register(self)
         return lambda: generate_latest(registry)
-
-
-def registry_of(metrics: SinkMetrics) -> CollectorRegistry:
-    """What serves them, and nothing else."""
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    return registry

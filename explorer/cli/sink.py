@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -38,9 +39,17 @@ TERMINATED = 143
               help="With --follow, how often a store that takes whole cuts is given one.")  # fmt: skip
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
               help="Serve Prometheus' /metrics there; 0: a free one.")  # fmt: skip
-@click.option("--host", default=HOST, show_default=True, help="Where /metrics is; it asks for no password.")
+@click.option("--host", default=HOST, show_default=True,
+              help="Where /metrics is. Off loopback it needs a token, in REFOLD_TOKEN.")  # fmt: skip
+@click.option("--tls-cert", metavar="FILE", help="Serve /metrics over TLS: a certificate in PEM, with its chain.")
+@click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
+@click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
+              help="A name that Prometheus knows this machine by, beside its addresses; may be repeated.")  # fmt: skip
 @on_log
-def sink(place: Place, name: str, to: str, once: bool, every_s: float, metrics_port: int | None, host: str) -> int:
+def sink(
+    place: Place, name: str, to: str, once: bool, every_s: float, metrics_port: int | None, host: str,
+    tls_cert: str | None, tls_key: str | None, allowed_hosts: tuple[str, ...],
+) -> int:  # fmt: skip
     """Keep a store up with a log: its state at an exact cut, and history.
 
     \b
@@ -65,7 +74,10 @@ def sink(place: Place, name: str, to: str, once: bool, every_s: float, metrics_p
     with ExitStack() as ending:
         store = ending.enter_context(closing(open_sink(name, to)))
         log = ending.enter_context(place.read()).port
-        metrics = None if metrics_port is None else _metrics(place, name, host, metrics_port, ending)
+        metrics = None
+        if metrics_port is not None:
+            page = MetricsPage(host, metrics_port, tls_cert, tls_key, allowed_hosts)
+            metrics = _metrics(place, name, page, ending)
         screen = ending.enter_context(SinkScreen(name, is_long=not once))
         ending.enter_context(_ended_by_signals(stop))
         ending.enter_context(calm_collector())
@@ -76,6 +88,16 @@ def sink(place: Place, name: str, to: str, once: bool, every_s: float, metrics_p
             report = keep_snapshots(log, store, follow=not once, every_s=every_s, stop=stop, watch=watch)
     click.echo(_said(report))
     return 0
+
+
+class MetricsPage(NamedTuple):
+    """Where and how /metrics is served, as it was given."""
+
+    host: str
+    port: int
+    certificate: str | None
+    key: str | None
+    allowed_hosts: tuple[str, ...]
 
 
 def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bool) -> Watch:
@@ -111,26 +133,24 @@ def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bo
     return Watch(screen.loading, screen.storing, wrote, asked, refused, lags)
 
 
-def _metrics(place: Place, name: str, host: str, port: int, ending: ExitStack) -> SinkMetrics:
+def _metrics(place: Place, name: str, given: MetricsPage, ending: ExitStack) -> SinkMetrics:
     """Metrics of this sink, served until the end."""
     try:
-        from prometheus_client import start_http_server
-
-        from refold.sinks.metrics import SinkMetrics, registry_of
+        from refold.sinks.metrics import SinkMetrics
+        from refold.sinks.pages import SinkPages
+        from refold.streams.web.server import Access, WebServer
+        from refold.streams.web.token import token_in
     except ModuleNotFoundError as error:
-        if error.name != "prometheus_client":
+        if error.name not in ("prometheus_client", "aiohttp"):
             raise
         raise InputError("--metrics-port needs more than is installed here; pip install 'refold[kafka]'") from error
     url = given_url(place.url)
     found = SinkMetrics(url.partition("?")[0].rstrip("/").rpartition("/")[2].removeprefix("file:"), name, time.time)
-    try:
-        server, thread = start_http_server(port, addr=host, registry=registry_of(found))
-    except (OSError, OverflowError) as error:
-        raise InputError(f"{host}:{port} cannot be used for metrics: {error}; give another --metrics-port") from error
-    ending.callback(thread.join)
-    ending.callback(server.server_close)
-    ending.callback(server.shutdown)
-    click.echo(f"metrics on http://{host}:{server.server_port}/metrics", err=True)
+    access = Access(token_in(os.environ), given.allowed_hosts, None, given.certificate, given.key)
+    server = WebServer(given.host, given.port, access, what="the sink's pages")
+    ending.callback(server.close)
+    server.serve(SinkPages(found.page))
+    click.echo(f"metrics on {server.url}/metrics", err=True)
     return found
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,13 @@ import pytest
 
 import refold
 from refold.sinks.postgres.sink import PostgresSink
+from refold.testing.kafka.security import certificates
 from refold_tests.command import COMMAND, Done, environment, refold_command
 from refold_tests.postgres import Database
 from refold_tests.tree import ROOT
 
 WAIT_S = 60.0
+TOKEN = "0123456789abcdef-secret"
 SECRET = "s3cret-Pass:w"
 
 
@@ -77,6 +81,40 @@ def test_follow_goes_on_until_sigterm(postgres_database: Database, tmp_path: Pat
         out, _ = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0
         assert "cut:1." in out
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_metrics_are_served_as_every_page_is(tmp_path: Path) -> None:
+    """By the token off loopback, over TLS, to known hosts alone; /health answers a probe without the token."""
+    observed(tmp_path / "log", 1)
+    place = ["parquet", "--to", (tmp_path / "lake").as_uri()]
+    refused = sink(tmp_path / "log", *place, "--host", "0.0.0.0", "--metrics-port", "0").refused()
+    assert "REFOLD_TOKEN" in refused
+    made = certificates(tmp_path / "own")
+    pages = ["--metrics-port", "0", "--tls-cert", made.server, "--tls-key", made.server]
+    command = [*COMMAND, "sink", *place, "--follow", *pages]
+    secret = environment(f"file:{tmp_path / 'log'}") | {"REFOLD_TOKEN": TOKEN}
+    process = subprocess.Popen([*map(str, command)], env=secret, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        url = re.fullmatch(r"metrics on (https://127\.0\.0\.1:\d+)/metrics\n", process.stderr.readline())
+        assert url
+        trusting = ssl.create_default_context(cafile=str(made.authority))
+
+        def status(path: str, **headers: str) -> int:
+            asked = urllib.request.Request(f"{url[1]}{path}", headers=headers)
+            try:
+                with urllib.request.urlopen(asked, context=trusting) as page:
+                    return int(page.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert status("/metrics", Authorization=f"Bearer {TOKEN}") == 200
+        assert (status("/metrics"), status("/health"), status("/else")) == (401, 200, 401)
+        assert status("/else", Authorization=f"Bearer {TOKEN}") == 404
+        assert status("/metrics", Authorization=f"Bearer {TOKEN}", Host="evil.example") in (400, 403, 421)
     finally:
         process.kill()
         process.communicate()

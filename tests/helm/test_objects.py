@@ -219,9 +219,8 @@ def test_monitors_and_rules(chart: Helm) -> None:
     service = of_kind(found, "Service")
     assert _matches(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"])
     (endpoint,) = monitor["spec"]["endpoints"]
-    assert endpoint.pop("authorization") == {
-        "type": "Bearer", "credentials": {"name": "demo-refold-worker-token", "key": "token"}
-    }  # fmt: skip
+    bearer = {"type": "Bearer", "credentials": {"name": "demo-refold-worker-token", "key": "token"}}
+    assert endpoint.pop("authorization") == bearer
     assert endpoint == {"port": "pages", "path": "/metrics", "interval": "15s"}
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     rules = of_kind(found, "PrometheusRule")["spec"]
@@ -229,7 +228,8 @@ def test_monitors_and_rules(chart: Helm) -> None:
     board = of_kind(found, "ConfigMap")["data"]["refold.json"]
     assert json.loads(board) == json.loads((ROOT / "monitoring" / "dashboard.json").read_text(encoding="utf-8"))
     sinks = of_kind(found, "PodMonitor")["spec"]
-    assert sinks["podMetricsEndpoints"][0]["port"] == "metrics"
+    (of_sinks,) = sinks["podMetricsEndpoints"]
+    assert of_sinks == {"port": "metrics", "path": "/metrics", "interval": "15s", "authorization": bearer}
 
 
 def test_names_of_long_releases_fit(chart: Helm) -> None:
