@@ -29,7 +29,7 @@ what began it.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -68,15 +68,21 @@ def import_conversation(conversation: Conversation, observe: Observe) -> Importe
         InputError: A value cannot be observed.
     """
     count, without_time = 0, 0
-    waiting: list[tuple[_Import | None, str, Conversation]] = [(None, "", conversation)]
+    # Parents with what is left of their children, read one by one.
+    waiting: list[tuple[_Import | None, Iterator[tuple[str, Conversation]]]] = [(None, iter([("", conversation)]))]
     while waiting:
-        parent, call_id, given = waiting.pop()
+        parent, children = waiting[-1]
+        child = next(children, None)
+        if child is None:
+            waiting.pop()
+            continue
+        call_id, given = child
         made = _Import(given, observe)
         made.all()
         if parent is not None:
             made.started_by(parent, call_id)
         count, without_time = count + 1, without_time + (not made.is_timed)
-        waiting += [(made, each_id, child) for each_id, child in given.children]
+        waiting.append((made, iter(given.children)))
     return Imported(count, without_time)
 
 

@@ -2,7 +2,8 @@
 
 Of Anthropic's content blocks `text` is what is said, `thinking` the rationale, `tool_use` a call. A block that is the
 result of a tool answers the call with its `tool_use_id`, and becomes a message of its own, of the role `tool`: so one
-message may become several. All other blocks stay in the message's content as they are.
+message may become several. The other members of the message stay with the first of them. All other blocks stay in the
+message's content as they are.
 
 ShareGPT's `from` and `value` are read as `role` and `content`, and its names for roles as OpenAI's.
 """
@@ -10,7 +11,7 @@ ShareGPT's `from` and `value` are read as `role` and `content`, and its names fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from refold.agents.importers.reading import parse_json
@@ -166,7 +167,10 @@ def _messages(given: Value, place: str) -> Iterator[Message]:
         if waiting:
             yield _message({**others, "content": waiting}, place)
             others, waiting = {key: others[key] for key in ("role", *TIME_KEYS) if key in others}, []
-        yield _result_of(block, others, place)
+        result = _result_of(block, others, place)
+        around = {key: value for key, value in others.items() if key not in ("role", *TIME_KEYS)}
+        yield replace(result, extra={**result.extra, "message": around}) if around else result
+        others = {key: others[key] for key in ("role", *TIME_KEYS) if key in others}
     if waiting:
         yield _message({**others, "content": waiting}, place)
 

@@ -20,6 +20,8 @@ OWN = {
     "chat": "refold.agents.importers.chat",
     "tau-bench": "refold.agents.importers.tau_bench",
     "swe-agent": "refold.agents.importers.swe_agent",
+    "claude-code": "refold.agents.importers.claude_code",
+    "codex": "refold.agents.importers.codex",
 }
 """The module of each importer of refold's own; its IMPORTER is imported when it is asked for."""
 

@@ -78,6 +78,8 @@ def import_(
                      ShareGPT, or a request and its response; one a line, or in one JSON document
       tau-bench      recorded tau-bench runs: conversations with the reward of each
       swe-agent      SWE-agent trajectories (.traj)
+      claude-code    sessions of Claude Code, with the subagents next to them
+      codex          rollouts of Codex
       auto           any of these, by what the file's first lines hold; says what it found
       MODULE:NAME    an importer of your own; packages add others (entry points refold.importers)
 

@@ -1,0 +1,119 @@
+"""Rollouts of Codex: JSON lines {timestamp, type, payload}, one file a session.
+
+    session_meta    the session: its id, version, folder and instructions, in the run's metadata
+    turn_context    the model and the settings of a turn
+    response_item   what the model was told, said, called and got back: items of OpenAI's Responses API
+    event_msg       what the user saw of it
+    compacted       a summary that takes the place of what came before
+
+Messages are made of response_items (items.py). All other lines are kept as they are; those of a type, or items of a
+type, that is not in this list are counted. Rollouts of before mid-2025 have the items themselves as lines, after a
+first line {id, timestamp, instructions}; these have no times.
+
+A session's run is named by its id alone, so a session that has grown is imported again and adds what is new. A session
+that was started by another is its child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from refold.agents.importers.file import ImportFile, run_id
+from refold.agents.importers.items import Turns
+from refold.agents.importers.messages import record
+from refold.agents.importers.model import Conversation, Importer
+from refold.agents.importers.reading import parse_json
+from refold.agents.importers.times import own_time
+from refold.avro.errors import InputError
+from refold.avro.observation import Value
+
+FORMAT = "codex"
+KEPT = frozenset({"turn_context", "event_msg", "compacted"})
+PARENT = ("source", "subagent", "thread_spawn", "parent_thread_id")
+
+
+def conversations(file: ImportFile) -> Iterator[Conversation]:
+    """The session of a file; InputError names file and line."""
+    turns, model, first = Turns(), "", ""
+    meta: dict[str, Any] = {}
+    is_session = False
+    budget = file.budget()
+    for place, text in file.text_lines():
+        budget.take(text, place)
+        line = parse_json(text, place, file.limits)
+        first = first or place
+        if not isinstance(line, Mapping):
+            raise InputError(f"{place}: is not an object; a line of a rollout is {{timestamp, type, payload}}")
+        payload, kind, at = line.get("payload"), line.get("type"), own_time(line.get("timestamp"))
+        if _is_old_head(line) and not meta:
+            meta, is_session = dict(line), True
+        elif not isinstance(payload, Mapping) and ("role" in line or isinstance(kind, str)) and "timestamp" not in line:
+            is_session = True
+            if unknown := turns.add(line, place, None):
+                file.keep(f"item of type {unknown}")
+        elif kind == "session_meta" and isinstance(payload, Mapping):
+            is_session = True
+            meta = meta or dict(payload)
+        elif kind == "response_item" and isinstance(payload, Mapping):
+            is_session = True
+            if unknown := turns.add(payload, place, at):
+                file.keep(f"item of type {unknown}")
+        else:
+            if kind not in KEPT:
+                file.keep(f"line of type {kind}" if isinstance(kind, str) else "line without a type")
+            if kind == "turn_context" and isinstance(payload, Mapping):
+                model = model or _text(payload, "model")
+            turns.keep(record(_name(kind, payload), line, at))
+    messages = turns.messages()
+    if not is_session:
+        raise InputError(f"{first}: no line of the file is of a Codex rollout; name its format with --format")
+    if not messages:
+        messages = [record("session_meta", meta, own_time(meta.get("timestamp")))]
+    session = meta.get("id")
+    parent: Any = meta
+    for key in PARENT:
+        parent = parent.get(key) if isinstance(parent, Mapping) else None
+    asked = (each.text for each in messages if each.role == "user" and not each.is_result)
+    said: list[Value] = [each.content for each in messages]
+    yield Conversation(
+        run=file.run_of({FORMAT: session} if isinstance(session, str) else said),
+        messages=messages,
+        agent=FORMAT,
+        imported_from=FORMAT,
+        place=first,
+        start=own_time(meta.get("timestamp")),
+        model=model,
+        version=_text(meta, "cli_version"),
+        input=next(asked, None),
+        metadata={key: value for key, value in meta.items() if value is not None},
+        grows=True,
+        parent=run_id({FORMAT: parent}) if isinstance(parent, str) else "",
+    )
+
+
+def recognised(value: Value) -> str:
+    """What a value is, if it is a rollout's line."""
+    if not isinstance(value, Mapping):
+        return ""
+    known = value.get("type") in {"session_meta", "response_item", *KEPT}
+    is_line = known and isinstance(value.get("payload"), Mapping) and "timestamp" in value
+    return "a line of a Codex rollout" if is_line or _is_old_head(value) else ""
+
+
+def _is_old_head(line: Mapping[str, Any]) -> bool:
+    return "type" not in line and "instructions" in line and isinstance(line.get("id"), str) and "timestamp" in line
+
+
+def _name(kind: Value, payload: Value) -> str:
+    """event_msg token_count"""
+    inner = payload.get("type") if isinstance(payload, Mapping) and kind == "event_msg" else None
+    return " ".join(each for each in (kind, inner) if isinstance(each, str)) or "line"
+
+
+def _text(given: Mapping[str, Any], key: str) -> str:
+    value = given.get(key)
+    return value if isinstance(value, str) else ""
+
+
+IMPORTER = Importer(name=FORMAT, summary="rollouts of Codex", recognise=recognised, read=conversations)
