@@ -109,6 +109,32 @@ def test_whoever_asks_workers_has_their_token(chart: Helm, name: str, secret: st
         assert given == (None if is_hook else {"secretKeyRef": {"name": secret, "key": "token"}}), owner["kind"]
 
 
+def test_over_tls_workers_are_probed_scraped_and_asked_by_the_names_of_their_certificate(chart: Helm) -> None:
+    given: Object = {**VALUES["postgres"], "workers": {"tls": {"existingSecret": "pages"}},
+                     "monitoring": {"serviceMonitor": {"enabled": True}}}  # fmt: skip
+    found = objects(chart.template(given))
+    pod = of_kind(found, "StatefulSet")["spec"]["template"]
+    worker = pod["spec"]["containers"][0]
+    assert all(worker[name]["httpGet"]["scheme"] == "HTTPS" for name in PROBES)
+    assert "--tls-cert=/etc/refold/pages/tls.crt" in worker["args"]
+    assert "--tls-key=/etc/refold/pages/tls.key" in worker["args"]
+    (url,) = [each.partition("=")[2] for each in worker["args"] if each.startswith("--advertise=")]
+    host = url.removeprefix("https://").partition(":")[0]
+    assert f"--allow-host={host}" in worker["args"]
+    assert host == f"$(POD_NAME).{of_kind(found, 'StatefulSet')['spec']['serviceName']}.tests.svc"
+    for owner, each in pods(found):
+        name = owner["metadata"]["name"]
+        volumes = {volume["name"]: volume for volume in each["spec"]["volumes"]}
+        if name.endswith("-topics"):
+            assert "pages" not in volumes
+            continue
+        assert variables(each)["REFOLD_TLS_CA"] == "/etc/refold/pages/ca.crt"
+        assert ("items" in volumes["pages"]["secret"]) == (not name.endswith("-worker")), name
+    (endpoint,) = of_kind(found, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"]["serverName"] == host.removeprefix("$(POD_NAME).")
+
+
 def test_a_worker_is_known_by_the_names_of_its_service(chart: Helm) -> None:
     found = objects(chart.template({}))
     words = of_kind(found, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["args"]

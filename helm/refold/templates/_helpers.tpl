@@ -131,6 +131,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 - name: REFOLD_TOKEN
   valueFrom:
     secretKeyRef: {name: {{ include "refold.tokenSecret" .root | quote }}, key: {{ $values.workers.token.key | quote }}}
+{{- if $values.workers.tls.existingSecret }}
+- name: REFOLD_TLS_CA
+  value: /etc/refold/pages/ca.crt
+{{- end }}
 {{- end }}
 {{- range $name, $value := $plain }}
 - name: {{ $name }}
@@ -146,6 +150,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $values := .root.Values -}}
 {{- $kafka := .kafka | default $values.kafka -}}
 - {name: tmp, mountPath: /tmp}
+{{- if and $values.workers.tls.existingSecret (ne .component "topics") }}
+- {name: pages, mountPath: /etc/refold/pages, readOnly: true}
+{{- end }}
 {{- if $kafka.existingSecret }}
 - {name: kafka, mountPath: /etc/refold/kafka, readOnly: true}
 {{- end }}
@@ -172,6 +179,16 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $kafka := .kafka | default $values.kafka -}}
 - name: tmp
   emptyDir: {sizeLimit: {{ .tmpSizeLimit | default "1Gi" | quote }}}
+{{- if and $values.workers.tls.existingSecret (ne .component "topics") }}
+- name: pages
+  secret:
+    secretName: {{ $values.workers.tls.existingSecret | quote }}
+    defaultMode: 0440
+    {{- /* Only workers have the key. */}}
+    {{- if ne .component "worker" }}
+    items: [{key: ca.crt, path: ca.crt}]
+    {{- end }}
+{{- end }}
 {{- if $kafka.existingSecret }}
 - name: kafka
   secret: {secretName: {{ $kafka.existingSecret | quote }}, defaultMode: 0440}
