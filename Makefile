@@ -43,7 +43,7 @@ test-faults: $(VENV)/.installed-dev ## the fault tests, 30 rounds each: kill -9,
 fuzz: $(VENV)/.installed-dev ## drive every entrance with damaged and hostile input, for 10 minutes; ARGS="--seconds 36000"
 	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.fuzz.campaign $(ARGS)
 
-record-outage: $(VENV)/.installed-dev ## record a worker's metrics in a real outage anew, for the tests of alerts: 8 minutes
+record-outage: $(VENV)/.installed-dev ## record a worker's metrics in real faults anew, for the tests of alerts: 13 minutes
 	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.outage $(ARGS)
 
 soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests with many more examples: hours

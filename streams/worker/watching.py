@@ -82,6 +82,13 @@ class Watch:
         self._stopping.set()
 
     def _run(self) -> None:
+        try:
+            self._ask_on()
+        finally:
+            if self._committed is not None:
+                self._committed.close()
+
+    def _ask_on(self) -> None:
         while not self._stopping.is_set():
             try:
                 brokers, why = self._asked()

@@ -1,9 +1,10 @@
-"""Records what a worker's metrics say during a real outage: `make record-outage` writes tests/monitoring/outage.yml.
+"""Records what a worker's metrics say of real faults: `make record-outage` writes tests/monitoring/recorded/.
 
 1. Start a Kafka of one broker, a log with two partitions and one worker. Scrape the worker every INTERVAL_S, at fixed
    times, as Prometheus does: `up` is 1 where the page answered within the interval.
-2. Record observations while the broker is there, and a batch directly before it is killed.
-3. Kill the broker, start it again OUTAGE_S later, and scrape for AFTER_S more.
+2. Record observations while all is well, and a batch directly before the fault.
+3. An outage: kill the broker, start it again OUTAGE_S later, and scrape for AFTER_S more. A topic that is gone: delete
+   `.changes`, and scrape for GONE_S more.
 4. Keep the metrics that the alert rules use, and write each series in promtool's notation: a value that repeats once,
    with its count; `_` before a series begins, `stale` at the first scrape that lacks it.
 """
@@ -25,18 +26,20 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import refold
-from refold.testing.kafka import start_kafka
+from refold.testing.kafka import Kafka, start_kafka
+from refold_tests.kafka_topics import Broker
 from refold_tests.prometheus import alert_rules, metrics_in
 from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import starting
 
-RECORDED = ROOT / "tests" / "monitoring" / "outage.yml"
+RECORDED = ROOT / "tests" / "monitoring" / "recorded"
+OUTAGE, TOPIC_GONE = RECORDED / "outage.yml", RECORDED / "topic_gone.yml"
 INTERVAL_S = 5.0
-BEFORE_S, OUTAGE_S, AFTER_S = 60.0, 240.0, 180.0
+BEFORE_S, OUTAGE_S, AFTER_S, GONE_S = 60.0, 240.0, 180.0, 180.0
 LAST_BATCH = 300
 _HEAD = """\
-# What a real worker's metrics said while its only broker was gone, as promtool takes series. By `make record-outage`.
+# What a real worker's metrics said before, during and after a fault, as promtool takes series. By `make record-outage`.
 """
 
 Sample = dict[str, float]
@@ -47,7 +50,7 @@ class Scraper:
     """Scrapes a page in a thread until closed; `samples[n]` is of n intervals after the start."""
 
     def __init__(self, url: str, interval_s: float) -> None:
-        self._url, self._interval_s = url, interval_s
+        self._url, self.interval_s = url, interval_s
         self.samples: list[Sample] = []
         self.begun_s = time.monotonic()
         self._stopping = Event()
@@ -61,8 +64,8 @@ class Scraper:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self.samples.append(_scrape(self._url, self._interval_s))
-            next_s = self.begun_s + len(self.samples) * self._interval_s
+            self.samples.append(_scrape(self._url, self.interval_s))
+            next_s = self.begun_s + len(self.samples) * self.interval_s
             self._stopping.wait(max(0.0, next_s - time.monotonic()))
 
     def vanished(self) -> dict[str, list[int]]:
@@ -103,23 +106,24 @@ def _series(name: str, labels: dict[str, str]) -> str:
 
 
 class Recording(NamedTuple):
-    """An outage as it was recorded; times in seconds after the first scrape. values: in promtool's notation."""
+    """A fault as it was recorded, from `begun_s` to `over_s`; times in seconds after the first scrape. values: in
+    promtool's notation."""
 
     interval_s: float
-    killed_s: float
-    back_s: float
+    begun_s: float
+    over_s: float
     end_s: float
     values: dict[str, str]
 
     def write(self, path: Path) -> None:
         """As YAML."""
-        times = {"interval_s": self.interval_s, "killed_s": self.killed_s, "back_s": self.back_s, "end_s": self.end_s}
+        times = {"interval_s": self.interval_s, "begun_s": self.begun_s, "over_s": self.over_s, "end_s": self.end_s}
         series = [{"series": name, "values": values} for name, values in sorted(self.values.items())]
         text = yaml.safe_dump({**times, "input_series": series}, sort_keys=False, width=10_000)
         path.write_text(_HEAD + text, encoding="utf-8")
 
     @classmethod
-    def read(cls, path: Path = RECORDED) -> Recording:
+    def read(cls, path: Path) -> Recording:
         """The recording in a file."""
         found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         series = {each["series"]: each["values"] for each in found.pop("input_series")}
@@ -146,8 +150,30 @@ def in_notation(values: Sequence[float | None]) -> str:
     return " ".join(words)
 
 
-def record(before_s: float, outage_s: float, after_s: float, interval_s: float) -> Recording:
-    """Run an outage; takes their sum and some seconds."""
+class Run(NamedTuple):
+    """A worker that is scraped while something befalls it."""
+
+    kafka: Kafka
+    url: str
+    scraper: Scraper
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the first scrape."""
+        return round(time.monotonic() - self.scraper.begun_s, 1)
+
+    def recording(self, begun_s: float, over_s: float) -> Recording:
+        """What was scraped until now."""
+        end_s, used = self.now_s, used_metrics()
+        samples = list(self.scraper.samples)
+        names = sorted({name for each in samples for name in each if name.partition("{")[0] in used})
+        values = {name: in_notation([each.get(name) for each in samples]) for name in names}
+        return Recording(self.scraper.interval_s, begun_s, over_s, end_s, values)
+
+
+@contextmanager
+def running(interval_s: float) -> Iterator[Run]:
+    """A worker on a Kafka of its own, scraped once it is ready."""
     with tempfile.TemporaryDirectory() as folder, start_kafka() as kafka:
         url = f"kafka://{kafka.bootstrap}/shop"
         with refold.open(f"{url}?partitions=2") as log:
@@ -156,22 +182,30 @@ def record(before_s: float, outage_s: float, after_s: float, interval_s: float) 
             worker = start("one", "--instance", "one")
             await_true(lambda: worker.is_ready)
             with scraping(f"{worker.url}/metrics", interval_s) as scraper:
+                yield Run(kafka, url, scraper)
 
-                def now_s() -> float:
-                    return round(time.monotonic() - scraper.begun_s, 1)
 
-                _observe(url, before_s, LAST_BATCH)
-                kafka.kill(1)
-                killed_s = now_s()
-                time.sleep(outage_s)
-                kafka.restart(1)
-                back_s = now_s()
-                _observe(url, after_s, 0)
-                end_s = now_s()
-    used = used_metrics()
-    names = sorted({name for each in scraper.samples for name in each if name.partition("{")[0] in used})
-    values = {name: in_notation([each.get(name) for each in scraper.samples]) for name in names}
-    return Recording(interval_s, killed_s, back_s, end_s, values)
+def record_outage(before_s: float, outage_s: float, after_s: float, interval_s: float) -> Recording:
+    """Kill the only broker, and start it again; takes the sum of the times and some seconds."""
+    with running(interval_s) as run:
+        _observe(run.url, before_s, LAST_BATCH)
+        run.kafka.kill(1)
+        begun_s = run.now_s
+        time.sleep(outage_s)
+        run.kafka.restart(1)
+        over_s = run.now_s
+        _observe(run.url, after_s, 0)
+        return run.recording(begun_s, over_s)
+
+
+def record_topic_gone(before_s: float, gone_s: float, interval_s: float) -> Recording:
+    """Delete `.changes`; it does not come back."""
+    with running(interval_s) as run:
+        _observe(run.url, before_s, 0)
+        Broker(run.kafka.bootstrap, "shop").delete("shop.changes")
+        begun_s = run.now_s
+        time.sleep(gone_s)
+        return run.recording(begun_s, run.now_s)
 
 
 def _observe(url: str, for_s: float, last: int) -> None:
@@ -188,15 +222,20 @@ def _observe(url: str, for_s: float, last: int) -> None:
 
 
 def main() -> int:
-    """Record an outage into a file."""
+    """Record each fault into its file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", type=Path, default=RECORDED)
-    given = parser.parse_args()
-    print(f"recording for {BEFORE_S + OUTAGE_S + AFTER_S:.0f} s into {given.to}", flush=True)
-    recording = record(BEFORE_S, OUTAGE_S, AFTER_S, INTERVAL_S)
-    recording.write(given.to)
-    print(f"{len(recording.values)} series; gone from {recording.killed_s} s to {recording.back_s} s")
+    parser.add_argument("--only", choices=["outage", "topic_gone"], help="this fault only")
+    only = parser.parse_args().only
+    if only != "topic_gone":
+        _write(record_outage(BEFORE_S, OUTAGE_S, AFTER_S, INTERVAL_S), OUTAGE)
+    if only != "outage":
+        _write(record_topic_gone(BEFORE_S, GONE_S, INTERVAL_S), TOPIC_GONE)
     return 0
+
+
+def _write(recording: Recording, path: Path) -> None:
+    recording.write(path)
+    print(f"{path}: {len(recording.values)} series; the fault from {recording.begun_s} s to {recording.over_s} s")
 
 
 if __name__ == "__main__":
