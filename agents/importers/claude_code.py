@@ -48,7 +48,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
         budget.take(text, place)
         given = parse_json(text, place, file.limits)
         line: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-        known = known or line.get("type") in KNOWN
+        known = known or _text(line, "type") in KNOWN
         first = first or place
         group = main
         if line.get("isSidechain") is True:
@@ -70,7 +70,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
 
 def recognised(value: Value) -> str:
     """What a value is, if it is a session's line."""
-    if not isinstance(value, Mapping) or value.get("type") not in KNOWN:
+    if not isinstance(value, Mapping) or _text(value, "type") not in KNOWN:
         return ""
     is_one = "leafUuid" in value or (isinstance(value.get("sessionId"), str) and "uuid" in value)
     return "a line of a Claude Code session" if is_one else ""
@@ -122,7 +122,7 @@ class _Lines:
     def add(self, given: Value, place: str, file: ImportFile) -> None:
         """Take one line."""
         kind = given.get("type") if isinstance(given, Mapping) else None
-        if not isinstance(given, Mapping) or kind not in KNOWN:
+        if not isinstance(given, Mapping) or not isinstance(kind, str) or kind not in KNOWN:
             name = f"line of type {kind}" if isinstance(kind, str) else "line without a type"
             file.keep(name)
             at = own_time(given.get("timestamp")) if isinstance(given, Mapping) else None

@@ -60,7 +60,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
             if unknown := turns.add(payload, place, at):
                 file.keep(f"item of type {unknown}")
         else:
-            if kind not in KEPT:
+            if _text(line, "type") not in KEPT:
                 file.keep(f"line of type {kind}" if isinstance(kind, str) else "line without a type")
             if kind == "turn_context" and isinstance(payload, Mapping):
                 model = model or _text(payload, "model")
@@ -96,7 +96,7 @@ def recognised(value: Value) -> str:
     """What a value is, if it is a rollout's line."""
     if not isinstance(value, Mapping):
         return ""
-    known = value.get("type") in {"session_meta", "response_item", *KEPT}
+    known = _text(value, "type") in {"session_meta", "response_item", *KEPT}
     is_line = known and isinstance(value.get("payload"), Mapping) and "timestamp" in value
     return "a line of a Codex rollout" if is_line or _is_old_head(value) else ""
 

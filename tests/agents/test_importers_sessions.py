@@ -190,6 +190,16 @@ def test_a_file_of_another_format_is_refused(importer: Any, lines: list[Any], wo
         imports_of(importer, written(tmp_path / "x.jsonl", lines))
 
 
+@pytest.mark.parametrize("importer", [claude_code.IMPORTER, codex.IMPORTER])
+@pytest.mark.parametrize("kind", [["user"], {"a": 1}, 5, None])
+def test_a_line_with_a_strange_type_is_kept(importer: Any, kind: Any, tmp_path: Path) -> None:
+    name = "claude.jsonl" if importer is claude_code.IMPORTER else "codex.jsonl"
+    strange = {"type": kind, "timestamp": "2026-03-01T10:00:01Z", "payload": {}}
+    assert importer.recognise(strange) == ""
+    path = written(tmp_path / name, [strange, *lines_of(SAMPLES / name)])
+    assert imports_of(importer, path).unknown["line without a type"] == 1
+
+
 @pytest.mark.parametrize("name", ["claude.jsonl", "codex.jsonl"])
 def test_a_conversation_over_many_lines_is_bounded(name: str, tmp_path: Path) -> None:
     form, log = name.partition(".")[0].replace("claude", "claude-code"), f"file:{tmp_path / 'log'}"

@@ -17,6 +17,7 @@ from refold_tests.fuzz.case import Case, Log, Make, read_by
 from refold_tests.fuzz.conversations import CONVERSATIONS
 from refold_tests.fuzz.records import RECORDS
 from refold_tests.fuzz.world import CHATS, TAU, World
+from refold_tests.tree import ROOT
 
 URLS = (
     "file:%00", "file:log", "file:" + "x" * 300, "file:log?partitions=9999999999", "file:", "s3:x", "x.avro", "kafka:",
@@ -25,6 +26,11 @@ URLS = (
 CUT_PARTS: tuple[Any, ...] = (
     -1, 2**64, 2**70, -(2**70), 1.5, b"", b"x" * 16, "x", None, [], {}, {0: 1}, {0: 2**63}, {2**40: 0}, {"0": 1},
     {0: 0, 1: 0, 2: 0}, True, cbor2.undefined, float("nan"), 10**4000,
+)  # fmt: skip
+SESSIONS = (
+    ("function_calling.traj", "swe-agent"), ("claude.jsonl", "claude-code"), ("claude_sidechain.jsonl", "claude-code"),
+    ("codex.jsonl", "codex"), ("codex_old.jsonl", "codex"), ("anthropic.jsonl", "chat"), ("pairs.jsonl", "chat"),
+    ("sharegpt.jsonl", "chat"),
 )  # fmt: skip
 ENTITIES = ("tool_config/acme", "document/7", "run/r-1", "step/r-1#1", "nope/x")
 
@@ -42,6 +48,22 @@ def chat(chance: random.Random, world: World) -> Case:
 def tau_bench(chance: random.Random, world: World) -> Case:
     """Recorded tau-bench runs."""
     return _documents(chance, TAU, "tau-bench")
+
+
+def sessions(chance: random.Random, world: World) -> Case:
+    """Trajectories and sessions of coding agents, whole files with some values changed; half of them as `auto`."""
+    name, form = chance.choice(SESSIONS)
+    path = ROOT / "tests" / "agents" / "samples" / name
+    text = path.read_text(encoding="utf-8")
+    trees = [json.loads(text)] if name.endswith(".traj") else [json.loads(line) for line in text.splitlines()]
+    given = list(trees)
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        at = chance.randrange(len(given))
+        given[at] = mutate.mutated(chance, given[at], trees)
+    data = b"\n".join(mutate.written(chance, each) for each in given) + b"\n"
+    data = mutate.damaged(chance, data) if chance.random() < 0.1 else data
+    form = chance.choice((form, "auto"))
+    return Case(["import", "x.jsonl", "--format", form], {"x.jsonl": data}, log=_log(chance))
 
 
 def _documents(chance: random.Random, trees: Any, form: str) -> Case:
@@ -266,7 +288,7 @@ def cut(chance: random.Random, world: World) -> Case:
 ENTRANCES: dict[str, Make] = {
     each.__name__: each
     for each in (
-        lines, chat, tau_bench, container, archive, closed_archive, when, types, golden, observe, arguments, cut,
-        *RECORDS, *CONVERSATIONS,
+        lines, chat, tau_bench, sessions, container, archive, closed_archive, when, types, golden, observe, arguments,
+        cut, *RECORDS, *CONVERSATIONS,
     )
 }  # fmt: skip
