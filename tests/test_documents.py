@@ -12,7 +12,7 @@ import pytest
 from refold_tests.pages import run_page, with_conversation
 from refold_tests.tree import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs").glob("guides/*.md"))]
 
 
 # tests/explorer/test_incident.py and tests/sinks/test_sinks_page.py follow these, and look at what came of it.
