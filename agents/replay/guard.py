@@ -8,14 +8,15 @@
    A pair of sockets within the process is allowed: event loops need it.
    In a process that the kernel confines, to change a file outside of its temporary folder is denied, too.
 3. What is denied raises NetworkDenied at the place where it was tried. That holds after the guard is left, too, for
-   threads and tasks that were begun under it.
+   threads and tasks that were begun under it, and for callbacks that it left behind (agents/replay/callbacks.py).
 4. Other threads and contexts of the process go on: the guard cannot know whether the code had them act for it. While a
    guard is open, each thing of step 2 that they do is noted. Code in `outside()` and refold's own threads are exempt.
 5. What was denied or noted is in `escapes`. A replay with escapes is never called the same.
 
 This does not see: extensions that connect in C (librdkafka, libcurl, grpc), a method of a C type that is called past
 its Python class (`_socket.socket.send`), a function that was kept before the first guard in another place than a
-module's names, what a process from before reads from a pipe, and what an older thread does after the guard is left.
+module's names, what a process from before reads from a pipe, what an older thread does after the guard is left, and
+finalizers of objects (`__del__`) that run then.
 The kernel closes these for a confined replay (agents/confined/kernel.py).
 """
 
@@ -26,6 +27,7 @@ import sys
 from types import FrameType, TracebackType
 from typing import Self
 
+from refold.agents.replay.callbacks import Kept
 from refold.agents.replay.hooks import install
 from refold.agents.replay.watch import Under, Watch, close_watch, open_watch, set_under, unset_under
 
@@ -34,6 +36,7 @@ class Guard(Watch):
     """Closes the network to what runs inside of it; a context manager."""
 
     _token: contextvars.Token[Under | None]
+    _kept: Kept
 
     def __enter__(self) -> Self:
         install()
@@ -41,6 +44,7 @@ class Guard(Watch):
         while frame is not None and frame.f_code.co_name == "__enter__":
             frame = frame.f_back
         self.frame = frame
+        self._kept = Kept()
         self._token = set_under(Under(self, ""))
         open_watch(self)
         return self
@@ -48,6 +52,7 @@ class Guard(Watch):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._kept.carry_new(Under(self, ""))
         close_watch(self)
         unset_under(self._token)
         self.frame = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _posixsubprocess
 import _thread
+import atexit
 import ctypes
 import functools
 import os
@@ -19,12 +20,14 @@ import ssl
 import stat
 import sys
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any, TypeAlias
 
 from refold.agents.confined.files import is_held
+from refold.agents.replay.callbacks import Carried
 from refold.agents.replay.watch import Under, check, confined_to, current, is_watched, site_of, within
 
 Function: TypeAlias = Callable[..., Any]
@@ -47,6 +50,7 @@ _EVENTS: dict[str, tuple[str, int]] = {
     "os.posix_spawn": (_START, 0),
     "os.spawn": (_START, 1),
     "pty.spawn": (_START, 0),
+    "sys.addaudithook": ("add an audit hook", -1),
     "os.fork": ("fork this process", -1),
     "os.forkpty": ("fork this process", -1),
     "ctypes.dlopen": ("load native code by ctypes:", 0),
@@ -281,6 +285,26 @@ def _carried(work: Function, under: Under) -> Function:
     return carried
 
 
+# Callbacks
+
+
+def _keeping(index: int) -> Wrapper:
+    """A function that keeps a callback for later, its argument at `index`; that one goes on under the same guard."""
+
+    def wrapper(function: Function) -> Function:
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            under = current() if is_watched() else None
+            if under is not None and len(args) > index:
+                there = Under(under.guard, site_of(under.site))
+                args = (*args[:index], Carried(args[index], there), *args[index + 1 :])
+            return function(*args, **kwargs)
+
+        return guarded
+
+    return wrapper
+
+
 # Processes and native code
 
 
@@ -353,6 +377,9 @@ _PLACES: tuple[tuple[object, tuple[str, ...], Wrapper], ...] = (
     (threading.Thread, ("start",), _starting_thread),
     (_thread, ("start_new_thread", "start_new", "start_joinable_thread"), _starting_bare),
     (ThreadPoolExecutor, ("submit",), _submitting),
+    (Future, ("add_done_callback",), _keeping(1)),
+    (atexit, ("register",), _keeping(0)),
+    (weakref.finalize, ("__init__",), _keeping(2)),
     (_posixsubprocess, ("fork_exec",), _forking),
     ("concurrent.futures.process:ProcessPoolExecutor", ("submit",), _handing),
     ("multiprocessing.pool:Pool", ("apply_async", "_map_async", "imap", "imap_unordered"), _pooling),

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from refold.agents.recorder.run import Run
 from refold.agents.replay.run import Replayed
 from refold_tests import escapes
 from refold_tests.absent import without
+from refold_tests.command import environment
 
 HELPER = r"""
 #include <arpa/inet.h>
@@ -170,6 +172,51 @@ def test_confined_nothing_arrives(
     assert server.arrived() == (0, 0)
     # A thread that was left behind had not begun to act when its process ended.
     assert not is_same(found) or way == "a thread left behind"
+
+
+@pytest.mark.parametrize("name", sorted(escapes.LATER))
+def test_a_callback_that_is_left_behind_stays_under_the_guard(
+    name: str, log: AgentLog, server: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.run("a", input={"way": f"{name}, later", "port": server.port}, id="r").drive(escapes.agent)
+    _, set_off, take_back = escapes.LATER[name]
+    try:
+        found = came_of(log, monkeypatch, confined=False)
+        assert isinstance(found, Replayed)
+        before = len(found.escapes)
+        set_off()
+    finally:
+        take_back()
+    assert server.arrived() == (0, 0)
+    assert name == "atexit" or (len(found.escapes) > before and not found.is_same)
+
+
+ENDING = """
+import sys, refold
+from refold_tests import escapes
+with refold.open(sys.argv[1]) as log:
+    print(log.replay("r", escapes.agent).is_same)
+"""
+
+
+def test_what_is_left_for_the_end_of_the_process_is_denied(log: AgentLog, server: Counting, tmp_path: Path) -> None:
+    log.run("a", input={"way": "atexit, later", "port": server.port}, id="r").drive(escapes.agent)
+    log.close()
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ENDING, log.port.url],
+        env=environment(more={escapes.ESCAPING: "1", "PYTHONPATH": os.pathsep.join(sys.path)}),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert server.arrived() == (0, 0)
+
+
+def test_what_was_registered_can_be_taken_back(capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import atexit\nfrom refold.agents.replay.guard import Guard\ndef end(): print('ended')\n"
+    code += "with Guard():\n    atexit.register(end)\n"
+    for more, said in (("", "ended\n"), ("atexit.unregister(end)\n", "")):
+        subprocess.run([sys.executable, "-P", "-c", code + more], env=environment(), check=True)
+        assert capfd.readouterr().out == said
 
 
 async def _waits(run: Run) -> str:

@@ -10,20 +10,24 @@ import _posixsubprocess
 import _socket
 import _thread
 import asyncio
+import atexit
 import contextlib
 import contextvars
 import ctypes
+import gc
 import io
 import multiprocessing
 import multiprocessing.pool
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from os import write as kept_write
 from pathlib import Path
 from typing import Any
@@ -54,6 +58,11 @@ class Prepared:
             self.processes.submit(int).result(WAIT_S)
             self.pool = spawning.Pool(1)
             self.pool.apply(int)
+        self.loop = asyncio.new_event_loop()
+        self.looping = threading.Thread(target=self.loop.run_forever, name="loop")
+        self.looping.start()
+        opening = self.loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+        self.transport: Any = asyncio.run_coroutine_threadsafe(opening, self.loop).result(WAIT_S)[0]
         self.libc = ctypes.CDLL(None)
         self.found = self.libc.socket
         self.found(2, 1, 0)
@@ -64,6 +73,10 @@ class Prepared:
                 work()
             self.work.task_done()
 
+    async def _let_go(self) -> None:
+        self.transport.abort()
+        await asyncio.sleep(0)  # for the loop to close the socket
+
     def close(self) -> None:
         """Let everything go that was made."""
         self.work.put(None)
@@ -73,6 +86,10 @@ class Prepared:
         if "pool" in vars(self):
             self.processes.shutdown()
             self.pool.terminate()
+        asyncio.run_coroutine_threadsafe(self._let_go(), self.loop).result(WAIT_S)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.looping.join(WAIT_S)
+        self.loop.close()
         self.connection.close()
 
 
@@ -205,6 +222,127 @@ def _late(port: int) -> None:
 left_behind: list[threading.Event] = []
 
 
+def _raw_socket(port: int) -> None:
+    made = _socket.socket()
+    try:
+        made.connect(("127.0.0.1", port))
+        made.send(b"x")
+    finally:
+        made.close()
+
+
+def _forked_terminal(port: int) -> None:
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            reach(port)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(terminal)
+
+
+def _timed(port: int) -> None:
+    timer = threading.Timer(0, _silently(port))
+    timer.start()
+    timer.join(WAIT_S)
+
+
+def _silently(port: int) -> Callable[..., None]:
+    def reaching(*_: object) -> None:
+        with contextlib.suppress(BaseException):
+            reach(port)
+
+    return reaching
+
+
+def _in_older_loop(port: int) -> None:
+    async def reaching() -> None:
+        reach(port)
+
+    asyncio.run_coroutine_threadsafe(reaching(), _older(port).loop).result(WAIT_S)
+
+
+def _when_done(port: int) -> None:
+    older, begun, done = _older(port), threading.Event(), threading.Event()
+
+    def reaching(_: object) -> None:
+        _silently(port)()
+        done.set()
+
+    future = older.executor.submit(begun.wait, WAIT_S)
+    future.add_done_callback(reaching)
+    begun.set()
+    done.wait(WAIT_S)
+
+
+def _profiled(port: int) -> None:
+    before = sys.getprofile()
+    sys.setprofile(_silently(port))
+    try:
+        len(str(port))
+    finally:
+        sys.setprofile(before)
+
+
+def _signalled(port: int) -> None:
+    before = signal.signal(signal.SIGUSR2, _silently(port))
+    try:
+        signal.raise_signal(signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+class _Dying:
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def __del__(self) -> None:
+        _silently(self.port)()
+
+
+def _died(port: int) -> None:
+    _Dying(port)
+
+
+# Callbacks that the code leaves behind, by name: what leaves them, what sets them off, and what takes them back.
+_kept_alive: list[Any] = []
+
+
+def _finalized(port: int) -> None:
+    _kept_alive.append(threading.Event())
+    weakref.finalize(_kept_alive[-1], _silently(port))
+
+
+def _future_left(port: int) -> None:
+    _kept_alive.append(Future())
+    _kept_alive[-1].add_done_callback(_silently(port))
+
+
+def _let_go() -> None:
+    while _kept_alive:
+        each = _kept_alive.pop()
+        if isinstance(each, Future):
+            each.set_result(None)
+
+
+LATER: dict[str, tuple[Callable[[int], object], Callable[[], object], Callable[[], object]]] = {
+    "a handler of a signal": (
+        lambda port: signal.signal(signal.SIGUSR2, _silently(port)),
+        lambda: signal.raise_signal(signal.SIGUSR2),
+        lambda: signal.signal(signal.SIGUSR2, signal.SIG_DFL),
+    ),
+    "gc.callbacks": (lambda port: gc.callbacks.append(_silently(port)), gc.collect, gc.callbacks.pop),
+    "threading.setprofile": (
+        lambda port: threading.setprofile(_silently(port)),
+        lambda: ThreadPoolExecutor(1).submit(len, "x").result(),
+        lambda: threading.setprofile(None),
+    ),
+    "weakref.finalize": (_finalized, _let_go, _let_go),
+    "a future's callback": (_future_left, _let_go, _let_go),
+    "atexit": (lambda port: atexit.register(_silently(port)), lambda: None, lambda: None),
+}
+
+
 def _sent_file(port: int) -> None:
     with Path(__file__).open("rb") as file:
         os.sendfile(_older(port).connection.fileno(), file.fileno(), 0, 1)
@@ -266,6 +404,16 @@ WAYS: dict[str, Callable[[int], object]] = {
     "subprocess": lambda port: subprocess.run(_code(port), check=False),
     "_posixsubprocess.fork_exec": _fork_executed(),
     "fork_exec, kept before": _fork_executed(is_kept=True),
+    "os.forkpty": _forked_terminal,
+    "_socket": _raw_socket,
+    "threading.Timer": _timed,
+    "a transport from before": lambda port: _older(port).transport.write(b"x"),
+    "a task in a loop from before": _in_older_loop,
+    "a future's callback, in a pool from before": _when_done,
+    "sys.setprofile": _profiled,
+    "a handler of a signal": _signalled,
+    "__del__": _died,
+    "an audit hook": lambda port: sys.addaudithook(lambda event, args: None),
     "ctypes": _by_ctypes,
     "a ctypes function from before": _by_known_ctypes,
     "a compiled helper": _library("reach"),
@@ -277,11 +425,13 @@ BEYOND_PYTHON: dict[str, Callable[[int], object]] = {
     "a compiled helper that executes": _library("reach_by_a_process"),
 }
 
+_LEAVING = {f"{name}, later": leave for name, (leave, _, _) in LATER.items()}
+
 
 def agent(run: Run) -> str:
     """Takes the way that its input names, if it is to."""
     with run.step("look"):
         if os.environ.get(ESCAPING):
             with contextlib.suppress(BaseException):
-                {**WAYS, **BEYOND_PYTHON}[run.input["way"]](run.input["port"])
+                {**WAYS, **BEYOND_PYTHON, **_LEAVING}[run.input["way"]](run.input["port"])
     return "done"
