@@ -17,7 +17,8 @@ it succeeded; each try is short, so that the fold serves its membership between 
 3. A client that is fenced is one of the two, too. The coordinator fences it where its transaction took too long, as in
    an outage; or another process has begun under its id. In the second case the group refuses this worker as well
    (membership.py), and it is that which ends it.
-What a broker denies, or finds wrong with a request, ends the worker.
+4. What a broker denies, or finds wrong with a request, ends the worker. So do refusals in a row without a commit in
+   between (attempts.py).
 
 A transaction without offsets is not made, for it would not be fenced; nor one by a client that is in no generation of
 its group at all, for the broker takes offsets from those unasked.
@@ -46,6 +47,7 @@ from refold.streams.log.kafka.reading import Headers
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.partition import PLACE_BYTES
 from refold.streams.verdicts import Verdict, verdict_value
+from refold.streams.worker.attempts import Attempts
 from refold.streams.worker.table import Overlay, PartitionTable
 
 # A dead letter holds a whole record, which another producer's limits may have let through.
@@ -56,6 +58,8 @@ _ABORT_S = 5.0
 _SEND_S = 3.0
 _HANGS_S = 2 * _SEND_S
 _AGAIN = "start it again, it goes on where it was"
+_USED = "another process uses this transactional id: end that one, or give each worker an --instance of its own"
+_REFUSED = f"the brokers' logs say why; then {_AGAIN}"
 _log = logging.getLogger(__name__)
 
 _METADATA = b"CGMDv2:"
@@ -72,6 +76,8 @@ _BEGUN_ANEW = frozenset({
     KafkaError._CONFLICT, KafkaError._STATE, KafkaError._PREV_IN_PROGRESS, KafkaError._MSG_TIMED_OUT,
     KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INCONSISTENT, KafkaError._FAIL,
 })  # fmt: skip
+
+_FENCED = frozenset({KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError._FENCED})
 
 
 class NotEmitted(Exception):
@@ -94,8 +100,14 @@ class Step(NamedTuple):
 class Emitter:
     """The transactional producer of one worker process."""
 
-    def __init__(self, clients: Clients, topics: Topics, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self, clients: Clients, topics: Topics, transactional_id: str, timeout_ms: int, attempts: Attempts,
+        is_outage: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """is_outage: whether no broker answers, or none did a moment ago."""
         self._clients = clients
+        self._attempts = attempts
+        self._is_outage = is_outage
         self._topics = topics
         self._id = transactional_id
         self._timeout_ms = timeout_ms
@@ -159,6 +171,7 @@ class Emitter:
             with contextlib.suppress(KafkaException):
                 self._producer.abort_transaction(_ABORT_S)
             raise
+        self._attempts.begin()
         return dict(self._lettered)
 
     def _connected(self) -> Producer:
@@ -171,8 +184,18 @@ class Emitter:
         })  # fmt: skip
 
     def _begin_anew(self, doing: str, why: Exception) -> None:
-        """Let go of the producer, in whatever state it is, and have another begin."""
+        """Let go of the producer, in whatever state it is, and have another begin; StorageError where that is over."""
         tell(_log, "transaction_begun_anew", logging.WARNING, doing=doing, why=text_of(why))
+        if self._is_outage():
+            self._attempts.begin()
+        elif isinstance(why, KafkaException) and not may_pass(why, frozenset()):
+            self._attempts.refused()
+        if self._attempts.are_over:
+            raise StorageError(
+                f"the worker's transactions ({self._id}) were refused {self._attempts.times} times in "
+                f"{self._attempts.seconds:.0f} s, with none committed in between; the last one could not {doing}: "
+                f"{text_of(why)}; {_USED if is_fenced(why) else _REFUSED}"
+            ) from why
         self._is_begun = False
         self._producer = self._connected()
 
@@ -284,6 +307,11 @@ class Emitter:
             return self._clients.lacks(Grant(GROUP, group, READ))
         written = self._topics.changes, self._topics.deadletters
         return " and ".join(self._clients.lacks(Grant(TOPIC, each, WRITE)) for each in written)
+
+
+def is_fenced(failed: Exception) -> bool:
+    """Whether a producer was refused because another one began under its id, or its own transaction was ended."""
+    return isinstance(failed, KafkaException) and (error := error_of(failed)) is not None and error.code() in _FENCED
 
 
 def is_member(metadata: bytes) -> bool:

@@ -7,10 +7,14 @@ A consumer may be stuck: where a broker lost and got back the lead of a partitio
 of it, and fetches nothing more (confluentinc/librdkafka#5430; seen with 2.16). So where all that was fetched has been
 given out, the ends are asked of partitions of which nothing came for a while. One that is behind its end then, and
 still is at the same offset a while later, is fetched by a new consumer, and with it all others.
+
+So is one that is not behind, and of which it was not heard that its end is reached: seen after a broker that had stood
+still for over a minute went on. Its fold would never be caught up.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -18,6 +22,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from refold.avro.errors import StorageError
+from refold.streams.events import tell
 from refold.streams.log.kafka.access import READ, TOPIC, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import raise_lasting, storage_error
@@ -35,6 +40,8 @@ _SETTINGS = {
 }
 STUCK_S = 10.0
 _ASKED_S = 2.0
+
+_log = logging.getLogger(__name__)
 
 
 class AtEnd(NamedTuple):
@@ -55,7 +62,9 @@ class Fetcher:
         # The next offset of everything that is fetched, and when something came of it last.
         self._next: dict[Place, int] = {}
         self._heard_s: dict[Place, float] = {}
-        self._behind: dict[Place, int] = {}
+        # What was not heard to be at its end, and what was found to be stuck at the last look.
+        self._unended: set[Place] = set()
+        self._stuck: dict[Place, int] = {}
         self._looked_s = time.monotonic()
         self._paused: set[int] = set()
         self.schemas_moved = False
@@ -70,6 +79,7 @@ class Fetcher:
         self._paused.discard(partition)
         place = Place(self._observations, partition)
         del self._next[place], self._heard_s[place]
+        self._unended.discard(place)
         self._consumer.incremental_unassign([TopicPartition(self._observations, partition)])
 
     def hold(self, partition: int, *, is_held: bool) -> None:
@@ -115,6 +125,7 @@ class Fetcher:
         now_s = time.monotonic()
         self._next.update(offsets)
         self._heard_s.update(dict.fromkeys(offsets, now_s))
+        self._unended |= offsets.keys()
         self._consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in offsets.items()])
 
     def _heard(self, messages: Sequence[Message]) -> None:
@@ -133,6 +144,7 @@ class Fetcher:
             if place in self._next:
                 self._next[place] = offset + (error is None)
                 self._heard_s[place] = now_s
+                (self._unended.add if error is None else self._unended.discard)(place)
 
     def _look(self) -> None:
         """Ask for the ends of what is silent; begin with a new consumer where one is stuck."""
@@ -147,15 +159,22 @@ class Fetcher:
         except StorageError:  # nobody answers, or not this client, for good (membership.py)
             self._offsets = Offsets(self._clients.admin(), _ASKED_S)
             ends = {}
-        before = self._behind
-        self._behind = {place: self._next[place] for place, end in ends.items() if end > self._next[place]}
-        if any(before.get(place) == offset for place, offset in self._behind.items()):
-            self._begin_anew()
+        before = self._stuck
+        self._stuck = {
+            place: self._next[place] for place, end in ends.items()
+            if end > self._next[place] or place in self._unended
+        }  # fmt: skip
+        stuck = [place for place, offset in self._stuck.items() if before.get(place) == offset]
+        if stuck:
+            self._begin_anew(stuck)
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, stuck: Sequence[Place]) -> None:
+        why = "a broker says where these end, and the client that fetches them is told nothing"
+        tell(_log, "fetching_begun_anew", logging.WARNING, why=why,
+             stuck=",".join(f"{each.topic}/{each.partition}" for each in stuck))  # fmt: skip
         self._consumer.close()
         self._consumer = self._clients.reader(**_SETTINGS)
-        self._behind.clear()
+        self._stuck.clear()
         self._assign(dict(self._next))
         if self._paused:
             self._consumer.pause([TopicPartition(self._observations, each) for each in self._paused])

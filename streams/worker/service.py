@@ -41,6 +41,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds, UnknownId
 from refold.streams.rocks.families import Memory
+from refold.streams.worker.attempts import Attempts
 from refold.streams.worker.closing import close_all
 from refold.streams.worker.condition import Kept, Surroundings
 from refold.streams.worker.config import FoldConfig
@@ -97,7 +98,9 @@ class FoldService:
         self._pool = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="refold-start")
         transactional_id = f"{log.topics.group}.fold.{config.instance}"
         self._starter = Starter(log, config.folder, self._memory)
-        self._emitter = Emitter(log.clients, log.topics, transactional_id, config.transaction_ms)
+        self._emitter = Emitter(
+            log.clients, log.topics, transactional_id, config.transaction_ms, Attempts(now_s), self._was_outage
+        )
         self._fetcher = Fetcher(log.clients, log.topics, len(log.registry))
         self._sealing = Sealing(log, clock_ms)
         self._standbys = Standbys(log, self._starter) if config.is_standby else None
@@ -248,7 +251,11 @@ class FoldService:
         Another one fences the producer before it joins (`_run`). So does the coordinator, where a transaction took too
         long, as in an outage.
         """
-        return not self._emitter.is_fenced() or self._watch.was_lost_within(OUTAGE_RECENT_S)
+        return not self._emitter.is_fenced() or self._was_outage()
+
+    def _was_outage(self) -> bool:
+        """Whether no broker answers, or none did a moment ago."""
+        return self._watch.was_lost_within(OUTAGE_RECENT_S)
 
     def _note_standing(self, is_in: bool) -> None:
         """Whether it is a member of its group."""

@@ -17,6 +17,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.reached import Reached
 from refold.streams.partition import placed
 from refold.streams.rocks.families import Memory
+from refold.streams.worker.attempts import Attempts
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Emitter, NotEmitted, Step, is_member
 from refold.streams.worker.membership import Membership
@@ -156,7 +157,8 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
     producer.commit_transaction()
     await_true(lambda: committed(log)[0] == 1, within_s=TIMEOUT_S)  # what was committed shows a little later
 
-    emitter = Emitter(log.clients, log.topics, f"{log.topics.group}.fold.w", 5_000)
+    attempts = Attempts(time.monotonic)
+    emitter = Emitter(log.clients, log.topics, f"{log.topics.group}.fold.w", 5_000, attempts, lambda: False)
     emitter.fence(lambda: False)
     database = open_database(tmp_path / "1", Memory(1), 1, lambda: None)
     with database:

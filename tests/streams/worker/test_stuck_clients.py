@@ -11,19 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import ClusterMetadata
 
 from refold.streams.log.kafka import clients
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.topics import Topics
+from refold.streams.worker import fetching
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.membership import Membership
 from refold.testing.kafka import Kafka
 from refold_tests.child import Child
-from refold_tests.folding import append, await_folded, check_whole, drain, history, opened, url_of, worker
+from refold_tests.folding import append, await_folded, check_whole, drain, history, opened, running, url_of, worker
 from refold_tests.load import Kept, feeding
 from refold_tests.things import THING
+from refold_tests.waiting import await_true
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -139,6 +141,40 @@ def test_a_member_that_has_nobody_to_ask_any_more(
     else:
         given, taken = _serve(log, tmp_path, lambda given, _: len(given) > len(every))
         assert (sorted(given), sorted(taken)) == (sorted(every * 2), every)
+
+
+@pytest.mark.parametrize("is_told_records", [False, True])
+def test_a_client_that_is_never_told_of_the_end(
+    log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_told_records: bool
+) -> None:
+    """Of a partition that is not behind: another client is told, and the worker is caught up."""
+    print(f"seed {seed}")
+    made: list[Consumer] = []
+
+    class Untold(Consumer):
+        def __init__(self, settings: dict[str, Any], **named: Any) -> None:
+            super().__init__(settings, **named)
+            if settings.items() >= fetching._SETTINGS.items():
+                made.append(self)
+
+        def consume(self, *given: Any) -> list[Message]:
+            found = super().consume(*given)
+            is_kept = is_told_records and self in made[:1]
+            return [each for each in found if not is_kept or each.error() is None]
+
+        def incremental_assign(self, places: list[TopicPartition]) -> None:
+            is_kept = not is_told_records and self in made[:1]
+            super().incremental_assign([each for each in places if not is_kept or each.topic == log.topics.schemas])
+
+    monkeypatch.setattr(clients, "Consumer", Untold)
+    monkeypatch.setattr(fetching, "STUCK_S", 1.0)
+    if is_told_records:
+        append(log, history(random.Random(seed), 60))
+    with running(log.url, tmp_path) as found:
+        await_true(lambda: len(found.service.status()) == log.partitions
+                   and all(each.get("caught_up") for each in found.service.status().values()))  # fmt: skip
+        found.look()
+    assert len(made) == 2
 
 
 def _serve(log: KafkaLog, folder: Path, is_over: Callable[[list[int], list[int]], bool]) -> tuple[list[int], list[int]]:

@@ -1,0 +1,90 @@
+"""A worker whose transactions are refused again and again ends, and says why; an outage is waited out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.worker.attempts import FOR_S, TIMES_MAX, Attempts
+from refold_tests.child import Child
+from refold_tests.folding import REFUSED, append, await_folded, check_whole, drain, history, worker
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+
+def test_refusals_are_over_after_so_many_and_so_long() -> None:
+    now_s = 1_000.0
+    found = Attempts(lambda: now_s)
+    now_s += 10 * FOR_S
+    for _ in range(TIMES_MAX):
+        assert not found.are_over
+        found.refused()
+    assert (found.times, found.seconds, found.are_over) == (TIMES_MAX, 0.0, False)  # within a moment
+    now_s += FOR_S
+    assert found.are_over
+
+
+def test_few_refusals_are_never_over() -> None:
+    now_s = 0.0
+    found = Attempts(lambda: now_s)
+    for _ in range(TIMES_MAX - 1):
+        found.refused()
+        now_s += FOR_S
+        assert not found.are_over
+    found.refused()
+    assert found.are_over
+
+
+def test_what_was_before_a_commit_or_an_outage_does_not_count() -> None:
+    now_s = 0.0
+    found = Attempts(lambda: now_s)
+    for _ in range(3):
+        for _ in range(TIMES_MAX - 1):
+            found.refused()
+            now_s += FOR_S
+        found.begin()
+        assert (found.times, found.seconds) == (0, 0.0)
+    found.refused()
+    now_s += 2.0
+    assert found.seconds == 2.0
+    assert not found.are_over
+
+
+# Whenever its fold begins a transaction, another producer begins under the same id.
+FENCED = """
+from refold.streams.log.kafka import clients
+from refold.streams.worker import attempts
+
+attempts.TIMES_MAX, attempts.FOR_S = 5, 3.0
+class Fenced(clients.Producer):
+    def __init__(self, settings, **more):
+        super().__init__(settings, **more)
+        self.own = {name: settings.get(name) for name in ("bootstrap.servers", "transactional.id")}
+
+    def begin_transaction(self):
+        super().begin_transaction()
+        if self.own["transactional.id"].endswith(".fold.w"):
+            Producer(self.own).init_transactions(30)
+
+Producer, clients.Producer = clients.Producer, Fenced
+"""
+
+
+def test_a_worker_that_another_process_fences_for_good_ends_and_says_so(
+    log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int
+) -> None:
+    print(f"seed {seed}")
+    acknowledged = append(log, history(random.Random(seed), 40))
+    running = worker(child, log.url, tmp_path, before=FENCED)
+    said = running.line()
+    assert running.end() == REFUSED, said
+    assert f"the worker's transactions ({log.topics.group}.fold.w) were refused" in said
+    assert "another process uses this transactional id" in said
+    again = worker(child, log.url, tmp_path)
+    await_folded(log, again)
+    drain(again)
+    check_whole(log, tmp_path, acknowledged)
