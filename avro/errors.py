@@ -10,6 +10,7 @@
     +-- StorageError                 the log's storage failed; nothing was acknowledged that is not there
     |   +-- Denied                   the brokers do not let this user do it; says what grants it
     |   +-- CorruptionError          stored bytes are not what was written
+    |   |   +-- DamagedRecord        one record of a log is; carries its place, and says what sets it aside
     |   +-- LockedError              another process owns the log
     |   +-- OwnerGone                the owner ended while it was being asked; asking again finds the next owner
     |   +-- OwnerSilent              the owner lives but does not answer
@@ -106,6 +107,16 @@ class Unanswered(StorageError):
 
 class CorruptionError(StorageError):
     """Stored bytes differ from what was written."""
+
+
+class DamagedRecord(CorruptionError):
+    """A record of the log that is needed cannot be read; the message names its place and the way on without it."""
+
+    def __init__(self, message: str, topic: str, partition: int, offset: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
 
 
 class KeyUnreadable(CorruptionError):

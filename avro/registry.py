@@ -40,6 +40,7 @@ from refold.avro.envelope import Door
 from refold.avro.errors import SchemaError, UnknownWireId
 from refold.avro.evolution import check_evolution
 from refold.avro.observation import Observation
+from refold.avro.quarantine import Rulings
 
 
 class WireIds(NamedTuple):
@@ -98,7 +99,9 @@ class Registry:
     Its length is the next offset of `.schemas`, holes included; everything else passes over holes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rulings: Rulings | None = None) -> None:
+        """rulings: which records of the log are set aside, where it can have such."""
+        self.rulings = Rulings() if rulings is None else rulings
         self._places: list[TypeVersion | Hole] = []
         self._by_wire_id: dict[int, TypeVersion] = {}
         self._by_name: dict[str, list[TypeVersion]] = {}

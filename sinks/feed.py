@@ -10,7 +10,9 @@ The changes of one partition come in order, and those of one fold share `through
 3. A change that begins at the held state, and was made by the definition in force, takes the state on by its mutations.
    The held state is that of the last batch, or the sink's own. Any other change has its entity asked of the log at the
    batch's cut. So nobody has to trust that a sink holds what it says: the state hash tells.
-4. In doubt nothing is remembered: who failed to write a batch begins again from the sink's position.
+4. Where an observation was set aside since, its type is read again as in 2; and of a change that was set aside, its
+   entity is asked of the log as in 3.
+5. In doubt nothing is remembered: who failed to write a batch begins again from the sink's position.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import NamedTuple
 
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import type_of
+from refold.avro.quarantine import CHANGES, OBSERVATIONS
 from refold.sinks.asked import told
 from refold.sinks.loading import change_history, definitions_at, load_of
 from refold.sinks.memory import Remembered
@@ -49,11 +52,15 @@ class Lag(NamedTuple):
 
 @dataclass(slots=True)
 class _Taken:
-    """Changes of a batch in the making, with their partition and bytes, and where they lead to."""
+    """Changes of a batch in the making, with their partition and bytes, and where they lead to.
+
+    passed: entities whose changes were set aside on the way, with their partition.
+    """
 
     changes: list[tuple[int, Change, int]] = field(default_factory=list)
     offsets: dict[int, int] = field(default_factory=dict)
     bytes: int = 0
+    passed: dict[str, int] = field(default_factory=dict)
 
 
 class Feed:
@@ -142,7 +149,11 @@ class Feed:
         if before == schemas:
             return frozenset()
         known, now = registry.fingerprints(before), registry.fingerprints(schemas)
-        return frozenset(name for name, each in now.items() if known.get(name, each) != each)
+        again = {name for name, each in now.items() if known.get(name, each) != each}
+        for ruling in registry.rulings.between(before, schemas):
+            if ruling.topic == OBSERVATIONS:  # what it was folded to changes, and no change says so
+                again.update([type_of(ruling.entity)] if ruling.entity else now)
+        return frozenset(again & now.keys())
 
     def _cut(self, offsets: Mapping[int, int], schemas: int) -> Cut:
         return Cut(self._log.log_id, dict(sorted(offsets.items())), schemas, self._log.registry.digest(schemas))
@@ -154,7 +165,8 @@ class Feed:
         """Add a partition's changes past the position's offset, up to the end or to where the batch is full."""
         log, reader = self._log, self._reader
         through, end = floor, log.changes_end(partition)
-        for record in log.read_changes(partition, self._place(partition, floor)):
+        begin = self._place(partition, floor)
+        for record in log.read_changes(partition, begin):
             change = reader.read(record)
             if change.through > through:
                 if self._is_full(taken):
@@ -168,6 +180,9 @@ class Feed:
             self._places[partition] = max(end, self._places[partition])
             through = max(through, folded)
         taken.offsets[partition] = through
+        for offset, entity in log.registry.rulings.of(CHANGES, partition).items():
+            if begin <= offset < self._places[partition] and entity:
+                taken.passed[entity] = partition
 
     def _batch(self, position: Cut, cut: Cut, taken: _Taken) -> Batch:
         """States and history of what was taken."""
@@ -175,10 +190,10 @@ class Feed:
             self._log.refresh()  # changes may show before the records they are of do
         definitions = definitions_at(self._log.registry, cut.schemas)
         states, weights = self._states_before(taken, definitions)
-        asked: set[str] = set()
+        asked: set[str] = set(taken.passed)
         for _, change, size in taken.changes:
             name, state = change.entity, states[change.entity]
-            weights[name] += size
+            weights[name] = weights.get(name, 0) + size
             if name in asked:
                 continue
             if follows(state, change) and is_exact(change, state.definition):

@@ -85,6 +85,8 @@ class _Loading:
     def history(self) -> Iterator[HistoryStep]:
         """Every mutation below the cut, those of redefined types entity by entity."""
         again = {name for name, versions in self._versions().items() if versions > 1}
+        for ruling in self._log.registry.rulings.all():  # changes may say what is set aside, or lack what is not
+            again.update([type_of(ruling.entity)] if ruling.entity else self._versions())
         if self._types is not None:
             again |= self._types
         for partition in self._cut.offsets if self._types is None else ():

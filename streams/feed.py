@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from refold.avro.codec import framed_id
 from refold.avro.errors import CorruptionError, UndecodableError
 from refold.avro.observation import type_of
+from refold.avro.quarantine import CHANGES
 from refold.reducers.state import hash_state
 from refold.streams.change_codec import ChangeCodec
 from refold.streams.changes import Change
@@ -30,14 +31,14 @@ class ChangeReader:
         self._known = 0
 
     def read(self, record: ChangeRecord) -> Change:
-        """The change in a record; CorruptionError, naming its place, where a worker's record holds none."""
+        """The change in a record; DamagedRecord, naming its place, where a worker's record holds none."""
         try:
             return self.decode(record.data)
         except (UndecodableError, CorruptionError) as error:
-            raise CorruptionError(
-                f"the change at {record.partition}={record.offset} of .changes cannot be read: {error}; refold verify "
-                "names every other one, and refold rebuild needs none of them"
-            ) from error
+            raise self._log.registry.rulings.damaged(
+                CHANGES, record.partition, record.offset, "", f"{error}; refold rebuild needs no change, and refold "
+                "verify names every damaged one"
+            ) from error  # fmt: skip
 
     def decode(self, data: bytes) -> Change:
         """The change behind framed bytes."""

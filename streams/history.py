@@ -15,7 +15,7 @@ from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.order import order_key
 from refold.streams.cut import Cut
-from refold.streams.log.port import LogPort, Record, firsts
+from refold.streams.log.port import LogPort, Record, firsts, observation_in
 
 
 class Observed(NamedTuple):
@@ -35,7 +35,7 @@ class Moment(NamedTuple):
 
 def seen_in(record: Record, registry: Registry) -> Seen:
     """The observation in a record."""
-    observation = registry.decode(record.data)
+    observation = observation_in(registry, record)
     return Seen(record.offset, order_key(observation, record.id), observation)
 
 

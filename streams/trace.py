@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from refold.avro.observation import Observation
 from refold.streams.cut import Cut
-from refold.streams.log.port import LogPort, Position
+from refold.streams.log.port import LogPort, Position, observation_in
 
 
 class Link(NamedTuple):
@@ -39,7 +39,7 @@ def trace(log: LogPort, cut: Cut, ids: Iterable[bytes]) -> list[Link]:
         if record is None or record.offset >= cut.offsets[record.partition]:
             chain.append(Link(observation_id.hex(), depth, None, None, [], None))
             continue
-        statement = log.registry.decode(record.data)
+        statement = observation_in(log.registry, record)
         position = Position(record.partition, record.offset)
         causes = [cause.hex() for cause in statement.causes]
         chain.append(Link(observation_id.hex(), depth, position, record.recorded_at, causes, statement))

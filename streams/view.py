@@ -19,7 +19,7 @@ from refold.reducers.order import place_of
 from refold.reducers.state import hash_state, state_tree
 from refold.streams.cut import Cut
 from refold.streams.history import Observed, observed_below
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogPort, observation_in
 from refold.streams.rebuild.rebuilt import Rebuilt
 from refold.streams.table.folds import Folds
 from refold.streams.trace import Link, trace
@@ -144,7 +144,7 @@ class EntityView:
         """The observations behind some order keys, each looked up once."""
         missing = [q for q in dict.fromkeys(qs) if q not in self._holders]
         for q, record in zip(missing, self._log.records_of(self.entity, missing), strict=True):
-            said = self._log.registry.decode(record.data)
+            said = observation_in(self._log.registry, record)
             self._holders[q] = Holder(record.id.hex(), said.observed_at, record.recorded_at, said.source)
         return self._holders
 

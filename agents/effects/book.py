@@ -21,6 +21,7 @@ from refold.avro.blob import option_of
 from refold.avro.canonical import json_text, json_tree
 from refold.avro.observation import Source
 from refold.streams.client import Log
+from refold.streams.log.port import observation_in
 
 DONE_PRIORITY = 1
 """With it `done` is said, so that in the folded state no later claim hides it."""
@@ -61,7 +62,7 @@ class Book:
             start = standing.offset or (0 if port.is_indexed else self._start_of(partition))
             end = port.ends()[partition]
             for record in port.entity_records(entity, end, start):
-                said = port.registry.decode(record.data)
+                said = observation_in(port.registry, record)
                 standing.take(said.patch, said.cleared)
             standing.offset = max(start, end)
         return standing

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from refold.agents.effects.claims import Standing, run_of
 from refold.agents.effects.keys import TYPE, entity_of
 from refold.streams.client import Log
+from refold.streams.log.port import observation_in
 from refold.streams.view import EntityView
 
 FATES = ("intended", "done", "failed", "released", "unknown")
@@ -83,7 +84,7 @@ def _standings(log: Log, names: list[str], offsets: Mapping[int, int]) -> Iterat
     for partition, some in by_partition.items():
         found = {name: Standing() for name in some}
         for record in log.port.records_among(partition, some, offsets[partition], lambda more: None):
-            said = log.port.registry.decode(record.data)
+            said = observation_in(log.port.registry, record)
             found[record.entity].take(said.patch, said.cleared)
         yield from found.items()
 

@@ -17,7 +17,7 @@ from refold.explorer.cli.options import Place
 from refold.reducers.fold import Fold
 from refold.streams.client import Log
 from refold.streams.held import problem_of
-from refold.streams.log.port import Foreign
+from refold.streams.log.port import Foreign, SetAside
 from refold.streams.point import CLOCK_SLACK_MS
 
 FREE_BYTES_MIN = 512 * 1024 * 1024
@@ -96,7 +96,7 @@ def inside(
     findings: list[Finding] = []
     try:
         with place.read() as log:
-            for part in (size, lambda log: clock(log, looking, clock_remedy), types, foreign, *more):
+            for part in (size, lambda log: clock(log, looking, clock_remedy), types, foreign, set_aside, *more):
                 findings += _guarded(part, log)
     except RefoldError as error:
         findings.append(Finding("log", False, str(error), remedy))
@@ -133,6 +133,18 @@ def foreign(log: Log) -> Iterator[Finding]:
     """Records in the log's topics that refold did not write. No problem of the log: readers pass over them."""
     for each in log.port.foreign(last=LOOKED_THROUGH):
         yield Finding(f"foreign in {each.topic}", True, f"{foreign_text(each)}; {FOREIGN_REMEDY}")
+
+
+def set_aside(log: Log) -> Iterator[Finding]:
+    """Damaged records that an administrator set aside. No problem of the log: they hold nothing."""
+    for each in log.port.set_aside():
+        yield Finding(f"set aside in {each.topic}", True, f"{set_aside_text(each)}; refold quarantine list shows each")
+
+
+def set_aside_text(each: SetAside) -> str:
+    """How many records of a topic are set aside, and where the first one is."""
+    counted = f"{each.records:,} damaged {'record' if each.records == 1 else 'records'} set aside"
+    return f"{each.topic}: {counted}, the first at {each.first}; every reader passes over them"
 
 
 def foreign_text(each: Foreign) -> str:

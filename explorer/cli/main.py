@@ -56,7 +56,7 @@ COMMANDS = {
     "recover": ("recovering:recover", "Throw the entity tables away and make them again."),
     "rewind": ("rewinding:rewind", "Set the offsets of a consumer group of yours to a point of a log on Kafka."),
     "deadletters": ("deadletters:deadletters", "Look at records that are no observations, and retry them."),
-    "quarantine": ("quarantine:quarantine", "Set a definition aside that stands in the way of others."),
+    "quarantine": ("quarantine:quarantine", "Set a definition aside that hinders others, or a damaged record."),
     "doctor": ("doctor:doctor", "Examine a log and its surroundings."),
     "sink": ("sink:sink", "Keep a store up with a log: its state at an exact cut, and history."),
     "init": ("making:init", "Make the log where there is none, and say what is there."),

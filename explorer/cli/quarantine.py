@@ -1,4 +1,4 @@
-"""`refold quarantine`: definitions that an administrator sets aside, and takes back."""
+"""`refold quarantine`: definitions and damaged records that an administrator sets aside, and takes back."""
 
 from __future__ import annotations
 
@@ -18,12 +18,20 @@ from refold.streams.open import given_url, is_kafka
 
 if TYPE_CHECKING:
     from refold.streams.log.kafka.log import KafkaLog
-    from refold.streams.log.kafka.quarantine import Entry
+    from refold.streams.log.kafka.quarantine import Entry, RecordEntry
 
-POSITION = "POSITION is 0=OFFSET of the definition in .schemas, as `refold quarantine list` shows it."
-_POSITION = re.compile(r"0=(\d{1,18})\Z")
+POSITION = (
+    "POSITION is 0=OFFSET of a definition in .schemas, as `refold quarantine list` shows it, or TOPIC/PARTITION/OFFSET "
+    "of a damaged record of .observations or .changes, as the error that it causes names it."
+)
+_POSITION = re.compile(r"(?:(.+)/(\d{1,6})/|0=)(\d{1,18})\Z")
+FORMS = (
+    "give 0=OFFSET of a definition, as `refold quarantine list` shows it, or TOPIC/PARTITION/OFFSET of a damaged "
+    "record, as the error names it"
+)
+SCHEMAS = "schemas"
 COLUMNS = (
-    Column("position", "cyan", is_fixed=True), Column("type"), Column("is", is_fixed=True),
+    Column("position", "cyan", is_fixed=True), Column("of"), Column("is", is_fixed=True),
     Column("registered", "dim", is_fixed=True),
     Column("decided", "dim", is_fixed=True), Column("fingerprint", piped_only=True),
 )  # fmt: skip
@@ -37,7 +45,7 @@ def quarantine(
     context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None,
     worker_url: str | None,
 ) -> int:  # fmt: skip
-    """Set a definition aside that stands in the way of others.
+    """Set a definition aside that hinders others, or a damaged record.
 
     Every producer may register definitions in a log on Kafka. One that cannot be read needs nothing: every reader
     passes over it. One that can be read is in effect, and may hinder the right one: it changed a type as nobody
@@ -47,6 +55,11 @@ def quarantine(
     entities again by that. Answers for points before it stay as they were. No observation is lost: where one is
     written by the definition, it is needed, and setting it aside is refused.
 
+    A record of .observations or .changes is damaged where a disk or a broker lost its bytes: whoever needs it ends
+    with an error, and a worker waits. The error names the record and the command. Setting an observation aside means
+    that the log goes on as if it had never been recorded, at every point. Restore the brokers' data instead if you
+    can. What can be read is never set aside: a wrong observation is corrected by another one.
+
     Setting aside and taking back are records in the log. They need the rights of the role admin; a producer
     cannot write them.
 
@@ -55,7 +68,8 @@ def quarantine(
       refold quarantine list --log kafka://127.0.0.1:9092/agents
       refold quarantine add 0=41 --dry-run
       refold quarantine add 0=41
-      refold quarantine remove 0=41
+      refold quarantine add agents.observations/3/1204
+      refold quarantine remove agents.observations/3/1204
     """
     context.obj = merged(context.find_object(Place) or Place(), log_url, types, owner_timeout, worker_url)
     if context.invoked_subcommand is None:
@@ -67,7 +81,7 @@ def quarantine(
 @as_json
 @on_log
 def list_(place: Place, as_json: bool) -> int:
-    """List every definition of the log: its position, since when it is registered, and whether it is set aside.
+    """List every definition of the log, and every damaged record that was ruled on: whether it is set aside.
 
     \b
     Example
@@ -75,15 +89,18 @@ def list_(place: Place, as_json: bool) -> int:
     """
     screen = Screen()
     with _opened(place, is_writing=False) as log:
-        from refold.streams.log.kafka.quarantine import entries
+        from refold.streams.log.kafka.quarantine import entries, record_entries
 
-        found = entries(log)
+        found, records = entries(log), record_entries(log)
     if as_json:
-        screen.json([_json(each) for each in found])
+        screen.json([*(_json(each) for each in found), *(_record_json(each) for each in records)])
         return 0
     rows = [[f"0={each.offset}", each.type_name, "set aside" if each.is_aside else "in effect",
              moment(each.registered_at * 1000), "-" if each.decided_at is None else moment(each.decided_at * 1000),
              each.fingerprint.hex()] for each in found]  # fmt: skip
+    rows += [[f"{each.topic}/{each.partition}/{each.offset}", each.entity or "-",
+              "set aside" if each.is_aside else "counted again", "-", moment(each.decided_at * 1000), "-"]
+             for each in records]  # fmt: skip
     screen.table(COLUMNS, rows)
     return 0
 
@@ -94,14 +111,15 @@ def list_(place: Place, as_json: bool) -> int:
 @as_json
 @on_log
 def add(place: Place, position: str, dry_run: bool, as_json: bool) -> int:
-    """Set a definition aside.
+    """Set a definition or a damaged record aside.
 
-    It reads the log once, to see that no observation is written by the definition.
+    Of a definition it reads the log once, to see that no observation is written by it. A record has to be damaged.
 
     \b
     Examples
       refold quarantine add 0=41 --dry-run
       refold quarantine add 0=41
+      refold quarantine add agents.observations/3/1204
     """
     return _decide(place, position, is_lifted=False, is_dry=dry_run, as_json=as_json)
 
@@ -112,13 +130,15 @@ def add(place: Place, position: str, dry_run: bool, as_json: bool) -> int:
 @as_json
 @on_log
 def remove(place: Place, position: str, dry_run: bool, as_json: bool) -> int:
-    """Take back what was set aside: the definition is registered again, and is its type's newest.
+    """Take back what was set aside.
 
-    It is refused where it may not follow the definitions that are in effect now.
+    A definition is registered again, and is its type's newest; that is refused where it may not follow the definitions
+    that are in effect now. A record counts again: where it is damaged still, whoever needs it stops at it again.
 
     \b
-    Example
+    Examples
       refold quarantine remove 0=41
+      refold quarantine remove agents.observations/3/1204
     """
     return _decide(place, position, is_lifted=True, is_dry=dry_run, as_json=as_json)
 
@@ -127,26 +147,52 @@ def _decide(place: Place, position: str, *, is_lifted: bool, is_dry: bool, as_js
     screen = Screen()
     match = _POSITION.match(position)
     if match is None:
-        raise InputError(f"{position!r:.80}: give 0=OFFSET, as `refold quarantine list` shows it")
+        raise InputError(f"{position!r:.80}: {FORMS}")
+    now_ms, offset = time.time_ns() // 1_000_000, int(match[3])
     with _opened(place, is_writing=not is_dry) as log:
-        from refold.streams.log.kafka.quarantine import set_aside, take_back
+        topic = _topic(log, match[1], position)
+        if topic != SCHEMAS:
+            record = _decide_record(log, topic, int(match[2]), offset, now_ms, is_lifted=is_lifted, apply=not is_dry)
+            shown = _record_json(record)
+            what = f"the record at {topic}/{record.partition}/{offset}" + (f" ({record.why})" if record.why else "")
+        else:
+            from refold.streams.log.kafka.quarantine import set_aside, take_back
 
-        decide = take_back if is_lifted else set_aside
-        done = decide(log, int(match[1]), time.time_ns() // 1_000_000, apply=not is_dry)
+            done = (take_back if is_lifted else set_aside)(log, offset, now_ms, apply=not is_dry)
+            shown, what = _json(done), f"the definition of {done.type_name} at 0={offset}"
     if as_json:
-        screen.json({"dry_run": is_dry, **_json(done)})
+        screen.json({"dry_run": is_dry, **shown})
         return 0
     said = "taken back" if is_lifted else "set aside"
-    would = f"would be {said}; nothing was written" if is_dry else f"is {said}"
-    screen.say(f"the definition of {done.type_name} at 0={done.offset} {would}")
+    screen.say(f"{what} {f'would be {said}; nothing was written' if is_dry else f'is {said}'}")
     return 0
+
+
+def _topic(log: KafkaLog, given: str | None, position: str) -> str:
+    """Which topic a position is of, by its whole name or its last part."""
+    if given is None:
+        return SCHEMAS
+    found = given.removeprefix(f"{log.topics.observations.removesuffix('observations')}")
+    if found not in {SCHEMAS, "observations", "changes"}:
+        raise InputError(f"{position!r:.80}: {FORMS}")
+    return found
+
+
+def _decide_record(
+    log: KafkaLog, topic: str, partition: int, offset: int, now_ms: int, *, is_lifted: bool, apply: bool
+) -> RecordEntry:
+    from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
+
+    decide = take_record_back if is_lifted else set_record_aside
+    return decide(log, topic, partition, offset, now_ms, apply=apply)
 
 
 @contextmanager
 def _opened(place: Place, *, is_writing: bool) -> Iterator[KafkaLog]:
     if not is_kafka(place.url):
         raise InputError(
-            f"{given_url(place.url)}: only on Kafka may others register definitions; give kafka://HOST:PORT/NAME"
+            f"{given_url(place.url)}: only on Kafka may others register definitions, and only there a damaged record "
+            "can be set aside; give kafka://HOST:PORT/NAME"
         )
     from refold.streams.log.kafka.log import KafkaLog
 
@@ -155,8 +201,20 @@ def _opened(place: Place, *, is_writing: bool) -> Iterator[KafkaLog]:
         yield log.port
 
 
+def _record_json(entry: RecordEntry) -> dict[str, Any]:
+    return {
+        "topic": entry.topic,
+        "position": {"partition": entry.partition, "offset": entry.offset},
+        "entity": entry.entity or None,
+        "aside": entry.is_aside,
+        "decided_at": millis_text(entry.decided_at),
+        "why": entry.why or None,
+    }
+
+
 def _json(entry: Entry) -> dict[str, Any]:
     return {
+        "topic": SCHEMAS,
         "position": {"partition": 0, "offset": entry.offset},
         "type": entry.type_name,
         "fingerprint": entry.fingerprint.hex(),

@@ -16,7 +16,7 @@ from refold.avro.registry import Registry
 from refold.avro.times import millis_text, time_text
 from refold.reducers.links import FIELD as LINKS
 from refold.streams.changes import Change
-from refold.streams.log.port import Foreign, Position
+from refold.streams.log.port import Foreign, Position, SetAside
 from refold.streams.mutations import Row, Shown, rows
 from refold.streams.point import Point
 from refold.streams.snapshots.garbage import Collected
@@ -167,6 +167,11 @@ def foreign_json(foreign: Foreign) -> dict[str, Any]:
     return {"topic": foreign.topic, "records": foreign.records, "first": position_json(foreign.first)}
 
 
+def set_aside_json(aside: SetAside) -> dict[str, Any]:
+    """Damaged records of a topic that are set aside."""
+    return {"topic": aside.topic, "records": aside.records, "first": position_json(aside.first)}
+
+
 def verdict_json(point: Point, verdict: Verdict) -> dict[str, Any]:
     """What verify found."""
     return {
@@ -175,6 +180,7 @@ def verdict_json(point: Point, verdict: Verdict) -> dict[str, Any]:
         "mismatches": [each._asdict() for each in verdict.mismatches],
         "unchecked": verdict.unchecked,
         "foreign": [foreign_json(each) for each in verdict.foreign],
+        "set_aside": [set_aside_json(each) for each in verdict.set_aside],
         "observations": verdict.observations,
         "entities": verdict.entities,
         **point_json(point),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from refold.explorer.cli.findings import foreign_text
+from refold.explorer.cli.findings import foreign_text, set_aside_text
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.progress import reading
 from refold.explorer.cli.screen import Column, Screen, counted
@@ -20,9 +20,9 @@ def verify(place: Place, as_json: bool) -> int:
 
     Every table, index, change, snapshot and content is compared. Exits with 1 when something is not as it
     should be, and names it. Of a log on Kafka the workers compare the tables that they keep; what nobody
-    could compare is said. Records that refold did not write are counted, and are no mismatch: every reader
-    passes over them. On a terminal it shows a bar; else a line on standard error every 5 seconds, and
-    none with --json.
+    could compare is said. Records that refold did not write, and damaged ones that are set aside, are
+    counted, and are no mismatch: every reader passes over them. On a terminal it shows a bar; else a line
+    on standard error every 5 seconds, and none with --json.
 
     \b
     Example
@@ -51,6 +51,8 @@ def verify(place: Place, as_json: bool) -> int:
             screen.say(each, "yellow")
         for foreign in verdict.foreign:
             screen.say(foreign_text(foreign), "yellow")
+        for aside in verdict.set_aside:
+            screen.say(set_aside_text(aside), "yellow")
         rows = [[each.place, each.entity or "-", each.field or "-", each.problem] for each in verdict.mismatches]
         screen.table([Column(header) for header in ("place", "entity", "field", "problem")], rows)
     return 0 if verdict.ok else 1

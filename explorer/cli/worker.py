@@ -279,7 +279,7 @@ def pages_of(service: FoldService, config: FoldConfig, place: Place, own_url: st
     return Pages(
         status=service.status,
         around=service.around,
-        metrics=metrics_of(service.status, service.around, about, service.log.foreign),
+        metrics=metrics_of(service.status, service.around, about, service.log.foreign, service.log.set_aside),
         partition_of=port.partition_of,
         owns=lambda partition: service.table(partition) is not None,
         workers=lambda: workers_of(admin, port.topics.group, port.topics.observations),

@@ -16,6 +16,7 @@ from refold.avro.blob import references
 from refold.avro.definition import document_text
 from refold.avro.errors import CorruptionError, InputError, UndecodableError, UnknownWireId
 from refold.avro.observation import Observation
+from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Hole, TypeVersion
 from refold.streams.cut import Cut
 from refold.streams.exchange.archive_check import Check
@@ -80,8 +81,10 @@ class _Outgoing:
             self._check.registry.decode(record.data)
         except UnknownWireId:
             return True
-        except UndecodableError:
-            pass
+        except UndecodableError as error:
+            raise self._log.registry.rulings.damaged(
+                OBSERVATIONS, record.partition, record.offset, record.entity, str(error)
+            ) from error
         return False
 
     def _take(self, item: Item) -> Observation | None:

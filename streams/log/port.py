@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.errors import CorruptionError
+from refold.avro.errors import CorruptionError, UndecodableError
 from refold.avro.observation import ID_BYTES, Observation
+from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.reducers.entity import Entity
 from refold.reducers.order import order_key
@@ -59,9 +60,18 @@ class Arrival(NamedTuple):
     retracts: bool
 
 
+def observation_in(registry: Registry, record: Record) -> Observation:
+    """The observation in a record; DamagedRecord where its bytes are none."""
+    try:
+        return registry.decode(record.data)
+    except UndecodableError as error:
+        partition, offset, _, entity, *_ = record
+        raise registry.rulings.damaged(OBSERVATIONS, partition, offset, entity, str(error)) from error
+
+
 def arrival_of(registry: Registry, record: Record) -> Arrival:
     """A record that repeats none before it, as an arrival."""
-    observation = registry.decode(record.data)
+    observation = observation_in(registry, record)
     return Arrival(record.offset, record.recorded_at, order_key(observation, record.id), bool(observation.retracts))
 
 
@@ -109,6 +119,14 @@ class DeadLetter(NamedTuple):
 
 class Foreign(NamedTuple):
     """Records that refold did not write, in a topic or table of the log: how many, and where the first one is."""
+
+    topic: str
+    records: int
+    first: Position
+
+
+class SetAside(NamedTuple):
+    """Damaged records that an administrator set aside, in a topic of the log: how many, and where the first one is."""
 
     topic: str
     records: int
@@ -278,6 +296,10 @@ class LogPort(ABC):
 
         last: of topics that are read on demand only, first read so many of each partition's last offsets; None: all.
         """
+        return ()
+
+    def set_aside(self) -> Sequence[SetAside]:
+        """The damaged records that are set aside, by topic, as of what was seen last: they hold nothing."""
         return ()
 
     @abstractmethod

@@ -14,6 +14,7 @@ from itertools import groupby
 
 from refold.avro.errors import CorruptionError, StorageError
 from refold.avro.observation import type_of
+from refold.avro.quarantine import OBSERVATIONS
 from refold.streams.cut import FOLD_VERSION, Cut
 from refold.streams.log.port import LogPort
 from refold.streams.partition import slot_of, slots_of
@@ -130,4 +131,6 @@ def _usable(manifest: Manifest, log: LogPort) -> Manifest:
         raise StorageError(
             f"it was folded by fold version {manifest.fold_version}, this release folds by {FOLD_VERSION}"
         )
+    if not manifest.leaves_out(log.registry.rulings.of(OBSERVATIONS, manifest.epoch.partition)):
+        raise StorageError("other observations are set aside now than when it was sealed")
     return manifest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -78,6 +78,7 @@ class Manifest:
     slots: the digest of each of the partition's slots, ascending. root: over these, other slots empty.
     changed: entities in the deltas since the base. previous: digest of the manifest before, empty in the first.
     warm: entities in the base. recorded_at: the greatest below, in milliseconds. deadletters: their next offset.
+    aside: offsets below it whose observations were set aside, and are in no entity (avro/quarantine.py).
     cold, index, buckets: see streams/snapshots/cold.py. records, size: how many records and bytes sealing it wrote.
     """
 
@@ -100,6 +101,7 @@ class Manifest:
     size: int = 0
     previous: bytes = b""
     fold_version: int = FOLD_VERSION
+    aside: tuple[int, ...] = ()
     encoded: bytes = field(default=b"", compare=False, repr=False)
 
     @property
@@ -112,6 +114,10 @@ class Manifest:
         """Whether the epoch holds every open entity in a range of its own."""
         return len(self.ranges) == 1
 
+    def leaves_out(self, aside: Iterable[int]) -> bool:
+        """Whether it leaves out exactly these observations of its partition, as far as they are below it."""
+        return self.aside == tuple(sorted(each for each in aside if each < self.epoch.offset))
+
     @property
     def spans(self) -> tuple[Span, ...]:
         """Every span that has to stay for this epoch to be read."""
@@ -120,7 +126,7 @@ class Manifest:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The stored form."""
-    tree = {
+    tree: dict[str, Any] = {
         "format": FORMAT,
         "log": manifest.log_id,
         "epoch": list(manifest.epoch),
@@ -142,6 +148,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "previous": manifest.previous,
         "fold": manifest.fold_version,
     }
+    if manifest.aside:
+        tree["aside"] = list(manifest.aside)
     return sealed(encode(tree))
 
 
@@ -186,6 +194,7 @@ def _manifest(tree: dict[str, Any], data: bytes) -> Manifest:
         size=tree["size"],
         previous=tree["previous"],
         fold_version=tree["fold"],
+        aside=_offsets(tree.get("aside", [])),
         encoded=data,
     )
 
@@ -206,6 +215,12 @@ def _is_whole(found: Any) -> bool:
         and all(isinstance(part, bytes) for part in parts)
         and all(isinstance(text, str) for text in texts)
     )
+
+
+def _offsets(given: object) -> tuple[int, ...]:
+    if not isinstance(given, list) or any(type(each) is not int for each in given):
+        raise TypeError("what it leaves out are no offsets")
+    return tuple(given)
 
 
 def _spans(given: list[list[Any]]) -> tuple[Span, ...]:

@@ -1,7 +1,8 @@
 """Sealing an epoch: what a partition's table holds at one point becomes records of `.snapshots` and a manifest.
 
 1. Find the partition's last epoch. One at this very point is the answer. Without one, where its manifest or records are
-   damaged, or where a type's definition is another since, a base is written from the whole table.
+   damaged, or where a type's definition is another since, or other observations are set aside, a base is written from
+   the whole table.
 2. Take the entities with a distinct observation at or above the last epoch's offset, as the fold told of them, or by
    the log's records and the table: they are a delta. Change their buckets (buckets.py).
 3. When the deltas since the base, this one included, hold about as many entities as the base, write a base instead: of
@@ -108,7 +109,7 @@ class Sealer:
             return None
         holds = manifest.log_id == self._log_id and manifest.fold_version == FOLD_VERSION
         same = all(standing.types.get(name) == found for name, found in manifest.types.items())
-        return manifest if holds and same else None
+        return manifest if holds and same and manifest.leaves_out(standing.aside) else None
 
     def _over(self, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter) -> _Parts | None:
         """A delta or a base on the last epoch; None where a base is due and the whole table is to be read for it."""
@@ -220,6 +221,7 @@ class Sealer:
             records=written.count,
             size=written.size,
             previous=b"" if last is None else last.digest,
+            aside=tuple(sorted(each for each in standing.aside if each < standing.epoch.offset)),
         )
 
 

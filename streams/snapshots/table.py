@@ -13,7 +13,10 @@ from refold.streams.snapshots.manifest import Epoch
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a partition's table at an epoch besides its entities; see Manifest."""
+    """What is known of a partition's table at an epoch besides its entities; see Manifest.
+
+    aside: every observation of the partition that is set aside, as the table knows it.
+    """
 
     epoch: Epoch
     entities: int
@@ -22,6 +25,7 @@ class Standing:
     deadletters: int
     types: Mapping[str, bytes]
     closing: Mapping[str, Closing]
+    aside: tuple[int, ...] = ()
 
 
 class TableView(ABC):

@@ -25,7 +25,7 @@ from refold.reducers.fold import Seen
 from refold.reducers.order import order_key
 from refold.reducers.state import hash_state
 from refold.streams.changes import Change, Step
-from refold.streams.log.port import Record
+from refold.streams.log.port import Record, observation_in
 from refold.streams.partition import placed
 from refold.streams.rocks.batch import Batch
 from refold.streams.rocks.database import Database
@@ -188,7 +188,7 @@ class TableWriter:
         found = {seen.id: seen for seen in stored_history(self._database, self._registry, entity)}
         for record in self._in_gaps(entity):
             if record.id not in found:
-                observation = self._registry.decode(record.data)
+                observation = observation_in(self._registry, record)
                 found[record.id] = Seen(record.offset, order_key(observation, record.id), observation)
         return sorted(found.values(), key=lambda seen: seen.offset)
 

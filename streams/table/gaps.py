@@ -19,7 +19,7 @@ import cbor2
 from refold.avro.errors import CorruptionError
 from refold.avro.registry import Registry
 from refold.reducers.order import order_key
-from refold.streams.log.port import Record
+from refold.streams.log.port import Record, observation_in
 from refold.streams.rocks.batch import Batch
 from refold.streams.rocks.database import Database
 from refold.streams.table import keys
@@ -99,7 +99,7 @@ def fill(
 
 def _indexed(database: Database, registry: Registry, some: list[Record]) -> Iterator[tuple[Record, bytes, bool, bool]]:
     """Each record with its order key, whether it retracts, and whether the timeline has it."""
-    observations = [registry.decode(record.data) for record in some]
+    observations = [observation_in(registry, record) for record in some]
     ordered = [order_key(observation, record.id) for observation, record in zip(observations, some, strict=True)]
     places = [keys.entity_prefix(record.entity) + q for record, q in zip(some, ordered, strict=True)]
     stored = database.multi_get("timeline", places)

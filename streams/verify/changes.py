@@ -5,8 +5,9 @@ Of each change:
 2. it begins at the version and hash that the change before it reached;
 3. its steps are the entity's next distinct observations, with the mutations that the fold makes of them;
 4. `through` lies past its steps, and no later batch reaches back before it.
-At its end each chain stands at the entity's state. A change by a definition whose custom code is gone is held to the
-chain alone.
+At its end each chain stands at the entity's state. Where a change is set aside, its entity's chain is held to nothing;
+where an observation is that changes tell of, from there on. A change by a definition whose custom code is gone is held
+to the chain alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from refold.avro.errors import CorruptionError, SchemaError, StorageError, UndecodableError
+from refold.avro.quarantine import CHANGES, OBSERVATIONS
 from refold.reducers.entity import Entity, pack, unpack
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.state import hash_state
@@ -24,6 +26,7 @@ from refold.streams.changes import Change, Step
 from refold.streams.feed import ChangeReader
 from refold.streams.history import seen_in
 from refold.streams.log.port import ChangeRecord, LogPort, Mismatch, Record
+from refold.streams.log.port import firsts as firsts_of
 from refold.streams.table.folds import TypeFold
 
 Firsts = Mapping[str, "array[int]"]
@@ -49,12 +52,42 @@ def check_changes(log: LogPort, partition: int, end: int, firsts: Firsts, hashes
     record_at: LogPort.record_at, by a way that is fast.
     """
     chains = _Chains(log, partition, end, firsts, record_at)
+    chains.aside.update(log.registry.rulings.of(CHANGES, partition).values())
     for record in log.read_changes(partition, 0):
         yield from chains.check(record)
     yield from chains.check_end()
     for name in firsts:
+        if name in chains.aside:
+            continue
         if hashes is not None and chains.reached.get(name, _BEGIN).hash != hashes.get(name):
             yield Mismatch("changes", "the chain does not end at the entity's state", name)
+
+
+def check_change(log: LogPort, partition: int, offset: int) -> list[Mismatch]:
+    """What is wrong with the change at an offset, by its entity's observations and the changes before it.
+
+    LookupError where there is no change at the offset.
+    """
+    reader = ChangeReader(log)
+    record = next(log.read_changes(partition, offset), None)
+    if record is None or record.offset != offset:
+        raise LookupError(offset)
+    try:
+        name = reader.decode(record.data).entity
+    except (UndecodableError, StorageError) as error:
+        return [Mismatch(f"changes {partition}={offset}", str(error))]
+    end = log.ends()[partition]
+    offsets = array("Q", (each.offset for each in firsts_of(log.entity_records(name, end))))
+    chains = _Chains(log, partition, end, {name: offsets}, log.record_at)
+    for each in log.read_changes(partition, 0):
+        try:
+            is_mine = reader.decode(each.data).entity == name
+        except (UndecodableError, StorageError):
+            continue
+        found = list(chains.check(each)) if is_mine else []
+        if each.offset == offset:
+            return found
+    return []
 
 
 class _Chains:
@@ -65,6 +98,8 @@ class _Chains:
         record_at: Callable[[int, int], Record | None],
     ) -> None:  # fmt: skip
         self.reached: dict[str, _Reached] = {}
+        self.aside: set[str] = set()
+        self._set_aside = log.registry.rulings.of(OBSERVATIONS, partition)
         self._log = log
         self._partition = partition
         self._end = end
@@ -85,10 +120,13 @@ class _Chains:
         self._next = record.offset + 1
         try:
             change = self._reader.decode(record.data)
+            if any(step.offset in self._set_aside for step in change.steps):
+                self.aside.add(change.entity)
             yield from self._check_place(change, place)
             yield from self._check_chain(change, record.data, place)
         except (UndecodableError, StorageError) as error:
-            yield Mismatch(place, str(error))
+            command = self._log.registry.rulings.command(CHANGES, self._partition, record.offset)
+            yield Mismatch(place, f"{error}; {command}" if command else str(error))
 
     def check_end(self) -> Iterator[Mismatch]:
         """What the log holds to be the next offset."""
@@ -107,6 +145,8 @@ class _Chains:
 
     def _check_chain(self, change: Change, data: bytes, place: str) -> Iterator[Mismatch]:
         name, before = change.entity, self.reached.get(change.entity, _BEGIN)
+        if name in self.aside:
+            return
         offsets = self._firsts.get(name)
         if offsets is None:
             yield Mismatch(place, "a change of an entity that has no observation in this partition", name)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from refold.avro.blob import references
 from refold.avro.errors import InputError, StorageError, UndecodableError
 from refold.avro.ids import identify
+from refold.avro.quarantine import OBSERVATIONS
 from refold.streams.cut import Cut, read_cut
 from refold.streams.log.port import LogPort, Mismatch, Record, is_hole
 
@@ -43,15 +44,17 @@ def check_records(
 
 
 def _check_record(log: LogPort, record: Record, place: str) -> Iterator[Mismatch]:
+    command = log.registry.rulings.command(OBSERVATIONS, record.partition, record.offset)
+    remedy = f"; {command}" if command else ""
     try:
         observation = log.registry.decode(record.data)
     except UndecodableError as error:
-        yield Mismatch(place, f"no observation: {error}", record.entity)
+        yield Mismatch(place, f"no observation: {error}{remedy}", record.entity)
         return
     if observation.entity != record.entity or log.partition_of(observation.entity) != record.partition:
-        yield Mismatch(place, f"misplaced: it is an observation of {observation.entity}", record.entity)
+        yield Mismatch(place, f"misplaced: it is an observation of {observation.entity}{remedy}", record.entity)
     if identify(observation) != record.id:
-        yield Mismatch(place, "its id is not the id of its content", record.entity)
+        yield Mismatch(place, f"its id is not the id of its content{remedy}", record.entity)
     for blob in references(observation.patch.values(), lambda digest: _content(log, digest)):
         try:
             if log.blob(blob.hash) is None and not log.has_expired(blob.hash):

@@ -8,7 +8,8 @@
 4. At its end every stored entity equals its replayed one, values, residue and hash; none is missing or too many; the
    log's own counts of them are right. Where tables stand elsewhere, those who keep them do this and 2.
 5. Every chain of changes (changes.py), up to where changes were made: on Kafka the workers may be behind.
-6. Records that refold did not write are counted, by topic: readers pass over them, so they are no mismatches.
+6. Records that refold did not write, and damaged ones that are set aside, are counted, by topic: readers pass over
+   them, so they are no mismatches.
 Each mismatch names entity, field and place; damaged storage is a mismatch too, not the end of the check.
 """
 
@@ -58,6 +59,7 @@ def verify(log: LogPort, cut: Cut, progress: Progress = lambda more, total: None
         verdict.add(check_table(log.stored_entities(), log.partitions, layers))
         verdict.add(check_totals(log.totals, replayed))
     verdict.foreign = log.foreign(last=None)
+    verdict.set_aside = log.set_aside()
     elsewhere = aside.answer()
     verdict.add(iter(elsewhere.mismatches))
     verdict.unchecked += elsewhere.unchecked

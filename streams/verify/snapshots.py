@@ -9,6 +9,7 @@ Of each epoch:
    any other epoch has every entity, open in its ranges or closed in its index and cold spans;
 5. entities, observations, slots, root, and the buckets below the closed ones, are those of the log.
 Where a type's custom code as of an epoch is gone, its entities are left out, and the epoch is held to its own digests.
+An epoch that leaves out other observations than are set aside now is used by no reader, and is not looked at.
 What no manifest names was left by a writer that ended, and is no mismatch.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from refold.avro.errors import CorruptionError, StorageError
+from refold.avro.quarantine import OBSERVATIONS
 from refold.reducers.entity import stored_hash, stored_highest
 from refold.streams.cut import Cut
 from refold.streams.digest import Digests
@@ -59,6 +61,8 @@ def check_epochs(log: LogPort, partition: int, cut: Cut, refold: Refold) -> Iter
         except StorageError as error:
             yield Mismatch(place, str(error))
             continue
+        if not manifest.leaves_out(log.registry.rulings.of(OBSERVATIONS, partition)):
+            continue  # no reader begins from it
         yield from check_manifest(log, manifest, before, deadletters)
         refold.to(epoch.offset, epoch.schemas)
         yield from spans.check(manifest, before)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from refold.avro.errors import StorageError
 from refold.streams.cut import Cut
-from refold.streams.log.port import Foreign, Mismatch
+from refold.streams.log.port import Foreign, Mismatch, SetAside
 
 MISMATCHES_MAX = 1000
 
@@ -17,7 +17,8 @@ class Verdict:
     """The outcome: the root of the replay (hex), what was compared, and at most MISMATCHES_MAX mismatches.
 
     unchecked: what could not be looked at, and what to do about it. foreign: records in the log's topics that refold
-    did not write, which every reader passes over: no mismatches.
+    did not write, which every reader passes over: no mismatches. set_aside: damaged ones that an
+    administrator ruled on.
     """
 
     cut: Cut
@@ -27,6 +28,7 @@ class Verdict:
     mismatches: list[Mismatch] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     foreign: Sequence[Foreign] = ()
+    set_aside: Sequence[SetAside] = ()
 
     @property
     def ok(self) -> bool:

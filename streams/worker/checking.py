@@ -4,7 +4,8 @@
 2. Compare its indexes with the log's records up to that point (streams/table/check.py).
 3. Replay these records from nothing, by the definitions of that point; every stored entity and the counts are the
    replay's.
-A table in the middle of a definition, or with indexes that are still being filled, is waited for.
+A table in the middle of a definition, with indexes that are still being filled, or that leaves out other observations
+than are set aside by now, is waited for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refold.avro.errors import CorruptionError, RefoldError, StorageError
+from refold.avro.quarantine import OBSERVATIONS
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.port import Mismatch
 from refold.streams.rocks.database import Database
@@ -45,7 +47,7 @@ class Checked(NamedTuple):
 def check_partition(log: KafkaLog, folder: Path, partition: int) -> Checked:
     """log: of this thread. folder: where the worker keeps its tables. StorageError where there is none to compare."""
     try:
-        database, stored = _still(folder / str(partition))
+        database, stored = _still(log, folder / str(partition), partition)
     except CorruptionError as error:
         return Checked(partition, 0, [Mismatch(f"table {partition}", str(error))])
     with database, closing(Spool()) as spool:
@@ -61,18 +63,21 @@ def check_partition(log: KafkaLog, folder: Path, partition: int) -> Checked:
         return Checked(partition, stored.at.offset, found)
 
 
-def _still(folder: Path) -> tuple[Database, Stored]:
+def _still(log: KafkaLog, folder: Path, partition: int) -> tuple[Database, Stored]:
     deadline = time.monotonic() + WAIT_S
     while True:
         database = Database.read(folder, kind="table")
         try:
             stored, gaps = read_stored(database), read_gaps(database)
-            if stored is not None and gaps is not None and not gaps and not stored.at.place:
+            aside = log.registry.rulings.of(OBSERVATIONS, partition)
+            is_whole = stored is not None and gaps is not None and not gaps and not stored.at.place
+            if stored is not None and is_whole and stored.leaves_out(aside):
                 return database, stored
         except BaseException:
             database.close()
             raise
         database.close()
+        log.refresh()
         if time.monotonic() > deadline:
             raise StorageError(f"{folder}: the table is being made, or its indexes are being filled; verify again "
                                "when /status says timeline_complete")  # fmt: skip

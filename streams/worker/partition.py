@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from refold.avro.errors import RegistryUnavailable, StorageError, UndecodableError
+from refold.avro.errors import DamagedRecord, RegistryUnavailable, StorageError, UndecodableError
+from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.streams.held import held
 from refold.streams.log.kafka.reading import Raw
@@ -17,6 +18,8 @@ from refold.streams.worker.emission import Step
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider
 from refold.streams.worker.way import pass_over, redefine
+
+STEP_AGAIN_S = 2.0
 
 
 @dataclass(slots=True)
@@ -36,14 +39,15 @@ class Counts:
 
 @dataclass(slots=True)
 class _Batch:
-    """The records of the step to come."""
+    """The records of the step to come. passed: how many of them are set aside."""
 
     arrived: list[Arrived] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+    passed: int = 0
     size: int = 0
 
     def __len__(self) -> int:
-        return len(self.arrived) + len(self.verdicts)
+        return len(self.arrived) + len(self.verdicts) + self.passed
 
 
 class Partition:
@@ -63,6 +67,8 @@ class Partition:
         self._is_at_end = self._was_at_end = False
         self.end = table.here.at.offset
         self.refused: RegistryUnavailable | None = None
+        self._damage: DamagedRecord | None = None
+        self._step_again_s = 0.0
         self.retry_at_s = 0.0
         self._now_s = now_s
         self._rebuild_s = rebuild_s
@@ -86,9 +92,19 @@ class Partition:
         return bool(self._waiting)
 
     @property
+    def damage(self) -> str:
+        """The damaged record at which it waits, or its table's indexes do; empty where there is none."""
+        return str(self._damage) if self._damage is not None else self.table.damage
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether the next step could not be made for a damaged record, and it is not time to try again."""
+        return self._damage is not None and self._now_s() < self._step_again_s
+
+    @property
     def decided(self) -> int:
-        """How many decided records the next step has."""
-        return len(self._batch)
+        """How many decided records the next step has; 0 while it waits at a damaged record."""
+        return 0 if self._is_held_up else len(self._batch)
 
     @property
     def decided_bytes(self) -> int:
@@ -118,13 +134,21 @@ class Partition:
             self._uncommitted_from_s = None
         elif self._uncommitted_from_s is None:
             self._uncommitted_from_s = self._now_s()
+        if self._damage is not None:
+            return
         waiting, batch, decide = self._waiting, self._batch, self._decider.decide
+        aside = self._registry.rulings.of(OBSERVATIONS, self.number)
         known, is_behind = len(self._registry), self._is_behind
         while waiting:
             raw = waiting[0]
             if is_behind and self._needs_definitions(raw):
                 return
             recorded_at = max(self._recorded_at, raw.timestamp)
+            if raw.offset in aside:
+                waiting.popleft()
+                self._next, self._recorded_at = raw.offset + 1, recorded_at
+                batch.passed += 1
+                continue
             try:
                 decided = decide(raw, recorded_at)
             except RegistryUnavailable as error:
@@ -160,7 +184,7 @@ class Partition:
     @property
     def is_due(self) -> bool:
         """Whether there is a step to make at once: definitions are to be taken up."""
-        return self._is_behind and not self.table.is_filling
+        return self._is_behind and not self.table.is_filling and not self._is_held_up
 
     @property
     def _is_behind(self) -> bool:
@@ -168,7 +192,23 @@ class Partition:
         return self.table.here.at.schemas < len(self._registry)
 
     def step(self) -> Step | None:
-        """The next step, folded, to be emitted and then `written`; None where there is none."""
+        """The next step, folded, to be emitted and then `written`; None where there is none.
+
+        None too where making it needs a damaged record (`damage`): it is tried again after STEP_AGAIN_S.
+        """
+        if self._is_held_up:
+            return None
+        batch = self._batch
+        try:
+            step = self._step()
+        except DamagedRecord as error:
+            self._batch, self._damage = batch, error
+            self._step_again_s = self._now_s() + STEP_AGAIN_S
+            return None
+        self._damage = None
+        return step
+
+    def _step(self) -> Step | None:
         if self._batch:
             batch, self._batch = self._batch, _Batch()
             try:
@@ -227,11 +267,15 @@ class Partition:
             "end": max(self.end, self._taken),
             "lag": self.lag,
             "schemas": at.schemas,
-            "caught_up": self.is_caught_up and not self._waiting and not (lacking == 0 and self._is_behind),
+            "caught_up": self.is_caught_up
+            and not self._waiting
+            and not self._damage
+            and not (lacking == 0 and self._is_behind),
             "timeline_complete": lacking == 0,
             "lacking": lacking,
             "followed": self.table.followed,
             "waits_for": self.waits_for,
+            "damage": self.damage,
             "table_bytes": self.table.size_bytes,
             "rebuild_s": round(self._rebuild_s, 3),
             "last_commit_s": None if committed_at_s is None else round(now_s - committed_at_s, 3),

@@ -6,6 +6,7 @@ was emitted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import cbor2
@@ -26,6 +27,7 @@ class Stored:
 
     entities, distinct: how many entities and distinct observations it is the fold of. last: offset and id of the last
     observation folded, by which a log that lost records and went on is known; None where none is, or nobody noted it.
+    aside: the partition's observations that were set aside when it was last looked at: those below `at` are left out.
     """
 
     log_id: bytes
@@ -38,6 +40,12 @@ class Stored:
     deadletters: int = 0
     fold_version: int = FOLD_VERSION
     last: tuple[int, bytes] | None = None
+    aside: tuple[int, ...] = ()
+
+    def leaves_out(self, aside: Iterable[int]) -> bool:
+        """Whether the table leaves out exactly these observations, as far as they are below its offset."""
+        end = self.at.offset
+        return {each for each in self.aside if each < end} == {each for each in aside if each < end}
 
     def put(self, write: Batch) -> None:
         """Put it where `read_stored` finds it."""
@@ -51,6 +59,7 @@ class Stored:
             "deadletters": self.deadletters,
             "fold": self.fold_version,
             "last": self.last,
+            "aside": list(self.aside),
         }
         write.put("meta", POSITION, cbor2.dumps(tree))
 
@@ -71,6 +80,7 @@ def read_stored(database: Database) -> Stored | None:
         return Stored(
             bytes(tree["log"]), partition, partitions, at, tree["recorded_at"], entities, distinct,
             tree["deadletters"], tree["fold"], None if last is None else (last[0], bytes(last[1])),
+            tuple(map(int, tree.get("aside", ()))),
         )  # fmt: skip
     except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError) as error:
         raise CorruptionError(f"{database.path}: the table's position cannot be read: {error}") from error

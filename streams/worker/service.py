@@ -18,7 +18,8 @@ partitions that others have (standby.py).
 
 When the group takes a partition away, it is between two batches, and what came of it and is not folded is dropped. One
 that is lost in the middle of a batch is left out of it: the broker refused its emission. While no broker answers, the
-worker waits, and a partition that could not be taken up is tried again. Whatever else fails ends the worker, and its
+worker waits, and a partition that could not be taken up is tried again; one that needs a damaged record waits too
+(settling.py). Whatever else fails ends the worker, and its
 next start finds out from the log what became of it.
 """
 
@@ -34,7 +35,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
-from refold.avro.errors import RegistryUnavailable, StorageError, Unanswered
+from refold.avro.errors import DamagedRecord, RegistryUnavailable, StorageError, Unanswered
 from refold.avro.registry import TypeVersion
 from refold.streams.events import LetterLog, listed, tell
 from refold.streams.log.kafka.log import KafkaLog
@@ -50,6 +51,7 @@ from refold.streams.worker.fetching import AtEnd, Fetcher
 from refold.streams.worker.folder import DataFolder, folder_problem, held
 from refold.streams.worker.membership import Membership
 from refold.streams.worker.partition import Partition
+from refold.streams.worker.settling import Settling
 from refold.streams.worker.snapshots import Sealing
 from refold.streams.worker.standby import Standbys
 from refold.streams.worker.start import Starter, Starting, close_started
@@ -105,6 +107,7 @@ class FoldService:
         self._sealing = Sealing(log, clock_ms)
         self._standbys = Standbys(log, self._starter) if config.is_standby else None
         self._waits = Waits("partition")
+        self._settling = Settling(log.registry.rulings)
         self._membership: Membership | None = None
         self._clock_ms = clock_ms
         self._watch = Watch(log.clients, log.topics, parse_url(config.url), log.partitions, clock_ms)
@@ -125,7 +128,9 @@ class FoldService:
     def status(self) -> dict[int, dict[str, Any]]:
         """By partition how it stands; what of one that is folded: `Partition.status`."""
         found = {} if self._standbys is None else self._standbys.status()
-        found |= {number: {"state": "starting"} for number in list(self._starting)}
+        found |= {
+            number: {"state": "starting", "damage": self._settling.of(number)} for number in list(self._starting)
+        }  # fmt: skip
         for number, partition in list(self._partitions.items()):
             own = partition.status()
             sealed = {
@@ -276,6 +281,8 @@ class FoldService:
         self._recover_asked()
         self._begin_started()
         self._follow_definitions()
+        if unsettled := self._settling.unsettled(self._partitions):
+            self._take_up_anew(unsettled)
         self._fetch()
         for partition in self._partitions.values():
             self._decide(partition)
@@ -313,7 +320,7 @@ class FoldService:
             partition.decide()
             if partition.refused is not None:
                 partition.retry_at_s = self._now_s() + RETRY_S
-            self._waits.note(partition.number, partition.waits_for)
+        self._waits.note(partition.number, partition.waits_for or partition.damage)
         self._fetcher.hold(partition.number, is_held=partition.is_waiting)
         if not had and self._has_decided():
             self._batch_from = self._now_s()
@@ -427,7 +434,7 @@ class FoldService:
         for number, starting in list(self._starting.items()):
             if starting.table is not None and starting.table.done():
                 if starting.again_at_s is not None:
-                    if self._now_s() >= starting.again_at_s:
+                    if self._now_s() >= starting.again_at_s and self._settling.is_over(number, self._now_s()):
                         starting.again_at_s = None
                         starting.table = self._pool.submit(self._start, number, starting)
                     continue
@@ -437,7 +444,13 @@ class FoldService:
                     starting.again_at_s = self._now_s() + RETRY_S
                     self._waits.note(number, str(error))
                     continue
+                except DamagedRecord as error:
+                    starting.again_at_s = self._now_s()
+                    self._settling.wait(number, error, self._now_s())
+                    self._waits.note(number, str(error))
+                    continue
                 del self._starting[number]
+                self._settling.forget(number)
                 self._waits.note(number, "")
                 decider = Decider(self._log.registry, self._resolve, number, self._log.partitions)
                 self._partitions[number] = Partition(
@@ -459,6 +472,7 @@ class FoldService:
 
     def _drop(self, number: int) -> None:
         starting = self._starting.pop(number, None)
+        self._settling.forget(number)
         if starting is not None:
             starting.cancelled.set()
             if starting.table is not None:

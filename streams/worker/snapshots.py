@@ -259,6 +259,7 @@ class Sealing:
             deadletters=stored.deadletters,
             types=registry.fingerprints(at.schemas),
             closing=closings(registry, at.schemas),
+            aside=stored.aside,
         )
 
     def _touched_since(self, stored: Stored, start: int) -> Mapping[bytes, bytes]:

@@ -29,7 +29,7 @@ from functools import partial
 from threading import Condition, Event, Thread
 from typing import Any
 
-from refold.avro.errors import CorruptionError, LockedError, StorageError
+from refold.avro.errors import CorruptionError, DamagedRecord, LockedError, StorageError
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of
 from refold.streams.worker.start import Cancelled, Starter
@@ -165,6 +165,8 @@ class Standbys:
             call()
         except StorageError as error:
             # Before it is in the group it is a start, which ends the worker.
+            if isinstance(error, DamagedRecord):  # waited for, as by the fold (settling.py)
+                return str(error)
             if isinstance(error, (CorruptionError, LockedError)) or not self._is_warm.is_set():
                 raise
             return str(error)

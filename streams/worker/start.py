@@ -8,7 +8,8 @@ Before, once a process: fence (`Emitter.fence`), so that nothing of an earlier p
 3. Step back from those ends, in doubling ranges, to the last committed record that a worker wrote; the end may be
    markers, aborted records and records of others. Its headers say through where it was emitted.
 4. Emission stands at the greatest of the committed point and these two: committed offsets expire.
-5. Open the table. One that is lost is made again at that point (recovery.py).
+5. Open the table. One that is lost is made again at that point (recovery.py), and so is one that leaves out other
+   observations than are set aside by now; where a ruling comes meanwhile, again.
 6. Fold the log from where the table stands to exactly there, emitting nothing: definitions are taken up where they were
    (way.py), and records with verdicts stay out, for a verdict is final.
 Then the fold goes on from there.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Lock
@@ -26,6 +27,7 @@ from threading import Event, Lock
 from confluent_kafka import KafkaException
 
 from refold.avro.errors import CorruptionError, InputError, StorageError
+from refold.avro.quarantine import OBSERVATIONS
 from refold.streams.events import tell
 from refold.streams.held import held_types
 from refold.streams.log.kafka.access import GROUP, READ, Grant
@@ -200,15 +202,32 @@ class Starter:
         It is past it where what said so expired: nothing was emitted on the way there.
         """
         self._require_there(partition, at)
+        rulings = self._log.registry.rulings
+        while True:
+            aside = rulings.of(OBSERVATIONS, partition)
+            self._bring(table, partition, at, aside, go_on)
+            if rulings.of(OBSERVATIONS, partition) is aside:
+                return
+
+    def _bring(
+        self, table: PartitionTable, partition: int, at: Reached, aside: Mapping[int, str], go_on: Callable[[], None]
+    ) -> None:
         stored = table.stored
+        if stored is not None and not stored.leaves_out(aside):
+            _log.warning("%s: other observations are set aside now than when the table was made; it is made again",
+                         table.database.path)  # fmt: skip
+            stored = None
         if stored is not None and stored.at != at and not stored.at.is_before(at) and not at.is_before(stored.at):
             _log.warning("%s: the table stands at %s, from where no way leads to %s; it is made again",
                          table.database.path, stored.at, at)  # fmt: skip
             stored = None
         if stored is None:
             recorded_at = self._times(partition).below(at.offset)
-            begin = Stored(self._log.log_id, partition, self._log.partitions, at, recorded_at)
+            begin = Stored(
+                self._log.log_id, partition, self._log.partitions, at, recorded_at, aside=tuple(sorted(aside))
+            )  # fmt: skip
             table.followed += recover_table(table, self._log, begin, go_on)
+        table.look_aside(aside)
         if table.here.at < at:
             table.followed += follow(table, self._log, at, go_on)
 
@@ -217,6 +236,8 @@ class Starter:
 
     def _require_same(self, path: Path, partition: int, offset: int, observation_id: bytes) -> None:
         """That the log has a table's last observation where the table has it."""
+        if offset in self._log.registry.rulings.of(OBSERVATIONS, partition):
+            return
         try:
             raw = self._reading.first(Place(self._topics.observations, partition), offset, offset + 1)
         except CorruptionError as error:  # deleted on the broker; where it is needed, that is said when it is read

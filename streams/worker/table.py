@@ -24,7 +24,7 @@ from pathlib import Path
 from threading import RLock
 from typing import NamedTuple
 
-from refold.avro.errors import CorruptionError, InputError, LockedError
+from refold.avro.errors import CorruptionError, DamagedRecord, InputError, LockedError
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
 from refold.streams.cut import FOLD_VERSION
@@ -44,6 +44,7 @@ from refold.streams.table.redefine import fold_again
 from refold.streams.worker.position import Stored, read_stored
 
 LOCK_WAIT_S = 0.1
+FILL_AGAIN_S = 2.0
 GONE = (
     "records that were acknowledged are gone from the log. Restore the brokers' data; or go on with what is left in a "
     "new log: `refold export` this one, and `refold import` it under another prefix"
@@ -105,6 +106,8 @@ class PartitionTable:
         self.made_from: Mapping[str, object] | None = None
         self._writer = TableWriter(database, registry, read)
         self._lock = RLock()
+        self._aside: Mapping[int, str] | None = None
+        self._fill_again_s = 0.0
         self._filler = Filler(database, read, registry, self._writer, self._lock)
         if stored is not None:
             self.stand(stored)
@@ -121,10 +124,29 @@ class PartitionTable:
         if not self._writer.gaps:
             return False
         if not self._filler.is_filling:
-            if isinstance(self._filler.problem, CorruptionError):
-                raise self._filler.problem
-            self._filler.begin()
+            problem = self._filler.problem
+            if isinstance(problem, CorruptionError) and not isinstance(problem, DamagedRecord):
+                raise problem
+            if problem is None or time.monotonic() >= self._fill_again_s:
+                self._fill_again_s = time.monotonic() + FILL_AGAIN_S
+                self._filler.begin()
         return bool(self._writer.gaps)
+
+    @property
+    def damage(self) -> str:
+        """The damaged record that its indexes cannot be filled past; empty where there is none."""
+        problem = self._filler.problem if self._writer.gaps else None
+        return str(problem) if isinstance(problem, DamagedRecord) else ""
+
+    def look_aside(self, aside: Mapping[int, str]) -> bool:
+        """Note which observations are set aside by now; False where the table has to be made again for it."""
+        if aside is self._aside:
+            return True
+        if not self.here.leaves_out(aside):
+            return False
+        self._aside = aside
+        self.stored = replace(self.here, aside=tuple(sorted(aside)))
+        return True
 
     @property
     def size_bytes(self) -> int:
@@ -145,6 +167,7 @@ class PartitionTable:
     def stand(self, stored: Stored) -> None:
         """Stand where the database does."""
         self.stored = stored
+        self._aside = None
         self._writer.fold_below(stored.at.schemas)
         self._filler.begin()
 

@@ -27,7 +27,7 @@ from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.registered import NotRegistered
 from refold.streams.held import held, problem_of
 from refold.streams.log.kafka.reached import Reached
-from refold.streams.log.port import LogPort, Record
+from refold.streams.log.port import LogPort, Record, observation_in
 from refold.streams.table.batch import Arrived
 from refold.streams.table.folds import TypeFold
 from refold.streams.worker.table import Overlay, PartitionTable, rows_by_place
@@ -121,7 +121,7 @@ def _take_up(table: PartitionTable, log: LogPort, to: Reached, go_on: Callable[[
 
 def _fold_some(table: PartitionTable, log: LogPort, records: Iterator[Record], end: int) -> None:
     some = list(islice(records, RECORDS_AT_ONCE))
-    arrived = [Arrived(each, log.registry.decode(each.data)) for each in some]
+    arrived = [Arrived(each, observation_in(log.registry, each)) for each in some]
     if len(some) == RECORDS_AT_ONCE:
         through, recorded_at = some[-1].offset + 1, some[-1].recorded_at
     else:  # behind the last there may be records with verdicts, whose times count

@@ -18,12 +18,14 @@ from threading import RLock
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, NotAnswerable, RegistryUnavailable, StorageError
 from refold.avro.observation import ID_BYTES, Observation
+from refold.avro.quarantine import CHANGES, Rulings
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
 from refold.streams.blobs.store import ContentStore, Removed, Stored
 from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.damaged import set_aside_in, was_ruled_on
 from refold.streams.log.kafka.deadletters import Decided
 from refold.streams.log.kafka.emitted import emitted, settled
 from refold.streams.log.kafka.faults import closed_error
@@ -55,6 +57,7 @@ from refold.streams.log.port import (
     Marked,
     Mismatch,
     Record,
+    SetAside,
     arrival_of,
     lacking,
 )
@@ -89,7 +92,7 @@ class KafkaLog(LogPort):
         self.config = Settings(config or {})
         self._address = address
         self._timeout_s = timeout_s
-        self.registry = Registry()
+        self.registry = Registry(Rulings(address.prefix, address.url))
         self.blobs: ContentStore | None = None if address.blobs is None else open_store(address.blobs)
         self.has_store = self.blobs is not None
         self.is_indexed = self.is_dense = self.has_tables = False
@@ -358,10 +361,13 @@ class KafkaLog(LogPort):
 
     def read_changes(self, partition: int, start: int) -> Iterator[ChangeRecord]:
         place = Place(self.topics.changes, partition)
+        aside = self.registry.rulings.of(CHANGES, partition)
         for raw in self.reading.records(place, start, self._view.changes[partition]):
             point = emitted_of(raw)
             if point is None:
                 self._foreign.saw(place, raw.offset)
+                continue
+            if raw.offset in aside:
                 continue
             if self._folded is not None and point > self._folded[partition]:
                 return
@@ -374,6 +380,9 @@ class KafkaLog(LogPort):
     def foreign(self, *, last: int | None = 0) -> Sequence[Foreign]:
         rules = {self.topics.changes: is_emitted, self.topics.snapshots: is_snapshot}
         return self._foreign.found(rules, self.partitions, self.offsets, self.reading, last)
+
+    def set_aside(self) -> Sequence[SetAside]:
+        return set_aside_in(self.registry.rulings)
 
     def decided(self, partition: int) -> int:
         """The offset below which workers have decided every record, as of the last `refresh`."""
@@ -398,10 +407,16 @@ class KafkaLog(LogPort):
     def entity_records(self, entity: str, end: int, start: int = 0) -> Iterator[Record]:
         partition = self.partition_of(entity)
         end = min(end, self._view.observations[partition])
-        found = None if self._tables is None else self._tables.arrivals(partition, entity, start, end)
+        found = self._found(partition, entity, start, end)
         if found is None:
             return self._records.among(partition, (entity,), end, start)
         return self._with_tail(entity, start, end, found)
+
+    def _found(self, partition: int, entity: str, start: int, end: int) -> Arrived | None:
+        """What workers' tables have of an entity."""
+        if self._tables is None or was_ruled_on(self.registry.rulings, partition, entity):
+            return None
+        return self._tables.arrivals(partition, entity, start, end)
 
     def _with_tail(self, entity: str, start: int, end: int, found: Arrived) -> Iterator[Record]:
         yield from self.records_of(entity, [each.q for each in found.arrivals])
@@ -430,7 +445,7 @@ class KafkaLog(LogPort):
     def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[Arrival]:
         partition = self.partition_of(entity)
         end = min(end, self._view.observations[partition])
-        found = None if self._tables is None else self._tables.arrivals(partition, entity, start, end)
+        found = self._found(partition, entity, start, end)
         if found is None:
             return super().arrivals(entity, end, start)
         return self._arrivals(entity, start, end, found)
@@ -450,7 +465,8 @@ class KafkaLog(LogPort):
 
     def records_of(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
         wanted, partition = list(qs), self.partition_of(entity)
-        held = None if self._tables is None or not wanted else self._tables.records_of(partition, entity, wanted)
+        is_asked = self._tables is not None and not was_ruled_on(self.registry.rulings, partition, entity)
+        held = self._tables.records_of(partition, entity, wanted) if self._tables and wanted and is_asked else None
         records = {} if held is None else {each.id: each for each in held.records if each is not None}
         # What the tables lack stands behind them, as a rule; else they are damaged, or not to be had.
         for start in (0,) if held is None else (held.through, 0):
@@ -464,7 +480,7 @@ class KafkaLog(LogPort):
             yield records[q[-ID_BYTES:]]
 
     def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:
-        if self._tables is None:
+        if self._tables is None or was_ruled_on(self.registry.rulings, self.partition_of(entity), entity):
             return None
         return self._tables.checkpoint(self.partition_of(entity), entity, end, definition)
 

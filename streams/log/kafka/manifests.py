@@ -25,8 +25,10 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 
 from refold.avro.errors import CorruptionError, StorageError
+from refold.avro.quarantine import Ruling
 from refold.streams.log.kafka.activations import ACTIVATION, FORMAT, Activation, activation_key, activation_of
 from refold.streams.log.kafka.decisions import DECISION, Decision, decision_key, decision_of
+from refold.streams.log.kafka.decisions import FORMAT as ASIDE
 from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.reading import Reading
@@ -37,7 +39,7 @@ from refold.streams.snapshots.stored import PIN, TOMB, pin_of, pin_value, tomb_o
 
 FORGOTTEN_S = 6 * 3_600.0
 LATER = b"format/"
-KNOWN = frozenset({FORMAT})
+KNOWN = frozenset({FORMAT, ASIDE})
 MARKERS = 0
 """The partition where markers, decisions and activations are."""
 
@@ -96,7 +98,7 @@ class ManifestMap:
         """A key's value as it was last seen."""
         return self._values[partition].get(key) if 0 <= partition < self.partitions else None
 
-    def decided(self, token: bytes) -> Decision | None:
+    def decided(self, token: bytes) -> Decision | Ruling | None:
         """An administrator's decision; where its token is not known, what is new is read first."""
         key = decision_key(token)
         if self.get(MARKERS, key) is None:

@@ -1,4 +1,5 @@
-"""Setting a readable definition in `.schemas` aside, and taking that back: an administrator's two records.
+"""Setting a readable definition in `.schemas`, or a damaged record, aside, and taking that back: an administrator's two
+records.
 
 1. Read to the end. The definition at the offset has to be in effect; to take back, it has to be set aside.
 2. To set aside: read the schema ids of all observations. One that is written by this definition needs it: refused.
@@ -7,6 +8,9 @@
 5. To set aside: read what was recorded since step 2. Where an observation by this definition came meanwhile, the
    definition is taken back, and this is refused.
 Who ends between 3 and 4 has decided nothing: a decision without a place has no effect.
+
+A damaged record of `.observations` or `.changes` is set aside by steps 1, 3 and 4: it has to be damaged, and decided by
+a worker. Taking it back asks nothing: where it is damaged still, whoever needs it stops at it again.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from refold.avro.codec import framed_id
-from refold.avro.errors import InputError, UndecodableError
+from refold.avro.errors import DamagedRecord, InputError, UndecodableError, UnknownWireId
+from refold.avro.quarantine import OBSERVATIONS, Ruling
 from refold.avro.registry import TypeVersion
 from refold.streams.log.kafka.activations import write_in_order
 from refold.streams.log.kafka.decisions import (
     DECISION,
+    FORMAT,
     HEADER,
     TOKEN_BYTES,
     Decision,
@@ -32,7 +38,11 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import MARKERS
 from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.producer import Sent
+from refold.streams.log.kafka.reached import is_emitted
+from refold.streams.log.kafka.reading import Raw
+from refold.streams.log.kafka.records import HELD, NoObservation, entity_of, observed
 from refold.streams.log.port import Position
+from refold.streams.verify.changes import check_change
 
 
 class Entry(NamedTuple):
@@ -54,6 +64,8 @@ def entries(log: KafkaLog) -> list[Entry]:
     decided: dict[int, int] = {}
     for key, value in log.manifests.scan(MARKERS, DECISION):
         decision = decision_of(key, value)
+        if isinstance(decision, Ruling):
+            continue
         decided[decision.offset] = max(decision.decided_at, decided.get(decision.offset, 0))
     return [_entry(log, version, decided.get(version.offset)) for version in log.registry]
 
@@ -86,6 +98,125 @@ def take_back(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
     if apply:
         _decide(log, Decision(offset, is_lifted=True, decided_at=now_ms))
     return _entry(log, version, now_ms)
+
+
+class RecordEntry(NamedTuple):
+    """A damaged record of a topic: whose it is, whether it is set aside, and when that was decided last (milliseconds).
+
+    why: what is wrong with it, where that was looked at.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    entity: str
+    is_aside: bool
+    decided_at: int
+    why: str = ""
+
+
+def record_entries(log: KafkaLog) -> list[RecordEntry]:
+    """Every record that was ever ruled on, by topic and position."""
+    return [RecordEntry(each.topic, each.partition, each.offset, each.entity, not each.is_lifted, each.decided_at)
+            for each in log.registry.rulings.all()]  # fmt: skip
+
+
+def set_record_aside(
+    log: KafkaLog, topic: str, partition: int, offset: int, now_ms: int, *, apply: bool
+) -> RecordEntry:  # fmt: skip
+    """Set a damaged record of a topic aside; InputError where it is not damaged, or nothing has to be decided on it."""
+    log.refresh()
+    place = _record_place(log, topic, partition)
+    if offset in log.registry.rulings.of(topic, partition):
+        raise InputError(f"{_shown(place, offset)}: it is set aside; refold quarantine remove takes that back")
+    raw = log.reading.first(place, offset, min(offset + 1, log.offsets.ends([place])[place]))
+    if raw is None:
+        raise InputError(f"{_shown(place, offset)}: no record is there, so every reader passes over it already")
+    why = (_damage_of_observation if topic == OBSERVATIONS else _damage_of_change)(log, place, raw)
+    entity = entity_of(raw)
+    if entity and log.partition_of(entity) != partition:
+        entity = ""
+    if apply:
+        _decide(log, Ruling(topic, partition, offset, 1, entity, is_lifted=False, decided_at=now_ms))
+    return RecordEntry(topic, partition, offset, entity, apply, now_ms, why)
+
+
+def take_record_back(
+    log: KafkaLog, topic: str, partition: int, offset: int, now_ms: int, *, apply: bool
+) -> RecordEntry:  # fmt: skip
+    """Have a record counted again that was set aside; InputError where it was not."""
+    log.refresh()
+    place = _record_place(log, topic, partition)
+    entity = log.registry.rulings.of(topic, partition).get(offset)
+    if entity is None:
+        raise InputError(f"{_shown(place, offset)}: it is not set aside; refold quarantine list shows what is")
+    if apply:
+        _decide(
+            log,
+            Ruling(
+                topic,
+                partition,
+                offset,
+                _count(log, topic, partition, offset),
+                entity,
+                is_lifted=True,
+                decided_at=now_ms,
+            ),
+        )
+    return RecordEntry(topic, partition, offset, entity, not apply, now_ms)
+
+
+def _count(log: KafkaLog, topic: str, partition: int, offset: int) -> int:
+    """How many offsets the ruling has that began at one."""
+    found = (each.length for each in log.registry.rulings.all() if each[:3] == (topic, partition, offset))
+    return next(found, 1)
+
+
+def _record_place(log: KafkaLog, topic: str, partition: int) -> Place:
+    if not 0 <= partition < log.partitions:
+        raise InputError(f"{topic}/{partition}: the log has the partitions 0 to {log.partitions - 1}")
+    return Place(log.topics.observations if topic == OBSERVATIONS else log.topics.changes, partition)
+
+
+def _shown(place: Place, offset: int) -> str:
+    return f"{place.topic} {place.partition}={offset}"
+
+
+def _damage_of_observation(log: KafkaLog, place: Place, raw: Raw) -> str:
+    """What is wrong with an observation that workers took for one."""
+    if raw.offset in log.with_verdicts(place.partition):
+        raise InputError(f"{_shown(place, raw.offset)}: a verdict is on it, so every reader passes over it already")
+    if raw.offset >= log.decided(place.partition):
+        raise InputError(
+            f"{_shown(place, raw.offset)}: no worker has decided it yet; where it is no observation, a running refold "
+            "worker gives a verdict, and nothing has to be set aside"
+        )
+    try:
+        observed(log.registry, place.partition, log.partitions, raw)
+    except UnknownWireId as error:
+        return str(error)
+    except NoObservation as error:
+        if error.reason != HELD:
+            return str(error)
+    raise InputError(
+        f"{_shown(place, raw.offset)}: it is not damaged. What an observation says is corrected by another one, or "
+        "taken back by one that retracts it"
+    )
+
+
+def _damage_of_change(log: KafkaLog, place: Place, raw: Raw) -> str:
+    """What is wrong with a change that a worker wrote."""
+    if not is_emitted(raw):
+        raise InputError(f"{_shown(place, raw.offset)}: no worker wrote it, so every reader passes over it already")
+    try:
+        found = check_change(log, place.partition, raw.offset)
+    except DamagedRecord as error:
+        raise InputError(f"{_shown(place, raw.offset)}: {error}") from error
+    except LookupError:
+        raise InputError(f"{_shown(place, raw.offset)}: it shows to no reader yet; repeat this in a moment") from None
+    if not found:
+        raise InputError(f"{_shown(place, raw.offset)}: it is not damaged: it is what its observations give")
+    return found[0].problem
 
 
 def _version(log: KafkaLog, offset: int) -> TypeVersion:
@@ -138,14 +269,16 @@ def _written_by(log: KafkaLog, schema: int, starts: Mapping[int, int]) -> Iterat
                 yield Position(partition, raw.offset)
 
 
-def _decide(log: KafkaLog, decision: Decision) -> None:
+def _decide(log: KafkaLog, decision: Decision | Ruling) -> None:
     """Steps 3 and 4."""
     token = secrets.token_bytes(TOKEN_BYTES)
-    what = f"the decision on the definition at {decision.offset}"
+    what = f"the decision on the {'record' if isinstance(decision, Ruling) else 'definition'} at {decision.offset}"
     manifests, schemas = Place(log.topics.manifests, MARKERS), Place(log.topics.schemas, 0)
+    first = [Sent(manifests, FORMAT, b"1", [], what)] if isinstance(decision, Ruling) else []
     write_in_order(
         log.clients,
         log.offsets,
+        *first,
         Sent(manifests, decision_key(token), decision_value(decision), [], what),
         Sent(schemas, None, None, [(HEADER, token)], what),
     )

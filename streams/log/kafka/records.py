@@ -1,7 +1,7 @@
 """`.observations` as records: what is no observation is skipped or refused, and the rest has its id and recorded_at.
 
 A record's key is its entity, its value the framed bytes, its header `refold-id` says its id (32 bytes). Of each:
-1. An offset with a verdict is skipped, wherever it stands.
+1. An offset with a verdict is skipped, wherever it stands, and so is a record that is set aside (damaged.py).
 2. Below the offset up to which its partition is decided, a worker looked at it: it is what it says. Without the header
    the id is computed from the bytes.
 3. Above, it is looked at here, by the worker's rules: bytes that decode by a schema of the log, the key its
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from refold.avro.errors import CorruptionError, NotAnswerable, UndecodableError, UnknownWireId
+from refold.avro.errors import NotAnswerable, UndecodableError, UnknownWireId
 from refold.avro.observation import ID_BYTES, Observation
+from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.streams.held import held
 from refold.streams.log.kafka.deadletters import Decided
@@ -30,6 +31,7 @@ from refold.streams.partition import partition_of
 
 ID = "refold-id"
 KEY_SHOWN_BYTES = 200
+HELD = "held"
 
 
 class NoObservation(Exception):
@@ -65,8 +67,17 @@ def observed(registry: Registry, partition: int, partitions: int, raw: Raw) -> t
         raise NoObservation("misidentified", f"its header {ID} is not its id, {observation_id.hex()}")
     problem = held(registry, observation.type)
     if problem is not None:
-        raise NoObservation("held", f"{observation.type} is held: {problem}")
+        raise NoObservation(HELD, f"{observation.type} is held: {problem}")
     return observation, observation_id
+
+
+def entity_of(raw: Raw) -> str:
+    """The entity that a record's key names; empty where it names none."""
+    try:
+        name = (raw.key or b"").decode()
+    except UnicodeDecodeError:
+        return ""
+    return name if "/" in name and name.isprintable() else ""
 
 
 def _key_words(key: bytes | None) -> str:
@@ -150,10 +161,10 @@ class Records:
             return
         times = self._times[partition]
         greatest = times.below(start)
-        skipped = self._decided.skipped(partition)
+        skipped, aside = self._decided.skipped(partition), self._registry.rulings.of(OBSERVATIONS, partition)
         for raw in self._reading.records(Place(self._topic, partition), start, end):
             greatest = max(greatest, raw.timestamp)
-            if raw.offset not in skipped:
+            if raw.offset not in skipped and raw.offset not in aside:
                 yield raw, greatest
         times.keep(end, greatest)
 
@@ -175,10 +186,10 @@ class Records:
         except (NoObservation, UnknownWireId) as error:
             place = f"{partition}={raw.offset}"
             if raw.offset < self._decided.through(partition):
-                raise CorruptionError(
-                    f"{self._topic} {place} is no observation ({error}), and there is no verdict on it, though the "
-                    "workers are past it"
-                ) from error
+                raise self._registry.rulings.damaged(
+                    OBSERVATIONS, partition, raw.offset, entity_of(raw),
+                    f"it is no observation ({error}), and there is no verdict on it, though the workers are past it",
+                ) from error  # fmt: skip
             raise NotAnswerable(
                 f"the record {place} of {self._topic} is no observation ({error}), and no worker has given a verdict "
                 f"on it yet; the nearest point that can be answered is before it, offset:{place}. A running `refold "

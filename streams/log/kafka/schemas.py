@@ -42,6 +42,7 @@ import cbor2
 from refold.avro.canonical import encode
 from refold.avro.definition import TypeDefinition, document_text, parse
 from refold.avro.errors import Denied, InputError, SchemaError
+from refold.avro.quarantine import Ruling
 from refold.avro.registry import Registry, TypeVersion, WireIds
 from refold.streams.log.kafka.activations import HEADER as ACTIVATED
 from refold.streams.log.kafka.activations import Activation, Activator
@@ -74,8 +75,8 @@ GiveIds = Callable[[TypeDefinition], WireIds]
 class Decisions(Protocol):
     """What `.manifests` says was decided under a token; None where it says nothing."""
 
-    def decided(self, token: bytes) -> Decision | None:
-        """The decision to set a definition aside, or to take that back (decisions.py)."""
+    def decided(self, token: bytes) -> Decision | Ruling | None:
+        """The decision to set something aside, or to take that back (decisions.py)."""
 
     def activated(self, token: bytes) -> Activation | None:
         """What was activated (activations.py)."""
@@ -261,6 +262,11 @@ class Schemas:
     def _decide(self, raw: Raw, token: bytes) -> None:
         """What an administrator decided takes effect here; what nobody did, or did before, is a hole."""
         decision = None if token in self._tokens else self._decisions.decided(token)
+        if isinstance(decision, Ruling):
+            self._tokens.add(token)
+            self._registry.rulings.take(decision, len(self._registry))
+            self._registry.skip(self._time)
+            return
         version = self._registry.at(decision.offset) if decision and decision.offset < len(self._registry) else None
         if decision is None or version is None:
             self._foreign.saw(self._place, raw.offset)

@@ -3,7 +3,7 @@
 Healthy, all of:
 1. No partition has had something to commit for STALLED_S without a commit. What hangs is found so, a thread, a disk or
    a broker. A partition that waits for an answer of the Schema Registry is held back on purpose, and a restart would
-   not help it: it is shown, and does not count.
+   not help it: it is shown, and does not count. Neither does one that waits at a damaged record (settling.py).
 2. A broker has answered within the last OUTAGE_S.
 3. The worker was a member of its group within the last OUTAGE_S, from when it first asked to join.
 4. Its folder can be written to.
@@ -28,7 +28,7 @@ Status = Mapping[int, Mapping[str, Any]]
 
 STALLED_S = 60.0
 OUTAGE_S = 60.0
-SHOWN = ("state", "offset", "lag", "last_commit_s", "uncommitted_s", "waits_for")
+SHOWN = ("state", "offset", "lag", "last_commit_s", "uncommitted_s", "waits_for", "damage")
 _AGAIN = "start the worker again, it goes on where it was"
 
 
@@ -39,7 +39,7 @@ def health_of(status: Status, around: Surroundings, now_ms: int | None = None) -
         f"partition {number} has had {each.get('lag')} to fold for {each['uncommitted_s']:.0f} s without a commit; "
         f"{_AGAIN}"
         for number, each in sorted(status.items())
-        if each.get("uncommitted_s", 0.0) > STALLED_S and not each.get("waits_for")
+        if each.get("uncommitted_s", 0.0) > STALLED_S and not each.get("waits_for") and not each.get("damage")
     ]
     wrong += [
         f"{each.why} for {each.seconds(now_ms):.0f} s; {remedy}"
@@ -63,6 +63,8 @@ def readiness_of(status: Status, around: Surroundings) -> dict[str, Any]:
         for each in (around.broker, around.group, around.folder)
         if each is not None and not each.holds
     ]
+    wrong += [f"partition {number} waits: {each['damage']}" for number, each in sorted(status.items())
+              if each.get("damage")]  # fmt: skip
     behind = [str(number) for number, each in sorted(status.items()) if not each.get("caught_up")]
     if around.group is None:
         wrong.append("it is about to join its group")

@@ -24,9 +24,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from refold.avro.quarantine import TOPICS
 from refold.reducers import failed
 from refold.streams.log.kafka.topics import Topics
-from refold.streams.log.port import Foreign
+from refold.streams.log.port import Foreign, SetAside
 from refold.streams.worker.condition import Surroundings
 from refold.streams.worker.host.health import Status, health_of, readiness_of
 
@@ -48,6 +49,7 @@ WORKER_GAUGES = {
     "topic_drifted": ("refold_topic_settings_drifted", "Settings of a topic that differ from what a log needs."),
     "topic_missing": ("refold_topic_missing", "1 for a topic of the log that the brokers do not have any more."),
     "owned": ("refold_partition_owned", "1 for each partition that this worker folds, 0 for the log's others."),
+    "damaged": ("refold_damaged_waiting", "1 while the partition waits here at a damaged record, 0 else."),
     "group_lag": ("refold_group_lag_records", "Offsets of .observations that the group has not committed yet."),
     "held": ("refold_types_held", "Types of which no version can be folded here: their code is not registered."),
     "pending": ("refold_type_versions_pending", "New versions of types with code that no worker has activated."),
@@ -103,18 +105,22 @@ class About:
 # Of each topic of the log that it follows.
 FOLLOWED = ("deadletters", "manifests", "schemas")
 TOPIC_GAUGES = {
+    "set_aside": ("refold_set_aside_records", "Damaged records of a topic that an administrator set aside."),
     "foreign": ("refold_foreign_records", "Records in a topic that refold did not write, as far as it was read."),
 }
 
 ForeignFound = Callable[[], Iterable[Foreign]]
 """What a log was found to hold that refold did not write."""
+AsideFound = Callable[[], Iterable[SetAside]]
+"""What of a log is set aside."""
 
 
 class _StatusCollector(Collector):
     def __init__(
         self, status: Callable[[], Status], around: Callable[[], Surroundings], about: About, foreign: ForeignFound,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], int], set_aside: AsideFound,
     ) -> None:  # fmt: skip
+        self._set_aside = set_aside
         self._status = status
         self._around = around
         self._about = about
@@ -133,10 +139,15 @@ class _StatusCollector(Collector):
         yield from self._of_worker(status, around)
         yield from self._of_surroundings(around, now_ms)
         yield self._of_others()
+        yield self._of_set_aside()
         folded = {number: each for number, each in status.items() if each.get("state") == "folding"}
         standby = {number: each for number, each in status.items() if each.get("state") == "standby"}
         yield self._gauge(
             "owned", [([str(each)], each in folded) for each in range(self._about.partitions)], "partition"
+        )
+        damage = {number: bool(each.get("damage")) for number, each in status.items()}
+        yield self._gauge(
+            "damaged", [([str(each)], damage.get(each, False)) for each in range(self._about.partitions)], "partition"
         )
         self._last |= folded
         self._committed_ms |= {number: now_ms - 1000 * each["last_commit_s"] for number, each in folded.items()
@@ -207,6 +218,13 @@ class _StatusCollector(Collector):
             gauge.add_metric([self._about.log, topic], float(records))
         return gauge
 
+    def _of_set_aside(self) -> Metric:
+        gauge = GaugeMetricFamily(*TOPIC_GAUGES["set_aside"], labels=["log", "topic"])
+        counts = dict.fromkeys(TOPICS, 0) | {each.topic: each.records for each in self._set_aside()}
+        for topic, records in sorted(counts.items()):
+            gauge.add_metric([self._about.log, topic], float(records))
+        return gauge
+
     def _gauge(self, key: str, samples: Sequence[tuple[list[str], float]], *labels: str) -> Metric:
         gauge = GaugeMetricFamily(*WORKER_GAUGES[key], labels=["log", *labels])
         for values, value in samples:
@@ -227,12 +245,13 @@ def _now_ms() -> int:
 
 def metrics_of(
     status: Callable[[], Status], around: Callable[[], Surroundings], about: About,
-    foreign: ForeignFound = lambda: (), clock_ms: Callable[[], int] = _now_ms,
+    foreign: ForeignFound = lambda: (), set_aside: AsideFound = lambda: (),
+    clock_ms: Callable[[], int] = _now_ms,
 ) -> Callable[[], bytes]:  # fmt: skip
     """Prometheus' text of a fold's status and its surroundings, made at each call.
 
     clock_ms: milliseconds since 1970.
     """
     registry = CollectorRegistry()
-    registry.register(_StatusCollector(status, around, about, foreign, clock_ms))
+    registry.register(_StatusCollector(status, around, about, foreign, clock_ms, set_aside))
     return lambda: generate_latest(registry)

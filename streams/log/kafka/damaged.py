@@ -1,0 +1,44 @@
+"""Damaged records of a log on Kafka: what a reader does where it meets one, and what an administrator may set aside.
+
+A record is damaged where its bytes are not what was written: a disk or a broker lost them. Of `.observations` it is one
+below the point up to which its partition is decided, without a verdict, that is no observation by the rules of
+records.py; above that point a worker gives a verdict. Of `.changes` it is one that a worker wrote, by its headers, and
+that holds no change.
+
+1. A reader that needs it raises DamagedRecord: topic, partition, offset, why, and the command that sets it aside.
+2. `refold quarantine add` writes a ruling (decisions.py): its authority in `.manifests`, its place in `.schemas`.
+   Whoever reads `.schemas` to that place passes over the record, wherever it is met, for every cut
+   (avro/quarantine.py), and counts it.
+3. A table or an epoch that was made while it was whole holds what it said. Each notes the offsets that it leaves out:
+   a table in its position, an epoch in its manifest. Where those below its own offset are not the ones set aside by
+   now, a worker makes the table again, and readers begin from another epoch, or from nothing.
+4. A ruling emits no change. What was emitted of the record stays in `.changes`: `verify` holds the chain of that entity
+   to nothing, and sinks read its type again.
+5. Taking it back is another ruling, and goes by the same steps: the record is needed again. What was made meanwhile
+   leaves it out, and is not used.
+Who ends anywhere in between leaves readers that know the ruling and readers that do not know it yet; a worker's table
+is asked about no entity that was ever ruled on, so that one who knows it answers alike whatever workers know.
+"""
+
+from __future__ import annotations
+
+from refold.avro.quarantine import OBSERVATIONS, TOPICS, Rulings
+from refold.streams.log.port import Position, SetAside
+
+
+def set_aside_in(rulings: Rulings) -> list[SetAside]:
+    """How many records are set aside, by topic."""
+    found = []
+    for topic in TOPICS:
+        rules = [each for each in rulings.all() if each.topic == topic]
+        partitions = {each.partition: rulings.of(topic, each.partition) for each in rules}
+        places = [Position(partition, min(aside)) for partition, aside in partitions.items() if aside]
+        if places:
+            found.append(SetAside(topic, sum(map(len, partitions.values())), min(places)))
+    return found
+
+
+def was_ruled_on(rulings: Rulings, partition: int, entity: str) -> bool:
+    """Whether an observation of an entity may ever have been ruled on: then what workers keep of it is not asked."""
+    entities = rulings.entities(OBSERVATIONS, partition)
+    return entity in entities or "" in entities
