@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from refold_tests.fuzz import served, target
 from refold_tests.fuzz.campaign import IN_MEMORY, keep, kept
 from refold_tests.fuzz.case import Case, read_by
 from refold_tests.fuzz.driver import Driver
-from refold_tests.fuzz.entrances import ENTRANCES
+from refold_tests.fuzz.entrances import ENTRANCES, golden_members
 from refold_tests.fuzz.records import RECORDS
 from refold_tests.fuzz.shrink import shrunk
 from refold_tests.fuzz.world import World, made
@@ -49,6 +50,18 @@ def test_no_input_shows_a_defect(entrance: str, world: World) -> None:
         for number in range(CASES.get(entrance, CASES_WITH_A_LOG)):
             failure = driver.run(entrance, number)
             assert failure is None, str(failure)
+
+
+@pytest.mark.fuzz
+@pytest.mark.xdist_group("fuzz")
+def test_no_member_of_a_golden_trace_shows_a_defect(world: World) -> None:
+    """Every member as every odd value: all of them with REFOLD_SOAK, else every 23rd case."""
+    stride = 1 if os.environ.get("REFOLD_SOAK") else 23
+    with Driver(world, SEED) as driver:
+        for number, case in enumerate(golden_members(world)):
+            if number % stride == 0:
+                failure = driver.run_case(f"golden/{number}", case)
+                assert failure is None, f"{case.files}\n{failure}"
 
 
 @pytest.mark.fuzz

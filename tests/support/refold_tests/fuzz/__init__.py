@@ -10,6 +10,7 @@
     readers        what reads records, and
     served         the owner and the pages that conversations are had with
     driver         runs cases against it, and judges what came of each
+    kafka          rounds on a real broker: hostile records in every topic, hostile requests to a worker
     shrink         makes a failing case smaller
     campaign       the command: `python -m refold_tests.fuzz.campaign`
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from refold_tests.fuzz.case import Case
 from refold_tests.fuzz.driver import Driver, Failure
 from refold_tests.fuzz.entrances import ENTRANCES
 from refold_tests.fuzz.world import made
+from refold_tests.reducers import REDUCERS
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where a log's fsync costs nothing."""
@@ -31,11 +33,17 @@ def main() -> int:
     parser.add_argument("--case", help="one case, ENTRANCE/NUMBER")
     parser.add_argument("--again", type=Path, help="a case that was kept in a folder")
     parser.add_argument("--failures", type=Path, help="where failing cases are kept, made smaller [a new folder]")
+    parser.add_argument("--kafka", action="store_true", help="instead: a log on a broker of its own, and a worker")
     parser.add_argument("--keep", type=Path, help="the folder to work in, kept afterwards")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="refold-fuzz-", dir=IN_MEMORY) as folder:
         world = made(given.keep or Path(folder))
+        if given.kafka:
+            os.environ["REFOLD_REDUCERS"] = REDUCERS
+            from refold_tests.fuzz.kafka import run_rounds
+
+            return run_rounds(given.seed, world, given.seconds)
         with Driver(world, given.seed) as driver:
             if given.case or given.again:
                 entrance, _, number = (given.case or "").partition("/")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import copy
 import gzip
 import hashlib
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import cbor2
@@ -80,6 +82,29 @@ def _documents(chance: random.Random, trees: Any, form: str) -> Case:
         data, name = gzip.compress(data, mtime=0), "x.jsonl.gz"
         data = mutate.damaged(chance, data) if chance.random() < 0.5 else data
     return Case(["import", name, "--format", form], {name: data}, log=_log(chance))
+
+
+def recorded(chance: random.Random, world: World) -> Case:
+    """Real runs of agents: conversations of SWE-agent, and tau-bench's own results; else as `chat`."""
+    if not world.sessions:
+        return chat(chance, world)
+    form, tree = chance.choice(world.sessions)
+    return _documents(chance, [tree], form)
+
+
+def log_files(chance: random.Random, world: World) -> Case:
+    """The files of an embedded log, one of them damaged, cut, empty or full of zeros."""
+    name = chance.choice([*world.log_files, *(each for each in world.log_files if each.endswith("CURRENT"))])
+    data = (world.folder / "kept" / name).read_bytes()
+    changed = chance.choice((
+        b"", bytes(len(data)), data[: len(data) // 2], mutate.damaged(chance, data), mutate.damaged(chance, data),
+        chance.randbytes(64),
+    ))  # fmt: skip
+    command = chance.choice((
+        ["state", "tool_config/acme"], ["rebuild"], ["verify"], ["doctor"], ["export", "out.jsonl", "--force"],
+        ["observe", "tool_config/acme", "rate_limit=1"], ["markers"], ["runs", "--json"], ["recover"],
+    ))  # fmt: skip
+    return read_by("log_files", cbor2.dumps([name, changed, command]))
 
 
 def container(chance: random.Random, world: World) -> Case:
@@ -205,17 +230,58 @@ def types(chance: random.Random, world: World) -> Case:
     return Case(arguments, {"x.avsc": data})
 
 
+GOLDEN_COMMANDS = (["golden", "sign"], ["golden", "list"], ["golden", "run"])
+GOLDEN_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    2**63,
+    10**30,
+    1.5,
+    "",
+    "x",
+    "\ud800",
+    "9" * 5000,
+    [],
+    [[]],
+    ["x"],
+    {},
+    {"x": 1},
+    {"$text": [1]},
+)
+"""What each member of a golden trace is replaced by, in turn."""
+
+
+def golden_members(world: World) -> Iterator[Case]:
+    """Each member of a golden trace removed, and as each of GOLDEN_VALUES; signed, listed and run."""
+    for at in range(len(mutate.places(world.golden))):
+        for value in (..., *GOLDEN_VALUES):
+            tree = copy.deepcopy(world.golden)
+            holder, key = mutate.places(tree)[at]
+            if value is ...:
+                del holder[key]
+            else:
+                holder[key] = value
+            data = json.dumps(signed(tree)).encode()
+            for command in GOLDEN_COMMANDS:
+                yield Case([*command, "x.golden.json"], {"x.golden.json": data}, log="none")
+
+
+def signed(tree: dict[str, Any]) -> dict[str, Any]:
+    """A golden trace with the hash that it has now."""
+    body = {key: each for key, each in tree.items() if key != "sha256"}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return {**tree, "sha256": hashlib.sha256(text.encode(errors="replace")).hexdigest()}
+
+
 def golden(chance: random.Random, world: World) -> Case:
     """A golden trace, signed or not."""
     tree = mutate.mutated(chance, world.golden, [world.golden, {"a": CHATS}])
     if isinstance(tree, dict) and chance.random() < 0.7:
-        body = {key: each for key, each in tree.items() if key != "sha256"}
-        text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        tree["sha256"] = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+        tree = signed(tree)
     data = mutate.written(chance, tree)
     data = mutate.damaged(chance, data) if chance.random() < 0.1 else data
-    arguments = chance.choice((["golden", "sign"], ["golden", "list"], ["golden", "run"]))
-    return Case([*arguments, "x.golden.json"], {"x.golden.json": data}, log="none")
+    return Case([*chance.choice(GOLDEN_COMMANDS), "x.golden.json"], {"x.golden.json": data}, log="none")
 
 
 def observe(chance: random.Random, world: World) -> Case:
@@ -288,7 +354,7 @@ def cut(chance: random.Random, world: World) -> Case:
 ENTRANCES: dict[str, Make] = {
     each.__name__: each
     for each in (
-        lines, chat, tau_bench, sessions, container, archive, closed_archive, when, types, golden, observe, arguments,
-        cut, *RECORDS, *CONVERSATIONS,
+        lines, chat, tau_bench, sessions, recorded, container, log_files, archive, closed_archive, when, types, golden,
+        observe, arguments, cut, *RECORDS, *CONVERSATIONS,
     )
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -144,6 +145,17 @@ def answer(data: bytes) -> None:
     result_of(said)
 
 
+def log_files(data: bytes) -> int:
+    """A command on a log of which one file is not as it was left."""
+    from refold.explorer.cli.main import run
+
+    name, changed, command = cbor2.loads(data)
+    shutil.rmtree("damaged", ignore_errors=True)
+    shutil.copytree("kept", "damaged")
+    Path("damaged", name).write_bytes(changed)
+    return run([*command, "--log", "file:damaged"])
+
+
 def owner(data: bytes) -> None:
     """A conversation with a log's owner."""
     from refold_tests.fuzz import served
@@ -158,19 +170,19 @@ def pages(data: bytes) -> None:
     served.pages(data)
 
 
-READERS: dict[str, Callable[[bytes], None]] = {
+READERS: dict[str, Callable[[bytes], int | None]] = {
     each.__name__: each
     for each in (
         observation, definition, deadletter, manifest, change, key, lookup, look_up_answer, cut, answer, owner, pages,
+        log_files,
     )
 }  # fmt: skip
 
 
 def call(name: str, file: str) -> int:
-    """Read a file's bytes; 0 where they are good, 2 where they are refused."""
+    """Read a file's bytes; 0 where they are good, 2 where they are refused, or what the reader says."""
     try:
-        READERS[name](Path(file).read_bytes())
+        return READERS[name](Path(file).read_bytes()) or 0
     except RefoldError as error:
         print("refold:", " ".join(str(error).split())[:SHOWN], file=sys.stderr)
         return 2
-    return 0

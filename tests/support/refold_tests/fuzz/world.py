@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +49,8 @@ class World:
     """What cases are made of.
 
     folder: where they run, with the golden example's agents beside them. records: entity, id and bytes of the log's
-    observations. changes: the bytes of its changes.
+    observations. changes: the bytes of its changes. log_files: of the log, relative to its folder. sessions: real runs
+    and their form, where REFOLD_SHARED_DATA names the folder with them.
     """
 
     folder: Path
@@ -58,6 +63,8 @@ class World:
     ids: tuple[str, ...]
     records: tuple[tuple[str, bytes, bytes], ...]
     changes: tuple[bytes, ...]
+    log_files: tuple[str, ...]
+    sessions: tuple[tuple[str, Any], ...]
 
     @property
     def log(self) -> Path:
@@ -73,7 +80,8 @@ class World:
 def made(folder: Path) -> World:
     """A world in an empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = f"file:{folder / 'kept'}"
+    stored = folder / "kept"
+    kept = f"file:{stored}"
     at = "2026-01-01T00:00:00Z"
     with refold.open(f"{kept}?partitions=2") as log:
         for number in range(3):
@@ -107,9 +115,21 @@ def made(folder: Path) -> World:
         json.loads((GOLDEN / "paid-four-times.golden.json").read_text()),
         tuple(json.loads(each.read_text()) for each in sorted(FOLDER.glob("*.avsc"))), (*WHENS, cut, cut),
         tuple(line["id"] for line in lines if "id" in line), records, changes,
+        tuple(sorted(str(each.relative_to(stored)) for each in stored.rglob("*") if each.is_file())),
+        tuple(_sessions()),
     )  # fmt: skip
     world.renewed()
     return world
+
+
+def _sessions() -> Iterator[tuple[str, Any]]:
+    shared = Path(os.environ.get("REFOLD_SHARED_DATA", "absent"))
+    for file in sorted((shared / "sessions").glob("*.traj.gz")):
+        yield "chat", json.loads(gzip.decompress(file.read_bytes()))["history"][:12]
+    runs = shared / "tau_bench_airline_gpt4o.jsonl.gz"
+    if runs.exists():
+        with gzip.open(runs) as lines:
+            yield from (("tau-bench", json.loads(line)) for line in islice(lines, 3))
 
 
 def _agent(run: refold.Run) -> str:

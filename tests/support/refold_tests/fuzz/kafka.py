@@ -1,0 +1,140 @@
+"""Hostile records in every topic of a log on a real broker, and hostile requests to a worker that folds it.
+
+A round is named by its seed:
+1. Records are written that a stranger could: into `.observations` and `.schemas`, which producers may write, whatever
+   the fuzzer makes; into the other topics what their readers must pass over: what workers write there is believed.
+2. Observations are appended, before, between and after them, with a worker at work for the second half.
+3. The worker's pages are sent whatever the fuzzer makes.
+4. Every observation that was acknowledged must be in the log, `verify` must find nothing, rebuilds from snapshots and
+   from the first record must agree, and commands must end with 0.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import refold
+from refold.avro.errors import StorageError
+from refold.streams.log.kafka.deadletters import is_verdict
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.manifests import is_entry
+from refold.streams.log.kafka.reached import is_emitted
+from refold.streams.log.kafka.reading import Raw
+from refold.testing.kafka import start_kafka
+from refold_tests.asked import asked_worker
+from refold_tests.command import refold_command
+from refold_tests.folding import append, await_folded, history, opened, url_of
+from refold_tests.fuzz import mutate, records, served
+from refold_tests.fuzz.conversations import http_parts
+from refold_tests.fuzz.world import World
+from refold_tests.things import THING, A, said
+
+RECORDS = 80
+REQUESTS = 20
+COMMANDS = (
+    ("state", A), ("history", A), ("rebuild",), ("doctor",), ("types",), ("markers",), ("deadletters", "list"),
+    ("snapshot", "--list"), ("runs",), ("verify",),
+)  # fmt: skip
+
+
+def attack(log: KafkaLog, chance: random.Random, world: World, count: int = RECORDS) -> int:
+    """Write so many records of a stranger's into each topic; how many were written."""
+    topics = log.topics
+    makers: dict[str, tuple[Callable[[random.Random, World], Raw], Callable[[int, Raw], bool]]] = {
+        # This log has no store of contents: verify refuses one whose records name any (document/9 does).
+        topics.observations: (records.observation_raw, lambda partition, raw: raw.key == b"document/9"),
+        topics.schemas: (records.definition_raw, lambda partition, raw: False),
+        topics.deadletters: (records.deadletter_raw, lambda partition, raw: is_verdict(raw)),
+        topics.manifests: (
+            records.manifest_raw, lambda partition, raw: is_entry(partition, raw.key or b"", raw.value)
+        ),
+        topics.changes: (_change_raw, lambda partition, raw: is_emitted(raw)),
+        topics.snapshots: (_change_raw, lambda partition, raw: False),
+    }  # fmt: skip
+    producer = log.clients.producer()
+    written = 0
+    for topic, (make, is_refolds) in makers.items():
+        for _ in range(count):
+            partition = 0 if topic == topics.schemas else chance.randrange(log.partitions)
+            raw = make(chance, world)
+            if not is_refolds(partition, raw):
+                producer.produce(topic, raw.value, raw.key, partition, headers=raw.headers)
+                written += 1
+    assert producer.flush(60) == 0
+    return written
+
+
+def _change_raw(chance: random.Random, world: World) -> Raw:
+    return records.raw_of(b"key", mutate.damaged(chance, chance.choice(world.changes)))
+
+
+def run_round(bootstrap: str, prefix: str, seed: int, world: World, folder: Path) -> tuple[int, int]:
+    """One round on a broker; how many records and requests it had. AssertionError where a promise is broken."""
+    chance = random.Random(seed)
+    url = url_of(bootstrap, prefix)
+    noting = served.noting()
+    with opened(url) as log:
+        written = attack(log, chance, world)
+        log.register(THING)
+        acknowledged = append(log, [said(A, 1), *history(chance, 40)])
+        written += attack(log, chance, world)
+        with asked_worker(url, folder) as (worker, pages), refold.open(url) as client:
+            acknowledged |= append(log, history(chance, 40))
+            written += attack(log, chance, world)
+            noting.notes.clear()
+            for _ in range(REQUESTS):
+                served.converse(pages, http_parts(chance, world), is_checked=False)
+            assert not noting.notes, noting.notes[0]
+            acknowledged |= append(log, history(chance, 20))
+            await_folded(log, worker)
+            _seal(client)
+            whole = client.verify()
+            assert whole.mismatches == [], whole.mismatches
+            assert whole.root == client.rebuild().root == client.rebuild(full=True).root
+            _run_commands(url)
+        log.refresh()
+        held = {each.id for part, end in log.ends().items() for each in log.read(part, 0, end)}
+        assert acknowledged <= held, len(acknowledged - held)
+    return written, REQUESTS
+
+
+def _seal(client: refold.Log) -> None:
+    """What came between two epochs in `.snapshots` costs a partition the next one; the one after it is sealed."""
+    for _ in range(client.port.partitions):
+        try:
+            client.snapshot()
+            return
+        except StorageError as error:
+            if "something else writes there" not in str(error):
+                raise
+    client.snapshot()
+
+
+def _run_commands(url: str) -> None:
+    for number, words in enumerate(COMMANDS):
+        done = refold_command(*words, *(("--json",) if number % 2 else ()), log=url)
+        assert done.status == 0, (words, done)
+        assert "Traceback" not in done.err, (words, done)
+
+
+def run_rounds(seed: int, world: World, seconds: float) -> int:
+    """Rounds on a broker of its own until the time is over; 1 where one failed."""
+    end, rounds, written = time.monotonic() + seconds, 0, 0
+    with tempfile.TemporaryDirectory(prefix="refold-fuzz-") as folder, start_kafka() as kafka:
+        while time.monotonic() < end:
+            try:
+                written += run_round(kafka.bootstrap, f"fuzz{rounds}", seed + rounds, world, Path(folder, str(rounds)))[
+                    0
+                ]
+            except Exception:
+                traceback.print_exc()
+                print(f"  again: make fuzz ARGS='--kafka --seed {seed + rounds} --seconds 1'", flush=True)
+                return 1
+            rounds += 1
+    print(f"{rounds:,} rounds, {written:,} hostile records, {rounds * REQUESTS:,} requests, 0 failed")
+    return 0
