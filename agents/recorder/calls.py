@@ -32,6 +32,7 @@ from refold.agents.recorder.answers import Answers, Place
 from refold.agents.recorder.current import SCOPE, Order, branch_of, here, require_open
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
 from refold.agents.recorder.made import Made, MadeAttempt
+from refold.agents.recorder.opened import OpenCall
 from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
 from refold.agents.recorder.reach import Chance, Reach, ReadView
 from refold.agents.recorder.steps import OpenStep, StepBlock, Stepping
@@ -68,6 +69,9 @@ class Calling:
         with self._turn:
             attempt.is_closed = True
             attempt.made.sort(key=_order)
+            for made in attempt.made:
+                if made.is_open and made.so_far is not None:
+                    self._settled(made, encoded(made.so_far(), "a response"))
             left = [made for made in attempt.made if made.is_open]
             for made in left:
                 error = self._unfinished(made)
@@ -136,9 +140,7 @@ class Calling:
         ask: Callable[[OpenStep, Made], Any], *, is_async: bool = False, is_said: bool = False,
     ) -> Any:  # fmt: skip
         title = f"{kind}: {name}" if name else kind
-        require_open(self._run, title)
-        is_inside, step = self in SCOPE.get().inside, self._run.open_step
-        self._require_step(step, title)
+        is_inside, step = self._placed(title)
         if is_inside and is_said:
             raise InputError(f"{title}: said inside of a tool, whose answer is recorded as one; say it in the step")
         make = self._made_async if is_async else self._made
@@ -149,12 +151,19 @@ class Calling:
                 return self._in_step(block, made)
             with block:
                 return made()
+        return made()
+
+    def _placed(self, title: str) -> tuple[bool, OpenStep | None]:
+        """Whether a call is part of another one, and the step it is in; raises where it has no place."""
+        require_open(self._run, title)
+        is_inside, step = self in SCOPE.get().inside, self._run.open_step
+        self._require_step(step, title)
         if step is not None and step.is_call and not is_inside:
             raise InputError(
                 f"run {self._run.id}: {title} is called while step {step.number} ({step.name}), which is that one "
                 "call's, is under way: open a step around calls that are made at once"
             )
-        return made()
+        return is_inside, step
 
     @staticmethod
     async def _in_step(block: Any, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -278,9 +287,45 @@ class Calling:
                 made.retries.append(Retry(attempt=len(made.retries) + 1, failure=failure, backoff_ms=wait_ms))
         return wait_ms
 
+    def _said(self, made: Made, answer: Plain) -> None:
+        data = encoded(answer, "a response")
+        with self._turn:
+            if made.is_open:
+                self._settled(made, data)
+
+    def _failed(self, made: Made, error: BaseException) -> None:
+        self._again(made, error, _ONCE)
+
+    def _settled(self, made: Made, answer: bytes) -> None:
+        made.answer, made.duration_ms = answer, (self._chance.monotonic_s() - made.began_s) * 1000
+        made.is_open, made.so_far = False, None
+
     def _unfinished(self, *left: Made) -> Unfinished:
         names = ", ".join(made.name or made.kind for made in left)
         return Unfinished(f"run {self._run.id}: a step ended before its calls ({names}): wait for them in the step")
+
+    # Answers that come piece by piece: see recorder/opened.py
+
+    def arguments(self, name: str) -> Mapping[str, Plain]:
+        """What a fork changes in a model's requests."""
+        return self._answers.arguments(self._run.step_number, "model", name)
+
+    def opened(self, kind: Kind, name: str, request: Plain) -> OpenCall:
+        """Begin a call that ends later."""
+        title = f"{kind}: {name}"
+        is_inside, step = self._placed(title)
+        block = StepBlock(self._run, title, is_call=True) if step is None and not is_inside else None
+        if block is not None:
+            block.__enter__()
+        try:
+            step, made = self._begin(kind, name, "", request, is_inside)
+            is_recorded = self._is_recorded(step, made, is_inside)
+        except BaseException as error:
+            if block is not None:
+                block.__exit__(type(error), error, None)
+            raise
+        answer, fail = partial(self._said, made), partial(self._failed, made)
+        return OpenCall(made, block, is_recorded=is_recorded, answer=answer, fail=fail)
 
     # Write tools
 

@@ -7,7 +7,7 @@ the chain of hashes. It needs the steps in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,6 +28,7 @@ class Made:
     """One call, raw. request, answer: JSON. Times in microseconds, began_s by a clock of its own.
 
     is_open: it has neither answer nor failure yet. order: where among the calls of its attempt it belongs.
+    so_far: of a call whose answer comes piece by piece, what came until now.
     """
 
     kind: Kind
@@ -44,6 +45,7 @@ class Made:
     began_s: float = 0
     is_open: bool = True
     order: Order = ()
+    so_far: Callable[[], Plain] | None = None
 
     def asked(self, redact: Redact) -> Asked:
         """The request, as it is recorded."""

@@ -7,11 +7,12 @@ what people look for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
+from refold.agents.capture.exchange import is_exchange, said_in
 from refold.agents.journal import exact
 from refold.agents.journal.record import Attempt, Call, Failure, Plain, Recording, Step, to_tree
 from refold.agents.vault import ALL_METADATA, is_sealed
@@ -176,8 +177,7 @@ def _reads(attempt: Attempt) -> Iterator[Patch]:
 
 def model_call(call: Call) -> Patch:
     """What the request and the answer say by the names that model clients use for it."""
-    asked = call.asked.request.get("kwargs", {}) if isinstance(call.asked.request, dict) else {}
-    answer = call.answer if isinstance(call.answer, dict) else {}
+    asked, answer = _said(call)
     usage = answer.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     number, text = (int, float), (str,)
@@ -195,6 +195,13 @@ def model_call(call: Call) -> Patch:
     }  # fmt: skip
 
 
+def _said(call: Call) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    if is_exchange(call.asked.request):
+        return said_in(call.asked.request, call.answer)
+    asked = call.asked.request.get("kwargs", {}) if isinstance(call.asked.request, dict) else {}
+    return asked, call.answer if isinstance(call.answer, dict) else {}
+
+
 def provider_of(asked: Plain, answer: Plain) -> str | None:
     """Who a model call's answer is of, as the GenAI conventions call it: what it says itself, or what its form shows.
 
@@ -205,7 +212,7 @@ def provider_of(asked: Plain, answer: Plain) -> str | None:
         if isinstance(said, str) and said:
             return said
     form = answer.get("object")
-    if form in ("chat.completion", "text_completion", "response"):
+    if form in ("chat.completion", "chat.completion.chunk", "text_completion", "response"):
         return "openai"
     if answer.get("type") == "message" and "stop_reason" in answer:
         return "anthropic"

@@ -430,6 +430,19 @@ class Run:
         """Call a model's client, sync or async, with these arguments. returns: the type of the answer, if no JSON."""
         return self._calling.model(client, args, kwargs, returns)
 
+    def client(self, client: T) -> T:
+        """An SDK's client, sync or async, whose HTTP exchanges are this run's: `run.client(openai.OpenAI())`.
+
+        The SDK is used as it is, also for streams, raw responses and its own retries. In a replay its objects are made
+        of the recorded bytes.
+
+        Raises:
+            InputError: the client is not one on httpx.
+        """
+        from refold.agents.capture.httpx_transport import recorded_client
+
+        return recorded_client(self._calling, client, self._chance.monotonic_s)
+
     def stray(self, what: str) -> Exception | None:
         """As Caller."""
         return None if self._on_stray is None else self._on_stray(what)

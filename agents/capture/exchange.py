@@ -1,0 +1,181 @@
+"""An exchange: one HTTP request and what came back, in the form in which it is recorded.
+
+Whoever records an exchange makes this record: a client's transport (agents/capture/httpx_transport.py), or a proxy.
+
+The request is what an exchange is found by in a replay, so nothing is in it that changes from one time to the next:
+
+    {"exchange": 1, "method": "POST", "url": "https://api.openai.com/v1/responses", "type": "application/json",
+     "body": BODY}
+
+The answer:
+
+    {"sent": HEADERS, "http": "HTTP/1.1", "status": 200, "headers": HEADERS, "chunks": [[MS, BODY], ...],
+     "end": "whole"}
+
+1. BODY is text, or {"base64": TEXT} where the bytes are no UTF-8. Joined, the chunks are the response's body, byte for
+   byte after the transfer's own encodings (gzip and the like).
+2. A stream of events has a chunk for each that arrived, with the milliseconds since the response's head. Any other body
+   is one chunk.
+3. `end` is "whole"; "broken" with `error` {"class", "message"} where the connection broke; "left" where the code read
+   no further. A replay ends the body in the same way.
+4. HEADERS is [[name, value], ...]. Of the request only those in SENT are kept. Of the response those are left out whose
+   name is one of a secret. In a URL the values of such names, and a user and password, are replaced.
+5. The boundary of a multipart body is random, and is replaced by a fixed one in the request.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+
+import msgspec
+
+from refold.agents.journal.record import Plain
+from refold.agents.redaction.names import Names
+
+VERSION = 1
+HIDDEN = "HIDDEN"
+SENT = frozenset({
+    "accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key",
+    "x-stainless-retry-count", "x-stainless-package-version",
+})  # fmt: skip
+# The recorded body is decoded, so these would not be true of it.
+_OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection", "keep-alive"})
+_EVENTS = ("text/event-stream", "application/x-ndjson", "application/jsonl", "application/vnd.amazon.eventstream")
+_BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?')
+_FIXED_BOUNDARY = "refold-boundary"
+# Those of URLs, besides the names of secrets everywhere: Google's APIs take `key`, signed URLs have a signature.
+_NAMES = Names(("key", "sig", "signature", "x-amz-signature", "x-goog-signature"))
+
+Headers = Iterable[tuple[str, str]]
+
+
+class Broken(NamedTuple):
+    """How a connection broke: the exception's class by its name alone, and its text."""
+
+    name: str
+    message: str
+
+
+def request_of(method: str, url: str, content_type: str, body: bytes) -> Plain:
+    """The request, as it is recorded and found again."""
+    boundary = _BOUNDARY.search(content_type) if content_type.startswith("multipart/") else None
+    if boundary is not None:
+        body = body.replace(boundary[1].encode(), _FIXED_BOUNDARY.encode())
+        content_type = content_type.replace(boundary[1], _FIXED_BOUNDARY)
+    return {"exchange": VERSION, "method": method, "url": shown_url(url), "type": content_type, "body": kept(body)}
+
+
+def name_of(method: str, url: str) -> str:
+    """What the call is named: `POST api.openai.com/v1/responses`."""
+    parts = urlsplit(url)
+    return f"{method} {parts.hostname or ''}{parts.path}"
+
+
+def shown_url(url: str) -> str:
+    """The URL without secrets."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")
+    netloc = f"{HIDDEN}@{host[2]}" if host[1] else parts.netloc
+    query = "&".join(
+        f"{quote(name, safe='')}={HIDDEN if _NAMES.is_secret(name) else quote(value, safe='')}"
+        for name, value in parse_qsl(parts.query, keep_blank_values=True)
+    )
+    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
+
+
+class Response:
+    """Collects what comes back."""
+
+    def __init__(self, sent: Headers, http: str, status: int, headers: Headers, head_ms: float) -> None:
+        """head_ms: when the head came, by the clock that chunks are added by."""
+        self._sent = [[name, value] for name, value in sent if name.lower() in SENT]
+        self._http = http
+        self._status = status
+        self.headers = [
+            [name, value]
+            for name, value in headers
+            if name.lower() not in _OF_THE_TRANSFER and not _NAMES.is_secret(name)
+        ]
+        content_type = next((value for name, value in self.headers if name.lower() == "content-type"), "")
+        self._is_events = content_type.startswith(_EVENTS)
+        self._head_ms = head_ms
+        self._chunks: list[tuple[int, bytes]] = []
+
+    def add(self, data: bytes, now_ms: float) -> None:
+        """A piece of the body."""
+        if data:
+            self._chunks.append((max(0, round(now_ms - self._head_ms)), data))
+
+    def answer(self, end: str = "whole", error: Broken | None = None) -> Plain:
+        """The record of it."""
+        chunks = self._chunks
+        if not self._is_events and len(chunks) > 1:
+            chunks = [(chunks[0][0], b"".join(data for _, data in chunks))]
+        found: dict[str, Plain] = {
+            "sent": self._sent, "http": self._http, "status": self._status, "headers": self.headers,
+            "chunks": [[at_ms, kept(data)] for at_ms, data in chunks], "end": end,
+        }  # fmt: skip
+        if error is not None:
+            found["error"] = {"class": error.name, "message": error.message}
+        return found
+
+
+def kept(data: bytes) -> Plain:
+    """Bytes as JSON holds them."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def bytes_of(body: Plain) -> bytes:
+    """The bytes behind `kept`. ValueError where it is no such value."""
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, dict) and isinstance(body.get("base64"), str):
+        try:
+            return base64.b64decode(body["base64"], validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"a recorded body is no base64: {error}") from error
+    raise ValueError("a recorded body is neither text nor base64")
+
+
+def is_exchange(request: Plain) -> bool:
+    """Whether a recorded request is one of an exchange."""
+    return isinstance(request, dict) and request.get("exchange") == VERSION and "method" in request
+
+
+def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What a model was asked and what it answered, as the JSON of both; empty where they are none.
+
+    Of a stream: the fields of its events, and of what they hold under `message` and `response`; the later over the
+    earlier.
+    """
+    asked = _json(bytes_of(request.get("body", "")))
+    chunks = answer.get("chunks", ()) if isinstance(answer, dict) else ()
+    body = b"".join(bytes_of(chunk) for _, chunk in chunks)
+    answered = _json(body)
+    if answered:
+        return asked, answered
+    found: dict[str, Any] = {}
+    for line in body.splitlines():
+        event = _json(line.removeprefix(b"data:").strip())
+        # The type of an event, or of a difference, is none of what they are part of.
+        parts = [(event, "type"), (event.get("message"), ""), (event.get("response"), ""), (event.get("delta"), "type")]
+        for part, left in parts:
+            if isinstance(part, dict):
+                found |= {key: each for key, each in part.items() if each is not None and each != [] and key != left}
+    return asked, found
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,288 @@
+"""Exchanges of SDK clients on httpx, recorded at the transport: `run.client(openai.OpenAI())`.
+
+The SDK builds its own objects from the same bytes in a recording and in a replay. It is given a copy of itself whose
+httpx client has a transport of refold's around its own:
+
+1. A request becomes an open call of the run (agents/recorder/opened.py), found again by what is sent
+   (agents/capture/exchange.py).
+2. Where the recording answers, the response is made of it, and nothing is sent.
+3. Else it is sent by the client's own transport. The body passes through to the SDK and is kept as it is read; when it
+   ends, breaks, or is closed, the exchange is recorded.
+4. A body that is read after its step has ended raises Unfinished: it would not be recorded.
+
+Each try of an SDK's own retries is an exchange of its own. Works with httpx and httpx2: which of them is in use is seen
+from the client.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from refold.agents.capture.exchange import Broken, Response, bytes_of, name_of, request_of
+from refold.agents.journal.record import Kind, Plain
+from refold.agents.recorder.failures import Unfinished
+from refold.agents.recorder.opened import OpenCall
+from refold.avro.errors import InputError
+
+T = TypeVar("T")
+
+_MODULES = ("httpx", "httpx2")
+
+
+class Exchanges(Protocol):
+    """A run's calls, as far as exchanges are concerned."""
+
+    def opened(self, kind: Kind, name: str, request: Plain) -> OpenCall:
+        """Begin one."""
+
+    def arguments(self, name: str) -> Mapping[str, Plain]:
+        """What a fork changes in a request's JSON."""
+
+
+def recorded_client(run: Exchanges, client: T, monotonic_s: Callable[[], float]) -> T:
+    """A copy of an SDK's client, or of an httpx client, whose exchanges are the run's.
+
+    Raises:
+        InputError: no httpx client is found in it.
+    """
+    if _module_of(client) is not None:
+        return _recording(run, client, monotonic_s)
+    place = next((name for name, each in _attributes(client) if _module_of(each) is not None), None)
+    if place is None:
+        raise InputError(
+            f"{type(client).__qualname__} is no client on httpx: pass its calls through run.model(client.method, ...)"
+        )
+    inner = _recording(run, getattr(client, place), monotonic_s)
+    again = getattr(client, "copy", None)
+    if callable(again):
+        try:
+            made: T = again(http_client=inner)
+            return made
+        except TypeError:
+            pass  # a `copy` of something else
+    made = copy.copy(client)
+    for name in [name for name in vars(made) if isinstance(getattr(type(made), name, None), functools.cached_property)]:
+        del vars(made)[name]  # it holds on to the client that it was made of
+    setattr(made, place, inner)
+    return made
+
+
+def _attributes(client: object) -> list[tuple[str, Any]]:
+    return list(getattr(client, "__dict__", {}).items())
+
+
+def _module_of(client: object) -> ModuleType | None:
+    """httpx, or httpx2, where it is a client of theirs."""
+    for each in type(client).__mro__:
+        module = each.__module__.partition(".")[0]
+        if module in _MODULES and each.__name__ in ("Client", "AsyncClient"):
+            return importlib.import_module(module)
+    return None
+
+
+def _recording(run: Exchanges, client: T, monotonic_s: Callable[[], float]) -> T:
+    module = _module_of(client)
+    assert module is not None
+    is_async = isinstance(client, module.AsyncClient)
+    kind = AsyncTransport if is_async else Transport
+    made: Any = copy.copy(client)
+    wrapped: Any = client
+    made._transport = kind(run, module, wrapped._transport, monotonic_s)
+    made._mounts = {
+        pattern: None if each is None else kind(run, module, each, monotonic_s)
+        for pattern, each in wrapped._mounts.items()
+    }
+    found: T = made
+    return found
+
+
+class _Transport:
+    """What both have. The SDK's own transport is its owner's to close."""
+
+    def __init__(self, run: Exchanges, module: ModuleType, inner: Any, monotonic_s: Callable[[], float]) -> None:
+        self._run = run
+        self._module = module
+        self._inner = inner
+        self._monotonic_s = monotonic_s
+
+    def _opened(self, request: Any, body: bytes) -> tuple[OpenCall, Any]:
+        """The call, and the request to be sent."""
+        url, content_type = str(request.url), request.headers.get("content-type", "")
+        name = name_of(request.method, url)
+        changed = self._run.arguments(name)
+        if changed and content_type.startswith("application/json"):
+            body = msgspec.json.encode({**msgspec.json.decode(body), **changed})
+            headers = [(key, value) for key, value in request.headers.multi_items() if key.lower() != "content-length"]
+            request = self._module.Request(
+                request.method, request.url, headers=headers, content=body, extensions=request.extensions
+            )
+        return self._run.opened("model", name, request_of(request.method, url, content_type, body)), request
+
+    def _response(self, call: OpenCall, request: Any, found: Any) -> tuple[Response, Mapping[str, Any]]:
+        """What collects a response, and what the one that the SDK gets has in common with it."""
+        http = found.extensions.get("http_version", b"HTTP/1.1").decode("ascii", "replace")
+        collected = Response(
+            request.headers.multi_items(), http, found.status_code, found.headers.multi_items(),
+            self._monotonic_s() * 1000,
+        )  # fmt: skip
+        call.settle_with(functools.partial(collected.answer, "left"))
+        return collected, self._head(found.status_code, collected.headers, http)
+
+    @staticmethod
+    def _head(status: int, headers: Plain, http: str) -> dict[str, Any]:
+        return {"status_code": status, "headers": headers, "extensions": {"http_version": http.encode()}}
+
+    def _broken(self, error: BaseException) -> Broken:
+        return Broken(type(error).__name__, str(error))
+
+    def _error(self, answer: Plain) -> BaseException | None:
+        """How a recorded body ended, if not whole."""
+        if answer["end"] == "left":
+            return Unfinished("the code reads more of a response than it read when it was recorded")
+        if answer["end"] != "broken":
+            return None
+        kind = getattr(self._module, answer["error"]["class"], None)
+        if not (isinstance(kind, type) and issubclass(kind, self._module.TransportError)):
+            kind = self._module.ReadError
+        broken: BaseException = kind(answer["error"]["message"])
+        return broken
+
+    def _require_open(self, call: OpenCall) -> None:
+        if not call.is_open:
+            raise Unfinished("a response was read after its step had ended; read it in the step")
+
+
+class Transport(_Transport):
+    """For httpx.Client."""
+
+    def handle_request(self, request: Any) -> Any:
+        """As httpx's transports."""
+        call, request = self._opened(request, request.read())
+        if call.is_recorded:
+            return self._again(call)
+        try:
+            found = self._inner.handle_request(request)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        collected, head = self._response(call, request, found)
+
+        def pieces() -> Iterator[bytes]:
+            try:
+                for data in found.iter_bytes():
+                    self._require_open(call)
+                    collected.add(data, self._monotonic_s() * 1000)
+                    yield data
+            except self._module.TransportError as error:
+                call.answered(collected.answer("broken", self._broken(error)))
+                raise
+            call.answered(collected.answer())
+
+        def close() -> None:
+            found.close()
+            call.answered(collected.answer("left"))
+
+        return self._module.Response(**head, stream=_stream(self._module, pieces, close))
+
+    def _again(self, call: OpenCall) -> Any:
+        answer = call.recorded
+
+        def pieces() -> Iterator[bytes]:
+            for _, body in answer["chunks"]:
+                yield bytes_of(body)
+            if (error := self._error(answer)) is not None:
+                raise error
+
+        head = self._head(answer["status"], answer["headers"], answer["http"])
+        return self._module.Response(**head, stream=_stream(self._module, pieces, call.done))
+
+    def close(self) -> None:
+        """Nothing: see the class."""
+
+    def __enter__(self) -> Transport:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing."""
+
+
+class AsyncTransport(_Transport):
+    """For httpx.AsyncClient."""
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """As httpx's transports."""
+        call, request = self._opened(request, await request.aread())
+        if call.is_recorded:
+            return self._again(call)
+        try:
+            found = await self._inner.handle_async_request(request)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        collected, head = self._response(call, request, found)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                async for data in found.aiter_bytes():
+                    self._require_open(call)
+                    collected.add(data, self._monotonic_s() * 1000)
+                    yield data
+            except self._module.TransportError as error:
+                call.answered(collected.answer("broken", self._broken(error)))
+                raise
+            call.answered(collected.answer())
+
+        async def close() -> None:
+            await found.aclose()
+            call.answered(collected.answer("left"))
+
+        return self._module.Response(**head, stream=_async_stream(self._module, pieces, close))
+
+    def _again(self, call: OpenCall) -> Any:
+        answer = call.recorded
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for _, body in answer["chunks"]:
+                yield bytes_of(body)
+            if (error := self._error(answer)) is not None:
+                raise error
+
+        async def close() -> None:
+            call.done()
+
+        head = self._head(answer["status"], answer["headers"], answer["http"])
+        return self._module.Response(**head, stream=_async_stream(self._module, pieces, close))
+
+    async def aclose(self) -> None:
+        """Nothing: see the class."""
+
+    async def __aenter__(self) -> AsyncTransport:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Nothing."""
+
+
+def _stream(module: ModuleType, pieces: Callable[[], Iterator[bytes]], close: Callable[[], None]) -> Any:
+    """A body of the class that httpx asks for. Whoever iterates over it again goes on where it was left."""
+    body = pieces()
+    kind: Any = type(
+        "RecordedStream", (module.SyncByteStream,), {"__iter__": lambda self: body, "close": lambda self: close()}
+    )
+    return kind()
+
+
+def _async_stream(module: ModuleType, pieces: Callable[[], AsyncIterator[bytes]], close: Callable[[], Any]) -> Any:
+    body = pieces()
+    kind: Any = type(
+        "RecordedAsyncStream", (module.AsyncByteStream,),
+        {"__aiter__": lambda self: body, "aclose": lambda self: close()},
+    )  # fmt: skip
+    return kind()

@@ -1,0 +1,315 @@
+"""SDK clients as they are, recorded at their transport: OpenAI's and Anthropic's, sync and async, in each way of use.
+
+Every way is recorded, replayed, forked, exercised as a golden trace, and resumed. The stand-in server counts: only a
+recording asks it, and what the code gets is the same each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anthropic
+import openai
+import pytest
+
+import refold
+from refold.agents.golden.adding import golden_of_run
+from refold.agents.golden.exercise import judged_run
+from refold.agents.journal.chain import broken
+from refold.agents.log import AgentLog
+from refold.agents.recorder.failures import Unfinished
+from refold.agents.recorder.run import Run
+from refold.avro.errors import InputError
+from refold_tests.model_server import TEXT, ModelServer, model_server
+
+ASKED: Any = [{"role": "user", "content": "was it paid? 🤔"}]
+KEY = "sk-a-key-that-nobody-may-see"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentLog]:
+    with refold.open(f"file:{tmp_path_factory.mktemp('capture') / 'log'}") as log:
+        yield log
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ModelServer]:
+    with model_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: ModelServer) -> ModelServer:
+    running.reset()
+    return running
+
+
+class Way(NamedTuple):
+    """sdk, whether it is async, and how it is used. setup: of the server, before a recording."""
+
+    sdk: str
+    is_async: bool
+    use: str
+
+
+WAYS = [
+    Way(sdk, is_async, use)
+    for sdk in ("openai", "anthropic")
+    for is_async in (False, True)
+    for use in ("plain", "stream", "events", "raw", "retried", "refused", "broken", "left", "unused")
+]
+REQUESTS = {"retried": 2, "refused": 1, "unused": 0}
+
+
+def prepare(server: ModelServer, use: str) -> None:
+    server.reset()
+    server.failing = 1 if use in ("retried", "refused") else 0
+    server.breaks = use == "broken"
+
+
+def client_of(way: Way, server: ModelServer) -> Any:
+    kinds: dict[tuple[str, bool], Any] = {
+        ("openai", False): openai.OpenAI, ("openai", True): openai.AsyncOpenAI,
+        ("anthropic", False): anthropic.Anthropic, ("anthropic", True): anthropic.AsyncAnthropic,
+    }  # fmt: skip
+    retries = 2 if way.use == "retried" else 0
+    url = server.url + ("/v1" if way.sdk == "openai" else "")
+    return kinds[way.sdk, way.is_async](api_key=KEY, base_url=url, max_retries=retries)
+
+
+def endpoint(way: Way, client: Any) -> tuple[Any, dict[str, Any]]:
+    if way.sdk == "openai":
+        return client.chat.completions, {"model": "gpt-x", "messages": ASKED}
+    return client.messages, {"model": "claude-x", "messages": ASKED, "max_tokens": 100}
+
+
+def use_sync(way: Way, client: Any) -> Any:
+    place, given = endpoint(way, client)
+    if way.use in ("plain", "retried"):
+        return place.create(**given).model_dump(mode="json")
+    if way.use == "raw":
+        found = place.with_raw_response.create(**given)
+        return [found.status_code, found.headers["x-request-id"], found.parse().model_dump(mode="json")]
+    if way.use == "refused":
+        try:
+            return place.create(**given)
+        except (openai.RateLimitError, anthropic.RateLimitError) as error:
+            return [type(error).__name__, error.status_code, error.response.headers["x-request-id"], str(error)]
+    if way.use == "stream":
+        return [each.model_dump(mode="json") for each in place.create(**given, stream=True)]
+    if way.use == "events":
+        with place.stream(**given) as stream:
+            return [each.model_dump(mode="json") for each in stream][-1]
+    if way.use == "broken":
+        got: list[Any] = []
+        try:
+            for each in place.create(**given, stream=True):
+                got.append(each.model_dump(mode="json"))
+        except Exception as error:
+            return [got, type(error).__name__, str(error)]
+        return got
+    if way.use == "left":
+        stream = place.create(**given, stream=True)
+        first = next(iter(stream)).model_dump(mode="json")
+        stream.close()
+        return first
+    return None
+
+
+async def use_async(way: Way, client: Any) -> Any:
+    place, given = endpoint(way, client)
+    if way.use in ("plain", "retried"):
+        return (await place.create(**given)).model_dump(mode="json")
+    if way.use == "raw":
+        found = await place.with_raw_response.create(**given)
+        parsed = found.parse()
+        parsed = await parsed if inspect.isawaitable(parsed) else parsed
+        return [found.status_code, found.headers["x-request-id"], parsed.model_dump(mode="json")]
+    if way.use == "refused":
+        try:
+            return await place.create(**given)
+        except (openai.RateLimitError, anthropic.RateLimitError) as error:
+            return [type(error).__name__, error.status_code, error.response.headers["x-request-id"], str(error)]
+    if way.use == "stream":
+        return [each.model_dump(mode="json") async for each in await place.create(**given, stream=True)]
+    if way.use == "events":
+        async with place.stream(**given) as stream:
+            return [each.model_dump(mode="json") async for each in stream][-1]
+    if way.use == "broken":
+        got: list[Any] = []
+        try:
+            async for each in await place.create(**given, stream=True):
+                got.append(each.model_dump(mode="json"))
+        except Exception as error:
+            return [got, type(error).__name__, str(error)]
+        return got
+    if way.use == "left":
+        stream = await place.create(**given, stream=True)
+        async for each in stream:
+            await stream.close()
+            return each.model_dump(mode="json")
+    return None
+
+
+def bare(way: Way, server: ModelServer) -> Any:
+    """What the SDK gives without refold."""
+
+    async def use() -> Any:
+        async with client_of(way, server) as client:
+            return await use_async(way, client)
+
+    if way.is_async:
+        return asyncio.run(use())
+    with client_of(way, server) as client:
+        return use_sync(way, client)
+
+
+def agent_of(way: Way, server: ModelServer) -> Callable[[Run], Any]:
+    def agent(run: Run) -> Any:
+        with client_of(way, server) as client, run.step("ask"):
+            answer = use_sync(way, run.client(client))
+            run.state["answer"] = answer
+        return answer
+
+    async def agent_async(run: Run) -> Any:
+        async with client_of(way, server) as client, run.step("ask"):
+            answer = await use_async(way, run.client(client))
+            run.state["answer"] = answer
+        return answer
+
+    return agent_async if way.is_async else agent
+
+
+def driven(run: Run, agent: Callable[[Run], Any]) -> Any:
+    return asyncio.run(run.drive_async(agent))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.sdk}-{'async' if way.is_async else 'sync'}-{way.use}")
+def test_an_sdk_gets_the_same_in_a_recording_and_after_it(log: AgentLog, server: ModelServer, way: Way) -> None:
+    agent = agent_of(way, server)
+    prepare(server, way.use)
+    plain = bare(way, server)
+    asked = len(server.requests)
+    assert asked == REQUESTS.get(way.use, 1)
+
+    prepare(server, way.use)
+    run = log.run("a", state={"answer": None})
+    answer = driven(run, agent)
+    assert answer == plain
+    assert len(server.requests) == asked
+    if way.use in ("plain", "retried"):
+        assert TEXT in str(answer)
+
+    prepare(server, way.use)
+    recording = log.recording(run.id)
+    assert list(broken(recording)) == []
+    assert log.replay(run.id, agent).is_same
+    forked = log.fork(run.id, at=0, policy="recorded")
+    assert driven(forked, agent) == answer
+    assert judged_run(golden_of_run(recording, log._fields, entry="agents:agent"), agent, "agent", Path()).passed
+    assert server.requests == []
+
+
+def test_credentials_are_in_no_record(log: AgentLog, server: ModelServer) -> None:
+    run = log.run("a", state={"answer": None})
+    driven(run, agent_of(Way("openai", False, "plain"), server))
+    assert KEY in str(server.requests)
+    recorded = str(log.recording(run.id))
+    assert TEXT in recorded
+    for secret in (KEY, "top-secret-cookie", "Authorization", "Set-Cookie"):
+        assert secret not in recorded
+
+
+def test_what_a_model_call_is_known_by_is_read_from_the_exchange(log: AgentLog, server: ModelServer) -> None:
+    for sdk, tokens in (("openai", 5), ("anthropic", 5)):
+        for use in ("plain", "stream"):
+            run = log.run("a", state={"answer": None})
+            driven(run, agent_of(Way(sdk, False, use), server))
+            (call,) = log.state(f"step/{run.id}#1").shown()["model_calls"]
+            assert call["model"] == ("gpt-x" if sdk == "openai" else "claude-x")
+            assert (call["output_tokens"], call["provider"]) == (tokens, sdk)
+
+
+def test_a_fork_may_ask_another_model(log: AgentLog, server: ModelServer) -> None:
+    way = Way("openai", False, "plain")
+    run = log.run("a", state={"answer": None})
+    driven(run, agent_of(way, server))
+    server.reset()
+    forked = log.fork(run.id, at=0, arguments={"model": {"model": "gpt-y"}})
+    answer = driven(forked, agent_of(way, server))
+    assert answer["model"] == "gpt-y"
+    assert [body["model"] for _, _, body in server.requests] == ["gpt-y"]
+
+
+def test_a_client_that_is_not_on_httpx_is_refused_by_name(log: AgentLog) -> None:
+    with log.run("a") as run, pytest.raises(InputError, match=r"object is no client on httpx: pass its calls through"):
+        run.client(object())
+
+
+def test_a_response_that_is_read_after_its_step_is_refused(log: AgentLog, server: ModelServer) -> None:
+    server.hold = threading.Event()
+    try:
+        with openai.OpenAI(api_key=KEY, base_url=server.url + "/v1") as sdk, log.run("a") as run:
+            client = run.client(sdk)
+            with run.step("ask"):
+                stream = client.chat.completions.create(model="gpt-x", messages=ASKED, stream=True)
+                first = next(iter(stream))
+            server.hold.set()
+            with pytest.raises(Unfinished, match="read after its step had ended"):
+                list(stream)
+    finally:
+        server.hold.set()
+        server.hold = None
+    assert first.choices[0].delta.content == "It "
+    (call,) = log.recording(run.id).steps[0].calls
+    assert call.answer["end"] == "left"
+
+
+CHILD = """
+import sys
+import refold
+from test_clients import Way, agent_of, driven
+from refold_tests.model_server import ModelServer
+
+server = ModelServer()
+server.url = sys.argv[2]
+with refold.open(sys.argv[1]) as log:
+    run = log.run("a", id="killed", state={"answer": None})
+    driven(run, agent_of(Way(sys.argv[3], sys.argv[4] == "True", "stream"), server))
+"""
+
+
+@pytest.mark.parametrize(("sdk", "is_async"), [("openai", False), ("anthropic", True)])
+def test_a_run_that_is_killed_in_a_stream_goes_on(
+    server: ModelServer, tmp_path: Path, sdk: str, is_async: bool
+) -> None:
+    url, way = f"file:{tmp_path / 'log'}", Way(sdk, is_async, "stream")
+    server.hold, server.held = threading.Event(), threading.Event()
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, url, server.url, sdk, str(is_async)], env={**os.environ, "PYTHONPATH": paths}
+    )
+    try:
+        assert server.held.wait(60), "the child did not come into its stream"
+        child.kill()
+        child.wait()
+    finally:
+        child.kill()
+        child.wait()
+        server.hold.set()
+        server.hold = None
+    assert len(server.requests) == 1
+    with refold.open(url) as log:
+        again = log.run("a", resume="killed")
+        answer = driven(again, agent_of(way, server))
+        assert len(server.requests) == 2
+        assert answer == bare(way, server)
+        assert log.replay("killed", agent_of(way, server)).is_same

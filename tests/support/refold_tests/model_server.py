@@ -1,0 +1,141 @@
+"""A stand-in for model providers: it speaks the wire formats of OpenAI and Anthropic, and counts what it is asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+WORDS = ["It ", "was ", "paid ", "für ", "42 €."]
+TEXT = "".join(WORDS)
+
+
+class ModelServer:
+    """One server. requests: path, headers and body of each. failing: how many of the next requests get a 429. breaks:
+    whether streams end in the middle. hold: streams wait for it in the middle, where they set `held`."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        self.failing = 0
+        self.breaks = False
+        self.hold: threading.Event | None = None
+        self.held = threading.Event()
+        self.url = ""
+
+    def reset(self) -> None:
+        """As new."""
+        self.requests.clear()
+        self.failing, self.breaks = 0, False
+
+
+@contextmanager
+def model_server() -> Iterator[ModelServer]:
+    """A server on loopback, until the end of the block."""
+    server = ModelServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            server.requests.append((self.path, dict(self.headers.items()), body))
+            if server.failing:
+                server.failing -= 1
+                error = {"error": {"type": "rate_limit_error", "message": "slow down", "code": "rate"}}
+                return self._whole(error, 429, {"Retry-After-Ms": "1"})
+            answer, events = (_anthropic if self.path.endswith("/messages") else _openai)(self.path, body)
+            return self._events(events) if body.get("stream") else self._whole(answer)
+
+        def _whole(self, answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
+            data = json.dumps(answer, ensure_ascii=False).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Set-Cookie", "session=top-secret-cookie")
+            self.send_header("X-Request-Id", f"req-{len(server.requests)}")
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def _events(self, events: list[tuple[str, Any]]) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for index, (name, event) in enumerate(events):
+                if server.breaks and index == 3:
+                    self.close_connection = True
+                    return
+                text = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
+                data = (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
+                self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+                self.wfile.flush()
+                if server.hold is not None and index == 3:
+                    server.held.set()
+                    server.hold.wait(60)
+            self.wfile.write(b"0\r\n\r\n")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.daemon_threads = True
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    server.url = f"http://127.0.0.1:{httpd.server_port}"
+    try:
+        yield server
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+def _openai(path: str, body: Any) -> tuple[Any, list[tuple[str, Any]]]:
+    if path.endswith("/embeddings"):
+        found = {"object": "embedding", "index": 0, "embedding": [0.25, -1.5e-7, 1.0]}
+        return {"object": "list", "model": body["model"], "data": [found], "usage": {"prompt_tokens": 2}}, []
+    head = {"id": "chatcmpl-1", "created": 1700000000, "model": body["model"]}
+    message = {"role": "assistant", "content": TEXT}
+    usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+    whole = {
+        **head, "object": "chat.completion", "usage": usage,
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+    }  # fmt: skip
+    events: list[tuple[str, Any]] = [
+        ("", {**head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": word}}]})
+        for word in WORDS
+    ]
+    last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    events += [("", {**head, "object": "chat.completion.chunk", "choices": [last], "usage": usage}), ("", "[DONE]")]
+    return whole, events
+
+
+def _anthropic(path: str, body: Any) -> tuple[Any, list[tuple[str, Any]]]:
+    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], "stop_sequence": None}
+    usage = {"input_tokens": 7, "output_tokens": 5}
+    content = [{"type": "text", "text": TEXT}]
+    whole = {**head, "content": content, "stop_reason": "end_turn", "usage": usage}
+    start = {**head, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+    events: list[tuple[str, Any]] = [
+        ("message_start", {"type": "message_start", "message": start}),
+        ("content_block_start", {
+            "type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""},
+        }),
+        *(
+            ("content_block_delta", {
+                "type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word},
+            })
+            for word in WORDS
+        ),
+        ("content_block_stop", {"type": "content_block_stop", "index": 0}),
+        ("message_delta", {
+            "type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": usage,
+        }),
+        ("message_stop", {"type": "message_stop"}),
+    ]  # fmt: skip
+    return whole, events
