@@ -16,16 +16,16 @@ from refold.agents.compare.provenance import DEPTH, Behind, Folded, Known, folde
 from refold.agents.compare.telling import told
 from refold.agents.log import AgentLog
 from refold.agents.recordings.load import recordings
-from refold.avro.errors import InputError
-from refold.explorer.cli.expiry import marker
+from refold.avro.errors import InputError, NotAnswerable
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.provenance import chain_lines
 from refold.explorer.cli.recorded import known_run
+from refold.explorer.cli.run_clear import clear_json, compare_clear
 from refold.explorer.cli.screen import Screen, counted
+from refold.explorer.cli.sealed import Opener
 from refold.explorer.cli.shapes import why_json
 from refold.explorer.cli.untimed import observed_texts, untimed_json
-from refold.streams.client import Log
 from refold.streams.trace import Link
 
 Pair = tuple[Known, Known]
@@ -61,6 +61,9 @@ def compare(
     With --all each run is gone through again step by step, from what it was started with, and compared with
     what is recorded.
 
+    Where the content of a run has expired, or is sealed with no key here, their hashes are compared: equal
+    ones are equal runs, and of others it says from which step on they differ.
+
     Exits with 1 when something differs, and with 0 when nothing does.
 
     \b
@@ -79,11 +82,14 @@ def compare(
     with ExitStack() as stack:
         log = stack.enter_context(place.read())
         other = log if other_url is None else stack.enter_context(replace(place, url=other_url).read())
-        pair = _known(log, a), _known(other, b)
+        try:
+            pair = _known(log, a), _known(other, b)
+        except NotAnswerable:
+            return compare_clear(_clear(log, a), _clear(other, b), is_exact=exact, as_json=as_json)
         found = compared(pair[0].run, pair[1].run, exact=exact)
         behind = [] if found is None else provenance(found, *pair, depth)
         if as_json:
-            Screen().json(_json(pair, found, behind))
+            Screen().json(_json({"a": log, "b": other}, pair, found, behind))
         else:
             _show(Screen(), {"a": log, "b": other}, pair, found, behind, is_full=full)
     return 0 if found is None else 1
@@ -94,8 +100,20 @@ def _known(log: AgentLog, run: str) -> Known:
     return Known(log.recording(known_run(log, run, cut), cut), log)
 
 
-def _json(pair: Pair, found: Divergence | None, behind: list[Behind]) -> dict[str, Any]:
-    logs = {"a": pair[0].log, "b": pair[1].log}
+def _clear(log: AgentLog, given: str) -> dict[str, Any]:
+    """A run without its content, and why it has none here; "" where it has."""
+    cut = log.point().cut
+    run = known_run(log, given, cut)
+    try:
+        log.recording(run, cut)
+    except NotAnswerable as error:
+        return clear_json(log, run, cut, error)
+    return clear_json(log, run, cut, None)
+
+
+def _json(
+    logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: list[Behind]
+) -> dict[str, Any]:  # fmt: skip
     return {
         "equal": found is None,
         "a": {"run": pair[0].run.run, "hash": pair[0].run.hash, "steps": len(pair[0].run.steps)},
@@ -111,8 +129,9 @@ def _json(pair: Pair, found: Divergence | None, behind: list[Behind]) -> dict[st
     }  # fmt: skip
 
 
-def _chain_json(log: Log, chain: Sequence[Link]) -> Any:
-    return untimed_json(log, [why_json(link, log.port.registry) for link in chain], log.point().cut)
+def _chain_json(log: AgentLog, chain: Sequence[Link]) -> Any:
+    told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
+    return untimed_json(log, told, log.point().cut)
 
 
 def _show(
@@ -136,7 +155,7 @@ def _show_behind(screen: Screen, log: AgentLog, folded: Folded, *, is_full: bool
     screen.say()
     name = ".".join(part for part in (behind.entity, behind.field, behind.key) if part)
     screen.say(f"behind it in {behind.side.upper()}: {name}", "bold")
-    humane = Humane(log.types, marker(log))
+    humane = Humane(log.types, Opener(log).value)
     sources = (link.statement.source for link in folded.links if link.statement is not None)
     observed = observed_texts(log, sources, log.point().cut)
     for link in folded.links:

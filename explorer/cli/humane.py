@@ -18,17 +18,20 @@ from refold.explorer.cli.screen import moment, printable
 from refold.reducers.links import FIELD as LINKS
 
 Convert = Callable[[Any], Any]
+Opened = Callable[[str, str, Any], Any]
 
 
 class Humane:
     """Values of every type given by `types`, in their JSON form, as one line of text.
 
-    mark: says of sealed values and contents that they have expired (expiry.py).
+    opened: (entity, field, value) -> the value with what is sealed in it opened, or said why not (sealed.py).
     """
 
-    def __init__(self, types: Mapping[str, TypeDefinition], mark: Convert = lambda value: value) -> None:
+    def __init__(
+        self, types: Mapping[str, TypeDefinition], opened: Opened = lambda entity, field, value: value
+    ) -> None:
         self._types = types
-        self._mark = mark
+        self._opened = opened
         self._known: dict[tuple[str, str, bool], Convert] = {}
 
     def field(self, entity: str, name: str, value: Any) -> str:
@@ -50,7 +53,7 @@ class Humane:
         convert = self._known.get(key)
         if convert is None:
             convert = self._known[key] = self._converter(type_name, name, whole)
-        return text_of(convert(self._mark(value)))
+        return text_of(convert(self._opened(entity, name, value)))
 
     def _converter(self, type_name: str, name: str, whole: bool) -> Convert:
         definition = self._types.get(type_name)
@@ -72,16 +75,23 @@ def humane(node: Node) -> Convert:
     def convert(value: Any) -> Any:
         if isinstance(value, dict) and len(value) == 1:
             mark, inner = next(iter(value.items()))
+            if mark == BLOB and inner.get("key_id") and not inner.get("expired"):
+                return f"[{_damaged(inner)}sealed under key {inner['key_id']}, {inner['size']:,} bytes]"
             if mark == BLOB:
                 what = "expired blob" if inner.get("expired") else "blob"
                 return f"[{what} {inner['hash']}, {inner['size']:,} bytes, {inner['media_type']}]"
             if mark == SEALED:
-                return f"[{'expired, was ' if inner.get('expired') else ''}sealed under key {inner['key_id']}]"
+                was = "expired, was " if inner.get("expired") else _damaged(inner)
+                return f"[{was}sealed under key {inner['key_id']}]"
             if mark == WRAPPED:
                 return inner
         return value if value is None else plain(value)
 
     return convert
+
+
+def _damaged(inner: dict[str, Any]) -> str:
+    return "damaged, was " if inner.get("damaged") else ""
 
 
 def _plain(node: dict[str, Any]) -> Convert:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import click
 
-from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN_OF_ENTITY, Place, as_json, clock, entity, on_log
 from refold.explorer.cli.screen import Column, Screen, counted, moment
+from refold.explorer.cli.sealed import Opener
 from refold.explorer.cli.shapes import row_json
 from refold.explorer.cli.untimed import ObservedText, observed_texts, untimed_json
 from refold.reducers.links import FIELD as LINKS
@@ -40,13 +40,13 @@ def history(place: Place, entity: str, since: str | None, until: str | None, clo
             entity, since=None if first is None else first.cut, until=last.cut, clock=clock, python=False
         )
         if as_json:
-            screen.json(untimed_json(log, marker(log)([row_json(row) for row in rows]), last.cut))
+            screen.json(untimed_json(log, [Opener(log).row(row_json(row)) for row in rows], last.cut))
             return 0
         if first is not None:
             screen.point(first, "since")
         screen.point(last, "until")
         observed = observed_texts(log, (row.source for row in rows), last.cut)
-        _show(screen, rows, Humane(log.types, marker(log)), observed, clock, whole_log=False)
+        _show(screen, rows, Humane(log.types, Opener(log).value), observed, clock, whole_log=False)
         if not rows:
             screen.say(f"nothing changed in {entity} between these points")
     return 0
@@ -76,12 +76,12 @@ def diff(place: Place, a: str, b: str, entity: str | None, clock: str, as_json: 
         before, after = log.point(a, entity, clock), log.point(b, entity, clock)
         rows = log.diff(before.cut, after.cut, entity, python=False)
         if as_json:
-            screen.json(untimed_json(log, marker(log)([row_json(row) for row in rows]), after.cut))
+            screen.json(untimed_json(log, [Opener(log).row(row_json(row)) for row in rows], after.cut))
             return 1 if rows else 0
         screen.point(before, "from")
         screen.point(after, "to")
         observed = observed_texts(log, (row.source for row in rows), after.cut)
-        _show(screen, rows, Humane(log.types, marker(log)), observed, clock, whole_log=entity is None)
+        _show(screen, rows, Humane(log.types, Opener(log).value), observed, clock, whole_log=entity is None)
         if rows:
             entities = len({row.entity for row in rows})
             screen.say(f"{counted(len(rows), 'difference')} in {counted(entities, 'entity', 'entities')}")

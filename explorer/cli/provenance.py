@@ -10,10 +10,10 @@ import click
 from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, UnknownEntity
 from refold.avro.observation import type_of
-from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN_OF_ENTITY, Place, as_json, at, clock, on_log
 from refold.explorer.cli.screen import Screen, counted, moment
+from refold.explorer.cli.sealed import Opener
 from refold.explorer.cli.shapes import patch_of, why_json
 from refold.explorer.cli.untimed import ObservedText, observed_texts, untimed_json
 from refold.streams.client import Log
@@ -55,7 +55,7 @@ def why(place: Place, value: str, depth: int | None, at: str | None, clock: str,
         whole = view.why(asked.field, asked.key)
         chain = [link for link in whole if depth is None or link.depth <= depth]
         if as_json:
-            told = marker(log)([why_json(link, log.port.registry) for link in chain])
+            told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
             screen.json(untimed_json(log, told, point.cut))
             return 0
         screen.point(point)
@@ -100,7 +100,7 @@ def readings(log: Log, text: str) -> Iterator[Asked]:
 def _show(
     screen: Screen, log: AgentLog, view: EntityView, asked: Asked, chain: list[Link], observed: ObservedText
 ) -> None:
-    humane = Humane(log.types, marker(log))
+    humane = Humane(log.types, Opener(log).value)
     value = view.shown()[asked.field]
     if asked.key is None:
         shown, name = humane.field(asked.entity, asked.field, value), asked.field

@@ -27,8 +27,8 @@ TEXTS = {
 }  # fmt: skip
 
 
-def clear_json(log: AgentLog, run: str, cut: Cut, why: NotAnswerable) -> dict[str, Any]:
-    """A run and its own steps without their content. content: why there is none."""
+def clear_json(log: AgentLog, run: str, cut: Cut, why: NotAnswerable | None) -> dict[str, Any]:
+    """A run and its own steps without their content. content: why there is none, null where there is."""
     fields = Fields(log.state(f"run/{run}", cut), log.vault)
     before = fields.plain("forked_at_step", 0)
     steps = own_steps(lambda names: log.states(names, cut), [(run, before, step_count(fields))])[run]
@@ -39,11 +39,39 @@ def clear_json(log: AgentLog, run: str, cut: Cut, why: NotAnswerable) -> dict[st
         **{name: None if micros is None else time_text(micros) for name, micros in times.items()},
         "steps": before + len(steps),
         "error": _exception(fields.plain("error")),
-        "content": str(why),
+        "content": None if why is None else str(why),
         "layers": [
             _step_json(number, Fields(view, log.vault)) for number, view in enumerate(steps, before + 1)
         ],
     }  # fmt: skip
+
+
+def compare_clear(a: dict[str, Any], b: dict[str, Any], *, is_exact: bool, as_json: bool) -> int:
+    """Compare two runs, as clear_json gives them, by their hashes; the exit status.
+
+    Hashes that differ may do so by clock, randomness and fresh ids alone, which count only where it is to be exact.
+    """
+    screen = Screen()
+    is_equal = a["hash"] is not None and a["hash"] == b["hash"]
+    layers_b = {each["step"]: each for each in b["layers"]}
+    parted = [each for each in a["layers"] if each["hash"] != layers_b.get(each["step"], {}).get("hash")]
+    step = None if is_equal else parted[0]["step"] if parted else min(a["steps"], b["steps"]) + 1
+    sealed = {name: run["content"] for name, run in (("a", a), ("b", b)) if run["content"]}
+    if as_json:
+        sides = {
+            name: {"run": run["run"], "hash": run["hash"], "steps": run["steps"]} for name, run in (("a", a), ("b", b))
+        }
+        equal = True if is_equal else False if is_exact else None
+        found = None if is_equal else {"step": step}
+        screen.json({"equal": equal, **sides, "divergence": found, "provenance": [], "unreadable": sealed})
+        return 0 if is_equal else 1
+    answer = "no difference: their hashes are equal" if is_equal else f"their hashes differ from step {step} on"
+    screen.say(answer, "bold")
+    if not is_equal and not is_exact:
+        screen.say("whether by more than clock, randomness and fresh ids cannot be told without the content")
+    for name, why in sealed.items():
+        screen.say(f"{name.upper()} cannot be read: {why}", "yellow")
+    return 0 if is_equal else 1
 
 
 def show_clear(screen: Screen, found: dict[str, Any]) -> None:

@@ -9,10 +9,10 @@ import click
 
 from refold.avro.definition import FieldDefinition
 from refold.avro.observation import Source
-from refold.explorer.cli.expiry import marker
 from refold.explorer.cli.humane import Humane
 from refold.explorer.cli.options import WHEN_OF_ENTITY, Place, as_json, at, clock, entity, on_log
 from refold.explorer.cli.screen import Column, Screen, moment
+from refold.explorer.cli.sealed import Opener
 from refold.explorer.cli.shapes import state_json
 from refold.explorer.cli.untimed import ObservedText, observed_texts, untimed_json
 from refold.reducers.conflicts import Conflicts
@@ -53,12 +53,15 @@ def state(place: Place, entity: str, at: str | None, clock: str, as_json: bool) 
         point = log.point(at, entity, clock)
         view = log.state(entity, point.cut)
         if as_json:
-            screen.json(untimed_json(log, marker(log)(state_json(point, view)), point.cut))
+            screen.json(untimed_json(log, Opener(log).state(state_json(point, view)), point.cut))
             return 0
         screen.point(point)
         observed = observed_texts(log, _sources(view), point.cut)
         _show(
-            screen, view, observed, Humane({view.definition.definition.name: view.definition.definition}, marker(log))
+            screen,
+            view,
+            observed,
+            Humane({view.definition.definition.name: view.definition.definition}, Opener(log).value),
         )
     return 0
 
