@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import random
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from refold_tests.command import refold_command
 CUTS = 200
 FULL = 10
 PARTS = 4
+CLOSED = 80
 EPOCH_RECORDS = 300
 CHANGED_MIN = 200
 
@@ -42,8 +44,18 @@ def url(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
             path = folder / f"{part}.jsonl"
             path.write_bytes(b"".join(lines[part::PARTS]))
             assert run(["import", str(path), "--format", "tau-bench", "--log", url]) == 0
+            with refold.open(url) as log:
+                observe_closed(log, part)
             assert run(["snapshot", "--log", url]) == 0
     return url
+
+
+def observe_closed(log: Log, part: int) -> None:
+    """Runs that ended in some month: the imported ones have no times, so they are never closed."""
+    for number in range(CLOSED):
+        ended_at = dt.datetime(2025, 1 + number % 3, 1 + part, tzinfo=dt.UTC)
+        fields = {"agent": "closed", "status": "ended", "outcome": "succeeded", "ended_at": ended_at}
+        log.observe(f"run/closed-{part}-{number}", fields, observed_at=ended_at)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,10 @@ def command(url: str, *arguments: object) -> Done:
     return refold_command(*arguments, "--log", url)
 
 
+def without_cut(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in state.items() if key not in ("cut", "cut_short")}
+
+
 def test_commands_reach_what_workers_keep_and_say_what_to_do_without_them(start: Start, url: str) -> None:
     alone = command(url, "verify", "--json").json
     assert alone["ok"]
@@ -52,7 +57,8 @@ def test_commands_reach_what_workers_keep_and_say_what_to_do_without_them(start:
     whole = command(url, "verify", "--json").json
     assert (whole["ok"], whole["unchecked"], whole["root"]) == (True, [], alone["root"])
     for worker in ((), ("--worker", workers[0].url)):
-        assert command(url, "state", ENTITIES[3], "--json", *worker).json == state
+        # The first worker registers which versions of types with code are in effect, which is part of a cut.
+        assert without_cut(command(url, "state", ENTITIES[3], "--json", *worker).json) == without_cut(state)
         assert command(url, "why", f"{ENTITIES[3]}.fields", "--json", *worker).json == why
     sealed = command(url, "snapshot", "--json", "--worker", workers[1].url).json
     assert len(sealed["epochs"]) == 4

@@ -102,9 +102,8 @@ def test_threads_share_a_client_and_clients_share_an_owner(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", sorted(messages._CLASSES))
 def test_every_error_travels(path: Path, kind: str) -> None:
-    made = (
-        ValidationError("patch.a", "must be an int", {1}) if kind == "ValidationError" else getattr(errors, kind)("why")
-    )
+    arguments = {"ValidationError": ("patch.a", "must be an int", {1}), "DamagedRecord": ("why", "observations", 1, 7)}
+    made = getattr(errors, kind)(*arguments.get(kind, ("why",)))
 
     def fail(op: str, payload: object) -> object:
         raise made

@@ -21,7 +21,7 @@ from typing import NoReturn
 import cbor2
 
 from refold.avro import errors
-from refold.avro.errors import InputError, RefoldError, StorageError, UnknownWireId, ValidationError
+from refold.avro.errors import DamagedRecord, InputError, RefoldError, StorageError, UnknownWireId, ValidationError
 
 MESSAGE_BYTES_MAX = 64 << 20
 DEPTH_MAX = 200
@@ -95,6 +95,8 @@ def answer_error(error: RefoldError, *, hangs_up: bool = False) -> list[object]:
         return [kind, type(error).__name__, [error.field, error.rule, given]]
     if isinstance(error, UnknownWireId):
         return [kind, type(error).__name__, [error.wire_id]]
+    if isinstance(error, DamagedRecord):
+        return [kind, type(error).__name__, [str(error), error.topic, error.partition, error.offset]]
     name = next(each.__name__ for each in type(error).__mro__ if each.__name__ in _CLASSES)
     return [kind, name, [str(error)]]
 

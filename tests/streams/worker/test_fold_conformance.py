@@ -45,6 +45,8 @@ class AwaitingLog(KafkaLog):
 class BesideWorker(Opened):
     """Written and read by one client, with a worker beside it."""
 
+    has_workers = True
+
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder

@@ -67,7 +67,7 @@ class LogConformance:
             assert log.record_at(0, 0) is None
             assert log.first_after(0, 0) == 0
             assert log.recorded_below(0, 0) == 0
-            assert len(log.registry) == 0
+            assert [*log.registry] == []
             assert len(log.log_id) == 16
 
     def test_records_stand_in_the_order_they_were_appended(self, opened: Opened, seed: int) -> None:
@@ -250,7 +250,7 @@ class LogConformance:
             assert opened.clock is None or [each.registered_at for each in handles.read.registry] == [BEGIN_MS]
         with opened() as (log, _):
             log.register(THING)
-            assert len(log.registry) == 1
+            assert len([*log.registry]) == 1
 
     def test_registration_and_recording_share_one_clock(self, opened: Opened) -> None:
         """A cut by time takes the definitions registered by then."""
@@ -267,7 +267,10 @@ class LogConformance:
             assert record is not None
             assert times == sorted(times)
             assert times[1] <= record.recorded_at <= times[2]
-            assert [log.registry.registered_by(time - 1) for time in times] == [times.index(time) for time in times]
+            # Workers register, too: which versions of types with code are in effect.
+            before = [log.registry.registered_by(time - 1) for time in times]
+            assert before == sorted(set(before))
+            assert opened.has_workers or before == [0, 1, 2]
 
     def test_what_evolution_forbids_is_refused_and_changes_nothing(self, opened: Opened) -> None:
         forbidden = defined(document(last={"type": "double", "refold.reducer": "latest"}))
@@ -275,10 +278,10 @@ class LogConformance:
             written(handles, [said(A, 0)])
             with pytest.raises(SchemaError, match=r"last: long to double loses digits"):
                 handles.write.register(forbidden)
-            assert len(handles.write.registry) == 1
+            assert len([*handles.write.registry]) == 1
             written(handles, [said(A, 1)])
         with opened() as (_, log):
-            assert len(log.registry) == 1
+            assert len([*log.registry]) == 1
             assert_rebuilt(log, [said(A, 0), said(A, 1)])
 
     def test_a_new_definition_rebuilds_its_entities(self, opened: Opened, seed: int) -> None:

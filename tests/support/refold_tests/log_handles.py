@@ -39,6 +39,8 @@ class Opened(ABC):
 
     clock: FileClock | None = None
     """What the log takes its times from; None where it has a clock of its own."""
+    has_workers = False
+    """Whether a worker is at work on it."""
 
     @abstractmethod
     def __call__(self) -> AbstractContextManager[Handles]:
