@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -21,9 +20,10 @@ import refold
 from refold.avro.errors import RefoldError
 from refold.explorer.cli.late import Late
 from refold.explorer.cli.options import Place, merged, place_options
+from refold.explorer.cli.stopping import install
 
 DEBUG = "REFOLD_DEBUG"
-UNUSABLE, DEFECT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 70, 130, 141, 143
+UNUSABLE, DEFECT, INTERRUPTED, PIPE_CLOSED = 2, 70, 130, 141
 COMMANDS = {
     "demo": ("demo:demo", "See the main job end to end."),
     "import": ("importing:import_", "Bring in exported observations or recorded conversations."),
@@ -106,13 +106,8 @@ def cli(
 
 def main() -> NoReturn:
     """The console script."""
-    signal.signal(signal.SIGTERM, _terminate)
+    install()
     sys.exit(run(sys.argv[1:]))
-
-
-def _terminate(*_: object) -> NoReturn:
-    """End as an exception does, so that unfinished files are removed and a log is closed."""
-    raise SystemExit(TERMINATED)
 
 
 def run(arguments: Sequence[str]) -> int:
