@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.screen import Screen
-from refold.streams.open import given_url
+from refold.streams.open import given_url, is_kafka
+
+if TYPE_CHECKING:
+    from refold.streams.log.port import LogPort
 
 
 @click.command("init")
@@ -18,6 +23,11 @@ def init(place: Place, as_json: bool) -> int:
     Whoever records, and every worker, makes it too. This is for where they may not: on Kafka, where only some users may
     make topics, and in a deployment, before anything else starts. It may run again, and beside others.
 
+    On Kafka it also begins activations: from then on a new version of a type with custom code is pending until a worker
+    has that code. Older releases of refold refuse the log from then on, so upgrade them first. Where this user may not
+    write that, a warning says so, the exit status is 0, and the first worker begins them. With --json, activations is
+    true or false; null for a log that is not on Kafka.
+
     \b
     Examples
       refold init --log 'kafka://127.0.0.1:9092/agents?partitions=32'
@@ -26,11 +36,30 @@ def init(place: Place, as_json: bool) -> int:
     screen = Screen()
     url = given_url(place.url)
     was_there = place.exists()
+    activations: bool | None = None
     with place.write() as log:
         log_id, partitions = log.port.log_id.hex(), log.port.partitions
+        if is_kafka(place.url):
+            activations = _begin_activations(log.port)
     if as_json:
-        screen.json({"log": url, "log_id": log_id, "partitions": partitions, "made": not was_there})
+        screen.json({
+            "log": url, "log_id": log_id, "partitions": partitions, "made": not was_there, "activations": activations,
+        })  # fmt: skip
     else:
         done = "was there already" if was_there else "made"
         screen.say(f"{url}: {done}; {partitions} partitions, log id {log_id}")
     return 0
+
+
+def _begin_activations(port: LogPort) -> bool:
+    """Begin activations if nobody has; False, with a warning, if this user may not."""
+    from refold.avro.errors import Denied
+    from refold.streams.log.kafka.log import KafkaLog
+
+    assert isinstance(port, KafkaLog)
+    try:
+        port.schemas.begin()
+    except Denied as denied:
+        click.echo(f"warning: activations are not begun; the first worker will do that: {denied}", err=True)
+        return False
+    return True

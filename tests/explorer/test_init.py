@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+import refold
 from refold.explorer.cli.main import run
+from refold.streams.log.kafka.log import KafkaLog
 from refold_tests.brokers import SharedKafka
 
 
@@ -21,7 +23,7 @@ def _made(capsys: pytest.CaptureFixture[str], place: str) -> dict[str, Any]:
 def test_a_log_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = f"file:{tmp_path / 'log'}?partitions=4"
     first, again = _made(capsys, place), _made(capsys, place)
-    assert (first["made"], first["partitions"]) == (True, 4)
+    assert (first["made"], first["partitions"], first["activations"]) == (True, 4, None)
     assert again == {**first, "made": False}
     assert run(["init", "--log", place]) == 0
     assert capsys.readouterr().out == f"{place}: was there already; 4 partitions, log id {first['log_id']}\n"
@@ -36,3 +38,22 @@ def test_a_log_on_kafka_is_made_with_the_partitions_that_it_will_have(
     assert _made(capsys, place)["log_id"] == first["log_id"]
     assert run(["init", "--log", f"{place}?partitions=4"]) == 2
     assert "this log has 2 partitions, fixed when it was made" in capsys.readouterr().err
+
+
+def test_making_a_log_on_kafka_begins_activations_once(
+    kafka: SharedKafka, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = f"kafka://{kafka.bootstrap}/{prefix}"
+    refold.open(place).close()
+    with refold.open(place, read_only=True) as log:
+        assert isinstance(log.port, KafkaLog)
+        assert not log.port.schemas.has_begun
+    found = _made(capsys, place)
+    assert (found["made"], found["activations"]) == (False, True)
+    with refold.open(place, read_only=True) as log:
+        assert isinstance(log.port, KafkaLog)
+        assert log.port.schemas.has_begun
+        length = len(log.port.registry)
+    assert _made(capsys, place)["activations"] is True
+    with refold.open(place, read_only=True) as log:
+        assert len(log.port.registry) == length

@@ -56,7 +56,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         for user, roles in USERS.items():
             found.ask("admin", "acl", "apply", *_wanted(user), *(["--keys"] if "producer" in roles else []))
         made = found.ask("manager", "init", "--log", f"{found.url}?partitions=2", "--json")
-        assert (made["made"], made["partitions"]) == (True, 2)
+        assert (made["made"], made["partitions"], made["activations"]) == (True, 2, True)
         found.ask("manager", "observe", "tool_config/acme", "rate_limit=50")
         found.ask("manager", "observe", "document/d", "fields={}")
         yield found
@@ -267,6 +267,21 @@ def test_a_producers_version_with_code_takes_effect_by_a_workers_word(secured: S
         secured.ask("producer", "observe", "coded/a", "folded=2", "more_4=1")
         await_true(lambda: worker.is_ready)
         assert secured.ask("reader", "verify", "--json")["ok"] is True
+
+
+def test_init_by_a_user_that_may_not_begin_activations_is_a_warning(secured: Secured) -> None:
+    url = f"kafka://{secured.kafka.bootstrap}/older"
+    with secured.as_user("admin"):
+        refold.open(f"{url}?partitions=2").close()
+    secured.ask("admin", "acl", "apply", "--role", "producer", "--principal", "User:producer", "--log", url)
+    found = secured.ask("producer", "init", "--log", url, "--json")
+    assert (found["made"], found["partitions"], found["activations"]) == (False, 2, False)
+    warning = secured.said[-1]
+    assert warning.startswith("warning: activations are not begun; the first worker will do that: ")
+    assert "User:producer lacks Write on the topic older.manifests" in warning
+    assert warning.count("\n") == 1
+    assert secured.ask("admin", "init", "--log", url, "--json")["activations"] is True
+    assert secured.ask("producer", "init", "--log", url, "--json")["activations"] is True
 
 
 FORGED = {
