@@ -17,8 +17,9 @@ it succeeded; each try is short, so that the fold serves its membership between 
 3. A client that is fenced is one of the two, too. The coordinator fences it where its transaction took too long, as in
    an outage; or another process has begun under its id. In the second case the group refuses this worker as well
    (membership.py), and it is that which ends it.
-4. What a broker denies, or finds wrong with a request, ends the worker. So do refusals in a row without a commit in
-   between (attempts.py).
+4. What a broker denies, or finds wrong with a request, ends the worker. Any other error may be of a broker that
+   stops, starts or moves a coordinator, and which error that is no list can tell: a new producer tries again. Refusals
+   in a row without a commit in between end the worker (attempts.py).
 
 A transaction without offsets is not made, for it would not be fenced; nor one by a client that is in no generation of
 its group at all, for the broker takes offsets from those unasked.
@@ -65,16 +66,17 @@ _log = logging.getLogger(__name__)
 _METADATA = b"CGMDv2:"
 _GENERATION = struct.Struct("<i")
 
-# What another producer, and the membership of then, does not meet again: a generation that moved on; a transaction that
-# took too long, or that a broker which came back does not have; a client that is fenced, in the middle of another call,
-# or failed for any of these.
-_BEGUN_ANEW = frozenset({
-    KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.FENCED_INSTANCE_ID, KafkaError.INVALID_TXN_STATE, KafkaError.CONCURRENT_TRANSACTIONS,
-    KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_ID_MAPPING,
-    KafkaError.UNKNOWN_PRODUCER_ID, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError._FENCED, KafkaError._FATAL,
-    KafkaError._CONFLICT, KafkaError._STATE, KafkaError._PREV_IN_PROGRESS, KafkaError._MSG_TIMED_OUT,
-    KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INCONSISTENT, KafkaError._FAIL,
+# What every producer would meet again, however often: the request itself is wrong, or what it names is not there.
+_LASTING = frozenset({
+    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
+    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_REQUEST,
+    KafkaError.INVALID_CONFIG, KafkaError.INVALID_GROUP_ID, KafkaError.INVALID_REQUIRED_ACKS,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT, KafkaError.OFFSET_METADATA_TOO_LARGE, KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_EXCEPTION, KafkaError.UNSUPPORTED_VERSION, KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE, KafkaError.UNSUPPORTED_SASL_MECHANISM, KafkaError.ILLEGAL_SASL_STATE,
+    KafkaError.SECURITY_DISABLED, KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE,
+    KafkaError._NOT_IMPLEMENTED, KafkaError._NOT_CONFIGURED, KafkaError._CRIT_SYS_RESOURCE,
 })  # fmt: skip
 
 _FENCED = frozenset({KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError._FENCED})
@@ -289,7 +291,7 @@ class Emitter:
 
     def _raise_lasting(self, doing: str, failed: KafkaException) -> None:
         error = error_of(failed)
-        if error is None or not (error.retriable() or may_pass(failed, _BEGUN_ANEW)):
+        if error is None or is_denied(error) or error.code() in _LASTING:
             raise self._failure(doing, failed) from failed
 
     def _failure(self, doing: str, failed: KafkaException) -> StorageError:

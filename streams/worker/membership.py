@@ -13,7 +13,8 @@ with what it was given, and another joins in its place.
 A static member (group.instance.id) may be fenced by itself: a broker that died had registered it anew, and the answer
 with its new member id was lost. It is told from another worker under its name by `is_alone` (service.py), for the group
 cannot tell: a broker that replaces a static member keeps what it knew of the one before. One that is alone joins anew,
-which has the broker forget the member that nobody is. After ANEW_MAX times in ANEW_WITHIN_S it ends all the same.
+which has the broker forget the member that nobody is. After ANEW_MAX times in ANEW_WITHIN_S it ends all the same. An
+outage that came in between explains the next time, and counting begins at nothing.
 """
 
 from __future__ import annotations
@@ -53,8 +54,12 @@ class Membership:
     def __init__(
         self, clients: Clients, topics: Topics, config: FoldConfig, given: Told, taken: Told,
         standing: Callable[[bool], None] = lambda _: None, is_alone: Callable[[], bool] = lambda: False,
+        was_outage_within: Callable[[float], bool] = lambda _: False,
     ) -> None:  # fmt: skip
-        """standing: told at times whether it is a member. is_alone: whether no other worker has its name."""
+        """standing: told at times whether it is a member. is_alone: whether no other worker has its name.
+
+        was_outage_within: whether no broker answered at some time in the last so many seconds.
+        """
         self._settings: dict[str, object] = {
             "group.id": topics.group,
             "client.id": config.client_id,
@@ -72,6 +77,7 @@ class Membership:
         self._given, self._taken = given, taken
         self._standing, self._stood_s = standing, 0.0
         self._is_alone = is_alone
+        self._was_outage_within = was_outage_within
         self._own: set[int] = set()
         self._problem: Exception | None = None
         self._asked_s = time.monotonic()
@@ -136,6 +142,8 @@ class Membership:
     def _require_alone(self, fatal: KafkaError) -> None:
         """That no other worker has this one's name, as far as can be told; StorageError."""
         now_s = time.monotonic()
+        if self._anew_s and self._was_outage_within(now_s - self._anew_s[-1]):
+            self._anew_s.clear()
         self._anew_s = [each for each in self._anew_s if now_s - each < ANEW_WITHIN_S] + [now_s]
         if len(self._anew_s) > ANEW_MAX or not self._is_alone():
             raise StorageError(

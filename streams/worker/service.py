@@ -209,6 +209,7 @@ class FoldService:
                 self._taken,
                 self._note_standing,
                 self._is_alone,
+                self._watch.was_lost_within,
             )
             while not self._stopping.is_set():
                 self._look_at(folder)

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.worker.attempts import FOR_S, TIMES_MAX, Attempts
 from refold_tests.child import Child
-from refold_tests.folding import REFUSED, append, await_folded, check_whole, drain, history, worker
+from refold_tests.folding import REFUSED, append, await_folded, check_whole, drain, fold_all, history, worker
+
+TRANSACTION_ABORTABLE = 120
+"""A code that confluent-kafka has no name for."""
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -87,4 +91,49 @@ def test_a_worker_that_another_process_fences_for_good_ends_and_says_so(
     again = worker(child, log.url, tmp_path)
     await_folded(log, again)
     drain(again)
+    check_whole(log, tmp_path, acknowledged)
+
+
+# A call of its fold's producer meets, some times, an error of which no list says that it passes.
+UNHEARD_OF = """
+from confluent_kafka import KafkaError, KafkaException
+from refold.streams.log.kafka import clients
+
+class Refused(clients.Producer):
+    left = {times}
+
+    def {method}(self, *given, **named):
+        found = super().{method}(*given, **named) if {is_done} else None
+        if Refused.left and {of_the_fold}:
+            Refused.left -= 1
+            raise KafkaException(KafkaError({code}, "as a broker that stops may say"))
+        return found if {is_done} else super().{method}(*given, **named)
+
+    def __init__(self, settings, **more):
+        super().__init__(settings, **more)
+        self.id = settings.get("transactional.id", "")
+
+clients.Producer = Refused
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "is_done", "code"),
+    [("init_transactions", False, KafkaError.UNKNOWN), ("begin_transaction", False, KafkaError.UNKNOWN),
+     ("send_offsets_to_transaction", False, KafkaError.UNKNOWN), ("commit_transaction", False, TRANSACTION_ABORTABLE),
+     ("commit_transaction", True, KafkaError.UNKNOWN)],
+)  # fmt: skip
+def test_an_error_that_no_list_knows_is_tried_again_whatever_it_did(
+    log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, method: str, is_done: bool, code: int
+) -> None:
+    print(f"seed {seed}")
+    acknowledged = append(log, history(random.Random(seed), 40))
+    refused = UNHEARD_OF.format(
+        times=3, method=method, is_done=is_done, code=code, of_the_fold="self.id.endswith('.fold.w')"
+    )
+    running = worker(child, log.url, tmp_path, before=refused)
+    await_folded(log, running)
+    drain(running)
+    # Its tables may be behind a commit of which it heard nothing.
+    fold_all(log, tmp_path)
     check_whole(log, tmp_path, acknowledged)

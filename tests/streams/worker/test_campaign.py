@@ -109,7 +109,8 @@ def await_seen(worker: Worker, holds: Callable[[Seen], bool], why: str, within_s
     """Return when a worker's pages show it; fails where they do not in time, or the worker ends."""
 
     def shown() -> bool:
-        assert worker.process.poll() is None, (why, worker.ended(), worker.logged[-20:])
+        if worker.process.poll() is not None:
+            pytest.fail("\n".join([why, *map(str, worker.ended()), *worker.logged[-20:]]))
         with suppress(ConnectionError, URLError):
             return holds(seen(worker))
         return False

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
+from refold.avro.errors import StorageError
 from refold.avro.observation import Observation
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.reached import Reached
@@ -20,7 +21,7 @@ from refold.streams.rocks.families import Memory
 from refold.streams.worker.attempts import Attempts
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Emitter, NotEmitted, Step, is_member
-from refold.streams.worker.membership import Membership
+from refold.streams.worker.membership import ANEW_MAX, Membership
 from refold.streams.worker.position import Stored
 from refold.streams.worker.table import Changed, PartitionTable, open_database
 from refold_tests.child import Child
@@ -131,6 +132,50 @@ def test_of_two_workers_with_one_name_the_earlier_ends_though_nothing_comes(log:
         with running(log.url, tmp_path / "b", is_static=True):
             problem = earlier.failed()
     assert "give each an --instance of its own" in str(problem)
+
+
+@pytest.mark.parametrize("is_outage", [True, False])
+def test_a_member_that_is_fenced_by_itself_joins_anew_as_often_as_outages_explain_it(
+    log: KafkaLog, tmp_path: Path, is_outage: bool
+) -> None:
+    given: list[int] = []
+    config = FoldConfig(log.url, tmp_path, "w", is_static=True)
+    member = Membership(
+        log.clients, log.topics, config, given.extend, lambda _: None, is_alone=lambda: True,
+        was_outage_within=lambda _: is_outage,
+    )  # fmt: skip
+
+    def serve_until(holds: Callable[[], bool], other: Callable[[], object] = lambda: None) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not holds():
+            assert time.monotonic() < deadline
+            other()
+            member.serve(0.05)
+
+    def fenced() -> None:
+        """As by a broker that registered it anew, of which it was not told: it joins anew, and has all again."""
+        outside = log.clients.reader(**{
+            "group.id": log.topics.group, "group.instance.id": config.instance, "enable.partition.eof": False,
+            "partition.assignment.strategy": "cooperative-sticky",
+        })  # fmt: skip
+        outside.subscribe([log.topics.observations])
+        try:
+            given.clear()
+            serve_until(lambda: len(given) == PARTITIONS, lambda: outside.poll(0.05))
+        finally:
+            outside.close()
+
+    try:
+        serve_until(lambda: len(given) == PARTITIONS)
+        for _ in range(ANEW_MAX):
+            fenced()
+        if is_outage:
+            fenced()
+        else:
+            with pytest.raises(StorageError, match="another one runs under its name"):
+                fenced()
+    finally:
+        member.leave()
 
 
 def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path: Path) -> None:
