@@ -35,10 +35,45 @@ with open_log(url) as log:
         with log.run("agent", id=f"r{number}", input={"said": secret * 3}, metadata={secret: number}) as run:
             with run.step("only"):
                 run.state["said"] = run.model(lambda **given: {"text": secret * 99}, number=number)["text"]
+            log.flush()
+            print("open", number, flush=True)
+            sys.stdin.readline()
         log.flush()
-        print(number, flush=True)
+        print("ended", number, flush=True)
         sys.stdin.readline()
 """
+
+
+class Recorder:
+    """A process that records the runs r0, r1, ... one after another, and waits while each is open and once it ended."""
+
+    def __init__(self, process: Child) -> None:
+        self._process = process
+        self._number = 0
+
+    def open(self) -> None:
+        """Wait until the next run is open, with a step recorded."""
+        self._await("open")
+
+    def end(self) -> None:
+        """Wait until the open run has ended."""
+        self._await("ended")
+        self._number += 1
+
+    def record(self) -> None:
+        """Wait until one more run is recorded whole."""
+        self.open()
+        self.end()
+
+    def stop(self) -> None:
+        """End the process where it waits."""
+        self._process.process.terminate()
+        self._process.process.wait()
+
+    def _await(self, what: str) -> None:
+        if (what, self._number) != ("open", 0):
+            self._process.say("on")
+        assert self._process.line() == f"{what} {self._number}"
 
 
 def stored(folders: Iterable[Path]) -> bytes:
@@ -71,24 +106,30 @@ def key_of(log: AgentLog, name: str) -> bytes:
 def test_beside_a_recorder_nothing_of_what_expired_is_left_in_any_file(
     tmp_path: Path, child: Callable[..., Child]
 ) -> None:
-    """A process records runs; after each its key is taken note of, and a sweep expires all that have ended."""
+    """A process records runs; while each is open its key is noted, and a sweep expires all that have ended."""
     url = f"file:{tmp_path}/log"
     keys: dict[str, bytes] = {}
     with open_log(url) as log:
         log.observe("document/kept", {"kind": "stays"})
-        recorder = child(RECORDING, url, 0, SECRET)
-        for number in range(12):
-            assert recorder.line() == str(number)
-            keys[f"r{number}"] = key_of(log, f"r{number}")
-            if number == 0:
-                pin(log, log.vault, "r0")
-            recorder.say("on")
+        recorder = Recorder(child(RECORDING, url, 0, SECRET))
+
+        def expire() -> list[str]:
             done = sweep(log, log.vault.ring, NOTHING, 1 << 52)
             assert (done.failed, done.remaining) == ({}, 0)
-        assert recorder.line() == "12"
-        recorder.process.terminate()
-        recorder.process.wait()
-        sweep(log, log.vault.ring, NOTHING, 1 << 52)
+            return done.runs
+
+        for number in range(12):
+            name, before = f"r{number}", f"r{number - 1}"
+            recorder.open()
+            keys[name] = key_of(log, name)
+            assert expire() == ([before] if number > 1 else [])
+            assert key_of(log, name) == keys[name], "an open run keeps its key"
+            recorder.end()
+            if number == 0:
+                pin(log, log.vault, name)
+        recorder.open()
+        assert expire() == ["r11"]
+        recorder.stop()
         assert log.recording("r0").input == {"said": SECRET * 3}
         for name in [*keys][1:]:
             with pytest.raises(Expired):
@@ -123,16 +164,15 @@ def test_a_destroyed_key_leaves_the_brokers_segments_once_they_are_compacted(
         said = capsys.readouterr()
         return status, said.out + said.err
 
-    recorder = child(RECORDING, url, 0, SECRET)
-    assert recorder.line() == "0"
+    recorder = Recorder(child(RECORDING, url, 0, SECRET))
+    recorder.record()
     for name, value in (
         ("segment.ms", "500"), ("max.compaction.lag.ms", "500"), ("min.cleanable.dirty.ratio", "0.0"),
         ("delete.retention.ms", "0"), ("file.delete.delay.ms", "1"),
     ):  # fmt: skip
         broker.alter(topic.topic, name, value)
-    for number in (1, 2):
-        recorder.say("on")
-        assert recorder.line() == str(number)
+    for _ in range(2):
+        recorder.record()
     with open_log(url) as log:
         keys = {f"r{number}": key_of(log, f"r{number}") for number in range(3)}
         pin(log, log.vault, "r0")
@@ -151,8 +191,7 @@ def test_a_destroyed_key_leaves_the_brokers_segments_once_they_are_compacted(
     assert status == 0
     assert "2 runs expired: 2 keys" in said
     assert "2 destroyed keys still on the brokers' disks, in the topic p.keys" in said
-    recorder.say("on")
-    assert recorder.line() == "3"
+    recorder.record()
 
     def is_dropped() -> bool:
         assert refold("retain", "--apply", "--class", "success=9999")[0] == 0
@@ -160,8 +199,7 @@ def test_a_destroyed_key_leaves_the_brokers_segments_once_they_are_compacted(
 
     await_true(is_dropped, within_s=COMPACTED_WITHIN_S)
     await_true(lambda: held() == ["r0"], within_s=COMPACTED_WITHIN_S)
-    recorder.process.terminate()
-    recorder.process.wait()
+    recorder.stop()
     with open_log(url) as log:
         assert log.recording("r0").input == log.recording("r3").input == {"said": SECRET * 3}
         for name in ("r1", "r2"):
