@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from refold_tests.fuzz.entrances import ENTRANCES
 from refold_tests.pages import run_page, with_conversation
 from refold_tests.tree import ROOT
 
@@ -44,3 +45,27 @@ def test_links_and_named_files_exist(page: Path) -> None:
     folders = "avro|reducers|streams|agents|sinks|explorer|monitoring|tests|docs|bench|src"
     for named in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (ROOT / named).exists(), f"{page.name} names {named}"
+
+
+ROW = re.compile(r"^\| .* \|$", re.MULTILINE)
+
+
+def test_every_row_of_the_security_page_names_tests_that_exist() -> None:
+    """A bare name is of the folder of the test before it; a name in parentheses is a driver of the fuzzer."""
+    page = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
+    tables = page.partition("\n## Entrances\n")[2].partition("\n## What is protected\n")[0]
+    rows = [row.strip("| ").rsplit(" | ", 1) for row in ROW.findall(tables)]
+    rows = [row for row in rows if row[-1] != "test"]
+    assert len(rows) > 30
+    for what, tests in rows:
+        folder, names = None, re.findall(r"`([^`]+)`", tests)
+        assert names, f"no test is named: {what}"
+        for name in names:
+            if name.startswith("tests/"):
+                folder = (ROOT / name).parent
+                assert (ROOT / name).exists(), f"{name}: {what}"
+            elif name.endswith(".py"):
+                assert folder is not None, f"{name}: {what}"
+                assert (folder / name).exists(), f"{name}: {what}"
+            else:
+                assert name in ENTRANCES, f"{name}: {what}"

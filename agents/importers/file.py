@@ -199,7 +199,7 @@ class Budget:
         Raises:
             InputError: The conversation is past --max-conversation-bytes, or four times --max-items.
         """
-        self._bytes += len(text)
+        self._bytes += len(text.encode())
         # Signs inside of texts are counted too: prose has one in 50 characters or so, far below the bound.
         self._values += 1 + text.count(",") + text.count("[") + text.count("{")
         if self._bytes > self._limits.conversation_bytes:

@@ -68,13 +68,17 @@ def waited_s(failure: Failure, duration_ms: float) -> float:
 
 
 def _class_of(name: str) -> type[BaseException] | None:
-    """The exception's class by its qualified name, which may have points in it."""
+    """The exception's class by its qualified name, which may have points in it.
+
+    Looked up in the dictionaries of modules and classes: getattr would run a module's `__getattr__`, which may import
+    what a recording names.
+    """
     parts = name.split(".")
     for end in range(len(parts) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(parts[:end]))
         if found is not None:
             for part in parts[end:]:
-                found = getattr(found, part, None)
+                found = getattr(found, "__dict__", {}).get(part)
             return found if isinstance(found, type) and issubclass(found, BaseException) else None
     return None
 

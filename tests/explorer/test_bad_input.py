@@ -248,6 +248,25 @@ def test_a_good_file_beside_a_bad_one_is_not_imported(refused: Callable[..., str
     assert "standard input:2" in refused("import", "-", given=lines(LINE, b"no\n"))
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (gzip.compress(b"[" * (70 << 20), 1), ["standard input:1", "--max-line-bytes"]),
+        (b"[" * 1_000, ["standard input:1", "--max-depth"]),
+        (b"Obj\x01" + b"\xff" * 100, ["standard input", "container"]),
+    ],
+)
+def test_standard_input_has_the_bounds_of_a_file_and_its_copy_is_removed(
+    given: bytes, words: list[str], refused: Callable[..., str], tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    said = refused("import", "-", given=given, more={"TMPDIR": str(temporary)})
+    assert all(word in said for word in words), said
+    assert [*temporary.iterdir()] == []
+    assert "name it once" in refused("import", "-", "-", given=lines(LINE))
+
+
 def test_a_refused_import_makes_no_log(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes(lines(LINE, b"no\n"))
     (tmp_path / "chat.jsonl").write_bytes(lines([{"role": "user", "content": "hi"}], {"no": "messages"}))
@@ -389,6 +408,17 @@ def test_an_export_onto_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
 def small(tmp_path: Path) -> Iterator[Path]:
     with small_device(tmp_path / "small") as folder:
         yield folder
+
+
+def test_standard_input_that_the_temporary_folder_cannot_hold_is_refused(
+    small: Path, refused: Callable[..., str]
+) -> None:
+    free = os.statvfs(small)
+    given = bytes(free.f_bavail * free.f_frsize + 1)
+    said = refused("import", "-", given=given, more={"TMPDIR": str(small)})
+    assert "-: cannot be copied to" in said
+    assert "No space left on device; name another place in TMPDIR" in said
+    assert [each for each in small.iterdir() if each.name.startswith("refold-import-")] == []
 
 
 def test_a_full_device_is_said_in_one_line(small: Path, tmp_path: Path) -> None:

@@ -79,6 +79,14 @@ def test_a_bad_golden_file_is_refused(case: str, tmp_path: Path) -> None:
     assert "bad.golden.json" in listed
 
 
+def test_a_golden_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "long.golden.json"
+    with file.open("wb") as made:
+        made.truncate((64 << 20) + 1)
+    said = refold_command("golden", "list", file).refused()
+    assert f"{file}: no golden trace: it is longer than 67,108,864 bytes" in said
+
+
 def test_a_golden_file_of_integers_without_end_is_refused(tmp_path: Path) -> None:
     for number, text in enumerate(
         ('{"refold_golden": 1' + "0" * 5000 + "}", "[" * 100_000, "NaN", '{"refold_golden": NaN}')

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
+import types
+from pathlib import Path
 
 import pytest
 
+from refold.agents.journal.record import Failure
 from refold.agents.recorder.failures import RecordedFailure, failure_of, raised
 from refold.avro.errors import UnknownEntity, ValidationError
 
@@ -77,6 +81,23 @@ def test_a_class_that_is_not_at_hand_or_cannot_be_made_is_told_by_its_name(error
     assert isinstance(again, RecordedFailure)
     assert (type(again).__name__, str(again), again.failure) == (type(error).__name__, str(error), failure)
     assert failure_of(again, 5).exception == failure.exception
+
+
+def test_a_recorded_class_is_looked_for_in_what_is_imported_and_nothing_is_loaded_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "not_imported.py").write_text("class Trap(Exception): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked: list[str] = []
+    lazy = types.ModuleType("lazy_module")
+    lazy.__dict__["__getattr__"] = asked.append
+    monkeypatch.setitem(sys.modules, lazy.__name__, lazy)
+    for name in ("not_imported.Trap", "lazy_module.Trap", "os.system", "builtins.print", "builtins.int", "os"):
+        again = raised(Failure(name, "text"))
+        assert isinstance(again, RecordedFailure), name
+        assert (type(again).__name__, str(again)) == (name.rpartition(".")[2], "text")
+    assert "not_imported" not in sys.modules
+    assert asked == []
 
 
 @pytest.mark.parametrize(("error", "said"), [(Mute(), "RuntimeError"), (ValueError("a\ud800b"), "a\\ud800b")])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import refold
+from refold.agents.redaction.known import Known
 from refold.agents.redaction.redactor import Redactor
 from refold.explorer.cli.run_code import redactor_for
 from refold_tests.absent import without
@@ -134,6 +135,11 @@ def test_names_in_another_item(tree: Any, left: Any) -> None:
 def test_lists_that_hold_none(tree: Any) -> None:
     assert Redactor(KEY)(tree) is tree
     assert seen(json.dumps(tree)) == json.dumps(tree)
+
+
+def test_of_the_secrets_that_a_run_shows_the_newest_256_are_known() -> None:
+    known = Known().extended(f"secret number {number}" for number in range(300))
+    assert known.shown == tuple(f"secret number {number}" for number in range(300 - 256, 300))
 
 
 def test_groups_are_looked_for_where_they_are_asked_for() -> None:

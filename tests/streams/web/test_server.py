@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from refold.avro.errors import InputError
+from refold.streams.web import asking
 from refold.streams.web.asking import CA_ENVIRONMENT, Asker, asker_of
 from refold.streams.web.connection import Bounds
 from refold.streams.web.page import Answer, Request, Route, json_answer, problem
@@ -406,6 +407,16 @@ def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else() -> None:
         other.setblocking(False)
         with pytest.raises(BlockingIOError):
             other.accept()
+
+
+def test_an_answer_past_its_bound_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"{serve().url}/x"
+    whole = Asker().ask(url, None, {}, 60).content
+    monkeypatch.setattr(asking, "ANSWER_BYTES_MAX", len(whole))
+    assert Asker().ask(url, None, {}, 60).content == whole
+    monkeypatch.setattr(asking, "ANSWER_BYTES_MAX", len(whole) - 1)
+    with pytest.raises(OSError, match=f"the answer has more than {len(whole) - 1} bytes"):
+        Asker().ask(url, None, {}, 60)
 
 
 # Anything
