@@ -97,7 +97,8 @@ class Live:
         if not self._log.port.has_store:
             raise InputError(
                 f"{self._log.port.url}: what agents say and are told is often too large for a record, and this log has "
-                f"no store of contents; {NO_STORE}"
+                f"no store of contents that this user may see; refold init makes one (refold acl for the rights); else "
+                f"{NO_STORE}"
             )
         self._have_types()
         folder = Folder(redact, start_hash(head.agent, head.input, head.seed, head.state), head.state, life=attempt)

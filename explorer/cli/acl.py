@@ -52,7 +52,8 @@ def of_roles(command: Callable[..., int]) -> Callable[..., Any]:
 
         address = parse_url(url)
         clients = Clients(merged(address, None), address.prefix)
-        return command(clients, Asked(address.prefix, role, keys, group), check_principal(principal), Screen(), **given)
+        asked = Asked(address.prefix, role, keys, group, contents=address.blobs is None)
+        return command(clients, asked, check_principal(principal), Screen(), **given)
 
     for option in (
         as_json,

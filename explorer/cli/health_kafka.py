@@ -115,7 +115,8 @@ def _rights(clients: Clients, address: Address, looking: Looking, look_s: float)
 
     roles = ", ".join(looking.roles)
     try:
-        found = allowed_here(clients, needed(Asked(address.prefix, looking.roles, looking.keys)), look_s)
+        asked = Asked(address.prefix, looking.roles, looking.keys, contents=address.blobs is None)
+        found = allowed_here(clients, needed(asked), look_s)
     except RefoldError as error:
         yield Finding(f"rights of a {roles}", False, str(error), BROKER_REMEDY)
         return

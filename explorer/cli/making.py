@@ -21,7 +21,9 @@ def init(place: Place, as_json: bool) -> int:
     """Make the log where there is none, and say what is there.
 
     Whoever records, and every worker, makes it too. This is for where they may not: on Kafka, where only some users may
-    make topics, and in a deployment, before anything else starts. It may run again, and beside others.
+    make topics, and in a deployment, before anything else starts. It may run again, and beside others. A log on Kafka
+    that an earlier release made gets its topic for contents too large for a record, unless another store is named;
+    where this user may not make it, a warning says so.
 
     On Kafka it also begins activations: from then on a new version of a type with custom code is pending until a worker
     has that code. Older releases of refold refuse the log from then on, so upgrade them first. Where this user may not
@@ -41,14 +43,29 @@ def init(place: Place, as_json: bool) -> int:
         log_id, partitions = log.port.log_id.hex(), log.port.partitions
         if is_kafka(place.url):
             activations = _begin_activations(log.port)
+        has_new_store = _make_store(log.port)
     if as_json:
         screen.json({
             "log": url, "log_id": log_id, "partitions": partitions, "made": not was_there, "activations": activations,
+            "made_store": has_new_store,
         })  # fmt: skip
     else:
         done = "was there already" if was_there else "made"
         screen.say(f"{url}: {done}; {partitions} partitions, log id {log_id}")
+        if has_new_store:
+            screen.say("its topic for contents was missing: made")
     return 0
+
+
+def _make_store(port: LogPort) -> bool:
+    """Make the topic for contents if it is missing; False, with a warning, if this user may not."""
+    from refold.avro.errors import Denied
+
+    try:
+        return port.make_store()
+    except Denied as denied:
+        click.echo(f"warning: the log has no topic for contents: {denied}", err=True)
+        return False
 
 
 def _begin_activations(port: LogPort) -> bool:

@@ -69,6 +69,21 @@ class ContentStore(ABC):
         is_expiry: remember that they expired. A process killed in between has not removed all; once more does the rest.
         """
 
+    def remaining(self) -> int:
+        """How many removed contents the storage below still has the bytes of."""
+        return 0
+
+    def settle(self) -> None:
+        """Have the storage below drop what it still has of removed contents."""
+        return None
+
+    def sweep(self, before_ms: int, *, dry_run: bool) -> int:
+        """Remove what is left of contents whose put ended before it was done, but nothing from this time on.
+
+        Returns how many contents, or parts of one.
+        """
+        return 0
+
     def has(self, digest: bytes) -> bool:
         """Whether there is a content of this name, or was before it expired."""
         return self.size(digest) is not None or self.has_expired(digest)

@@ -218,6 +218,10 @@ class LogPort(ABC):
         is_expiry: remember that they expired, which is what is said of them from then on; False of garbage.
         """
 
+    def make_store(self) -> bool:
+        """Give the log its own store of contents, where it has none and could have one; whether that was done."""
+        return False
+
     @abstractmethod
     def flush(self) -> None:
         """Return when everything appended is durable and folded."""

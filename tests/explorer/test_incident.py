@@ -27,7 +27,6 @@ def test_an_incident_on_a_log_in_a_folder(tmp_path: Path) -> None:
 def test_an_incident_on_kafka(kafka: SharedKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {
         "REFOLD_LOG": f"kafka://{kafka.bootstrap}/{prefix}?partitions=2",
-        "REFOLD_BLOBS": f"file://{tmp_path / 'blobs'}",
         MASTER_ENVIRONMENT: MASTER,
     }
     for name, value in settings.items():

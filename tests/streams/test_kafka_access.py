@@ -52,13 +52,15 @@ def writes(*roles: str) -> set[str]:
 
 def test_who_writes_what() -> None:
     assert writes("reader") == writes("sink") == set()
-    assert writes("producer") == {"agents.observations", "agents.schemas"}
+    assert writes("producer") == {"agents.contents", "agents.observations", "agents.schemas"}
     assert writes("worker") == {
         "agents.changes", "agents.deadletters", "agents.manifests", "agents.schemas", "agents.snapshots"
     }  # fmt: skip
     assert "agents.changes" not in writes("admin")
     reads = {each.name for each in needed(Asked("agents", ["producer"])) if each.operation == READ}
-    assert reads == {"agents.deadletters", "agents.manifests", "agents.schemas"}
+    assert reads == {"agents.contents", "agents.deadletters", "agents.manifests", "agents.schemas"}
+    for role in ROLES:  # where the contents are elsewhere, nothing is asked for their topic
+        assert "contents" not in str(needed(Asked("agents", [role], contents=False)))
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -29,6 +29,7 @@ _PRINCIPAL = re.compile(r"[A-Za-z]+:[^\s'\"][^'\"\n]*\Z")
 _READ_ONLY = ("changes", "deadletters", "manifests", "observations", "schemas", "snapshots")
 _FOLD_WRITES = ("changes", "deadletters", "manifests", "schemas", "snapshots")
 _ADMIN_WRITES = ("manifests", "observations", "schemas", "snapshots")
+_ON_CONTENTS = {"producer": (WRITE,), "admin": (WRITE, CREATE, ALTER_CONFIGS)}
 # What a client looks at before it writes: definitions, markers, and up to where verdicts are given.
 _LOOKED_AT = ("deadletters", "manifests", "schemas")
 
@@ -58,13 +59,14 @@ class Held(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What an entry is asked for: a log by its prefix, roles, whether its key ring's topic is used, and consumer
-    groups of one's own."""
+    """What an entry is asked for: a log by its prefix, roles, whether its key ring's topic is used, consumer groups of
+    one's own, and whether its contents are in its own topic."""
 
     prefix: str
     roles: Sequence[str]
     keys: bool = False
     groups: Sequence[str] = ()
+    contents: bool = True
 
 
 def needed(asked: Asked) -> list[Grant]:
@@ -157,6 +159,10 @@ def _of_role(role: str, asked: Asked) -> Iterator[Grant]:
         yield from _topics(prefix, ("keys",), READ, DESCRIBE_CONFIGS)
         # Whoever seals the first content makes the topic.
         yield from _topics(prefix, ("keys",), *([WRITE, CREATE] if role in ("producer", "admin") else []))
+    if asked.contents:
+        # Whoever puts a content first looks whether it is there.
+        yield from _topics(prefix, ("contents",), READ, DESCRIBE_CONFIGS)
+        yield from _topics(prefix, ("contents",), *_ON_CONTENTS.get(role, ()))
     for each in asked.groups:
         yield Grant(GROUP, each, READ)
 

@@ -25,6 +25,7 @@ from refold.streams.blobs.store import ContentStore, Removed, Stored
 from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.contents import TopicContents
 from refold.streams.log.kafka.damaged import set_aside_in, was_ruled_on
 from refold.streams.log.kafka.deadletters import Decided
 from refold.streams.log.kafka.emitted import emitted, settled
@@ -93,8 +94,6 @@ class KafkaLog(LogPort):
         self._address = address
         self._timeout_s = timeout_s
         self.registry = Registry(Rulings(address.prefix, address.url))
-        self.blobs: ContentStore | None = None if address.blobs is None else open_store(address.blobs)
-        self.has_store = self.blobs is not None
         self.is_indexed = self.is_dense = self.has_tables = False
         self.clients = Clients(merged(address, config), address.prefix)
         self._read_only = read_only
@@ -104,7 +103,7 @@ class KafkaLog(LogPort):
         self._folded: dict[int, Reached] | None = None
         admin = self.clients.admin()
         found = TopicAdmin(admin, timeout_s, self.clients).open(address, make=not read_only)
-        self.topics, self.log_id, self.partitions = found
+        self.topics, self.log_id, self.partitions, has_contents = found
         self.offsets = Offsets(admin, timeout_s, self.clients.admin)
         self.reading = Reading(self.clients, timeout_s)
         self._outgoing = Outgoing(self.clients)
@@ -113,6 +112,12 @@ class KafkaLog(LogPort):
         self._schema_ids = schema_ids
         give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
         self._foreign = ForeignRecords()
+        self.blobs: ContentStore | None = None
+        if address.blobs is not None:
+            self.blobs = open_store(address.blobs)
+        elif has_contents:
+            self.blobs = self._contents()
+        self.has_store = self.blobs is not None
         self.manifests = ManifestMap(
             self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
         )
@@ -257,6 +262,8 @@ class KafkaLog(LogPort):
         self._outgoing.close()
         self._decided.close()
         self.reading.close()
+        if isinstance(self.blobs, TopicContents):
+            self.blobs.close()
         if self._schema_ids is not None:
             self._schema_ids.close()
 
@@ -283,7 +290,23 @@ class KafkaLog(LogPort):
         return self._tables
 
     def _no_store(self) -> InputError:
-        return InputError(f"{self.url}: this log has no store of contents; {NO_STORE}")
+        return InputError(
+            f"{self.url}: this log has no store of contents: it was made without the topic {self.topics.contents}, or "
+            f"this user may not see it (refold acl). refold init makes it; else {NO_STORE}"
+        )
+
+    def _contents(self) -> TopicContents:
+        return TopicContents(
+            self.topics.contents, self.partitions, self.clients, self.offsets, self._timeout_s, self._foreign
+        )
+
+    def make_store(self) -> bool:
+        self._require_writable()
+        if self.blobs is not None:
+            return False
+        TopicAdmin(self.clients.admin(), self._timeout_s, self.clients).make_contents(self._address)
+        self.blobs, self.has_store = self._contents(), True
+        return True
 
     # Reading
 
@@ -379,6 +402,8 @@ class KafkaLog(LogPort):
 
     def foreign(self, *, last: int | None = 0) -> Sequence[Foreign]:
         rules = {self.topics.changes: is_emitted, self.topics.snapshots: is_snapshot}
+        if last is None and isinstance(self.blobs, TopicContents):
+            self.blobs.read_on()
         return self._foreign.found(rules, self.partitions, self.offsets, self.reading, last)
 
     def set_aside(self) -> Sequence[SetAside]:

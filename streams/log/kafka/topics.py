@@ -4,12 +4,15 @@ Making one, in steps that any number of processes may take at once, and that a k
 0. Where one of the others holds records, and still there are no `.observations`, a log was here and lost them: refused,
    for what it holds would be taken for the new log's.
 1. `.changes` is made, with the partitions asked for; whoever comes first decides how many there are.
-2. The others but `.observations` are made with as many. Where the broker copies each topic three times or more,
-   `min.insync.replicas` is raised to 2.
+2. The others but `.observations` are made with as many, `.contents` with twice as many. Where the broker copies each
+   topic three times or more, `min.insync.replicas` is raised to 2.
 3. `.observations` is made last: the log is there when it is, and its topic id is the log's id.
 
 Opening one compares every topic's settings with those it needs. What differs is refused by name: kept data that a
 setting lets the broker delete, or time it lets producers make up, is not found again later.
+
+`.contents` (contents.py) is made with a log whose URL names no other store of contents, and by `make_contents` for a
+log that was made without it. A process whose URL names another store never asks for it.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from refold.avro.errors import InputError, StorageError
+from refold.avro.errors import Denied, InputError, StorageError
 from refold.streams.log.kafka.access import (
     ALTER_CONFIGS,
     CREATE,
@@ -69,9 +72,17 @@ _COMPACTED = {
     "unclean.leader.election.enable": "false",
     _MAX_BYTES: str(_BATCH_BYTES_MAX),
 }
+# Its records are below the brokers' own limit, whatever that is set to by default; the time of a put is the brokers'.
+_CONTENTS = {
+    "cleanup.policy": "compact",
+    "unclean.leader.election.enable": "false",
+    "message.timestamp.type": "LogAppendTime",
+    _MAX_BYTES: str((1 << 20) + (64 << 10)),
+}
 _UNHEARD_OF = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART})
 # How it is stored, not what it says: an operator may choose otherwise.
 _SMALL_SEGMENTS = {"segment.bytes": str(64 << 20), "segment.ms": str(3600 * 1000), "min.cleanable.dirty.ratio": "0.2"}
+_ERASED_WITHIN_DAY = {**_SMALL_SEGMENTS, "max.compaction.lag.ms": str(24 * 3600 * 1000)}
 
 
 class Topics:
@@ -85,6 +96,7 @@ class Topics:
         self.snapshots = f"{prefix}.snapshots"
         self.manifests = f"{prefix}.manifests"
         self.schemas = f"{prefix}.schemas"
+        self.contents = f"{prefix}.contents"
         self.group = f"refold.{prefix}"
 
     @property
@@ -101,11 +113,15 @@ class Topics:
 
 
 class Found(NamedTuple):
-    """A log's topics on the broker: its id (16 bytes) and how many partitions it has."""
+    """A log's topics on the broker. has_contents: whether its contents have a topic, and are to be in it.
+
+    log_id: 16 bytes.
+    """
 
     topics: Topics
     log_id: bytes
     partitions: int
+    has_contents: bool
 
 
 class Unfit(NamedTuple):
@@ -166,7 +182,13 @@ class TopicAdmin:
         topics = Topics(address.prefix)
         found = self._describe(topics.needed, address)
         wanted = {name: needed for name, needed in topics.needed.items() if name in found}
-        return [*_lacking(topics, found), *self._wrong_settings(wanted, found, address)]
+        contents: list[Unfit] = []
+        if address.blobs is None and topics.observations in found:
+            partitions = len(found[topics.observations].partitions)
+            with suppress(Denied):  # then it is as if there were none
+                there = self._describe([topics.contents], address)
+                contents = [*self._unfit_contents(topics, partitions, there, address)]
+        return [*_lacking(topics, found), *self._wrong_settings(wanted, found, address), *contents]
 
     def open(self, address: Address, *, make: bool) -> Found:
         """The log, made where there is none and `make` is set. InputError, StorageError."""
@@ -178,7 +200,8 @@ class TopicAdmin:
                     f"{address.url}: no log is here yet; record into it first, or give another with --log "
                     f"(there is no topic {topics.observations})"
                 )
-            self._require_clear(topics, found, address)
+            contents = {} if address.blobs is not None else self._describe([topics.contents], address)
+            self._require_clear(topics, {**found, **contents}, address)
             found = self._make(topics, address)
         partitions = len(found[topics.observations].partitions)
         if address.partitions not in {None, partitions}:
@@ -187,7 +210,36 @@ class TopicAdmin:
                 f"open it without ?partitions={address.partitions}"
             )
         self._check(topics, found, address)
-        return Found(topics, _id_of(found[topics.observations], address), partitions)
+        has_contents = address.blobs is None and self._has_contents(topics, partitions, address)
+        return Found(topics, _id_of(found[topics.observations], address), partitions, has_contents)
+
+    def make_contents(self, address: Address) -> None:
+        """Make a log's topic of contents, where it has none. StorageError."""
+        topics = Topics(address.prefix)
+        log = self._describe([topics.observations], address)
+        self._create([_new_contents(topics, len(log[topics.observations].partitions))], address)
+        found = self._await([topics.contents], address)
+        self._raise_in_sync(found, {IN_SYNC_MIN: "2"} if min(map(_copies, log.values())) >= 3 else {}, address)
+
+    def _has_contents(self, topics: Topics, partitions: int, address: Address) -> bool:
+        """Whether the log's contents have a topic, as they have to be; StorageError where it is not as it has to be."""
+        try:
+            found = self._describe([topics.contents], address)
+        except Denied:  # this user's rights are those of a release without it
+            return False
+        for unfit in self._unfit_contents(topics, partitions, found, address):
+            raise unfit.error(address)
+        return bool(found)
+
+    def _unfit_contents(
+        self, topics: Topics, partitions: int, found: Mapping[str, TopicDescription], address: Address
+    ) -> Iterator[Unfit]:
+        for name, topic in found.items():
+            if len(topic.partitions) != 2 * partitions:
+                yield Unfit(name, f"has {len(topic.partitions)} partitions, and this log needs {2 * partitions}",
+                            "begin a log under another prefix, or name another store with REFOLD_BLOBS")  # fmt: skip
+            else:
+                yield from self._wrong_settings({topics.contents: _CONTENTS}, found, address)
 
     # Making
 
@@ -210,8 +262,10 @@ class TopicAdmin:
         partitions = len(decided.partitions)
         counts = {name: 1 if name == topics.schemas else partitions for name in needed}
         extra = {name: _SMALL_SEGMENTS if needed[name] is _COMPACTED else {} for name in needed}
-        self._create([_new(name, counts[name], {**needed[name], **extra[name]}) for name in middle], address)
-        found = self._await([first, *middle], address)
+        contents = [] if address.blobs is not None else [_new_contents(topics, partitions)]
+        new = [_new(name, counts[name], {**needed[name], **extra[name]}) for name in middle]
+        self._create([*new, *contents], address)
+        found = self._await([first, *middle, *(each.topic for each in contents)], address)
         in_sync = {IN_SYNC_MIN: "2"} if _copies(decided) >= 3 else {}
         self._raise_in_sync(found, in_sync, address)
         self._create([_new(last, partitions, {**needed[last], **in_sync})], address)
@@ -388,6 +442,10 @@ def _lacking(topics: Topics, found: Mapping[str, TopicDescription]) -> Iterator[
 
 def _new(name: str, partitions: int, settings: Mapping[str, str]) -> NewTopic:
     return NewTopic(name, num_partitions=partitions, config=dict(settings))
+
+
+def _new_contents(topics: Topics, partitions: int) -> NewTopic:
+    return _new(topics.contents, 2 * partitions, {**_CONTENTS, **_ERASED_WITHIN_DAY})
 
 
 def _copies(topic: TopicDescription) -> int:

@@ -109,11 +109,9 @@ def test_states_that_came_out_the_same_are_not_worked_out_again(log: AgentLog, m
     assert len(compared) == 3
 
 
-def test_on_kafka_a_run_replays_and_forks_as_on_disk(
-    log: AgentLog, kafka: brokers.SharedKafka, prefix: str, tmp_path: Path
-) -> None:
+def test_on_kafka_a_run_replays_and_forks_as_on_disk(log: AgentLog, kafka: brokers.SharedKafka, prefix: str) -> None:
     there = log.recording("r1")
-    with refold.open(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2&blobs=file://{tmp_path}/blobs") as other:
+    with refold.open(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2") as other:
         other.observe("document/policy", {"fields": {"limit": 100}}, source="tests")
         other.flush()
         other.run("refund-agent", input={"order": "o-7"}, seed=7, id="r1").drive(agent)

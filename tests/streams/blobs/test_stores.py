@@ -1,12 +1,13 @@
-"""What is promised of every store of contents (streams/blobs/store.py), on a folder, on S3 and in memory."""
+"""What every store of contents promises (streams/blobs/store.py): on a folder, on S3, in memory and in a topic."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,14 @@ from refold.avro.errors import CorruptionError, InputError
 from refold.streams.blobs.objects import REMOVING, BlobObjects
 from refold.streams.blobs.store import ContentStore
 from refold.streams.blobs.url import open_store, store_url
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.url import parse_url
 from refold.streams.objects.port import Objects
 from refold.streams.objects.remote import RemoteObjects
+from refold_tests.kafka_contents import forge
+from refold_tests.kafka_topics import Broker
 
-Opened = Callable[[], ContentStore]
+Opened = Callable[[str], ContentStore]
 LATER_MS = time.time_ns() // 1_000_000 + 3_600_000
 CONTENTS = [b"content %d" % each for each in range(70)]
 S3_CONTENTS = 10
@@ -29,27 +34,46 @@ def named(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-@pytest.fixture(params=["file", "memory", "s3"])
+@pytest.fixture(params=["file", "memory", "s3", "kafka"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "file":
         return (tmp_path / "contents").as_uri()
+    if request.param == "kafka":
+        broker: Broker = request.getfixturevalue("broker")
+        with contextlib.closing(KafkaLog(parse_url(f"kafka://{broker.bootstrap}/{broker.prefix}?partitions=2"))) as log:
+            return log.url
     place = request.getfixturevalue("bucket") if request.param == "s3" else uuid.uuid4().hex
     return f"{request.param}://{place}/contents"
 
 
-def test_a_content_is_there_for_everybody_when_it_is_put(url: str) -> None:
-    store = open_store(url)
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Opens the store at a URL, or that of the log at it."""
+    with contextlib.ExitStack() as ending:
+
+        def store(url: str) -> ContentStore:
+            if not url.startswith("kafka:"):
+                return open_store(url)
+            log = ending.enter_context(contextlib.closing(KafkaLog(parse_url(url))))
+            assert log.blobs is not None
+            return log.blobs
+
+        yield store
+
+
+def test_a_content_is_there_for_everybody_when_it_is_put(url: str, opened: Opened) -> None:
+    store = opened(url)
     for content in (b"", b"x", b"y" * 300_000):
         store.put(named(content), content)
         store.put(named(content), content)
-        other = open_store(url)
+        other = opened(url)
         assert other.get(named(content)) == content
         assert other.size(named(content)) == len(content)
     assert (store.get(named(b"z")), store.size(named(b"z")), store.has(named(b"z"))) == (None, None, False)
 
 
-def test_what_is_there_is_listed(url: str) -> None:
-    store = open_store(url)
+def test_what_is_there_is_listed(url: str, opened: Opened) -> None:
+    store = opened(url)
     before_ms = time.time_ns() // 1_000_000 - 2_000
     for content in CONTENTS[:S3_CONTENTS]:
         store.put(named(content), content)
@@ -58,20 +82,23 @@ def test_what_is_there_is_listed(url: str) -> None:
     assert all(before_ms < each.put_ms < LATER_MS for each in found)
 
 
-def test_a_damaged_content_is_named_and_never_given(url: str) -> None:
-    store = open_store(url)
+def test_a_damaged_content_is_named_and_never_given(url: str, opened: Opened) -> None:
+    store = opened(url)
     store.put(named(b"good"), b"good")
     digits = named(b"good").hex()
     if url.startswith("file:"):
         (Path(url.removeprefix("file://")) / digits[:2] / digits).write_bytes(b"evil")
+    elif url.startswith("kafka:"):
+        store.remove([named(b"good")], LATER_MS)
+        forge(url, named(b"good"), b"evil")
     else:
         RemoteObjects(url).put(f"{digits[:2]}/{digits}", b"evil")
     with pytest.raises(CorruptionError, match=digits):
         store.get(named(b"good"))
 
 
-def test_what_expired_is_told_from_what_is_lost(url: str) -> None:
-    store = open_store(url)
+def test_what_expired_is_told_from_what_is_lost(url: str, opened: Opened) -> None:
+    store = opened(url)
     contents = CONTENTS[:S3_CONTENTS] if url.startswith("s3") else CONTENTS
     for content in contents:
         store.put(named(content), content)
@@ -79,7 +106,7 @@ def test_what_expired_is_told_from_what_is_lost(url: str) -> None:
     removed = store.remove([named(each) for each in contents[1:]] + [lost], LATER_MS)
     assert (removed.contents, removed.left) == (len(contents) - 1, 0)
     assert removed.bytes == sum(map(len, contents[1:]))
-    other = open_store(url)
+    other = opened(url)
     assert other.get(kept) == CONTENTS[0]
     assert not other.has_expired(lost)
     assert all(other.get(named(each)) is None and other.has_expired(named(each)) for each in contents[1:])
@@ -87,22 +114,22 @@ def test_what_expired_is_told_from_what_is_lost(url: str) -> None:
     assert other.get(named(CONTENTS[1])) == CONTENTS[1]
 
 
-def test_what_is_handed_on_as_expired_is_remembered_so(url: str) -> None:
-    store = open_store(url)
+def test_what_is_handed_on_as_expired_is_remembered_so(url: str, opened: Opened) -> None:
+    store = opened(url)
     store.put(named(b"gone elsewhere"), EXPIRED)
     assert store.get(named(b"gone elsewhere")) is None
     assert store.has_expired(named(b"gone elsewhere"))
 
 
-def test_garbage_is_removed_without_a_word(url: str) -> None:
-    store = open_store(url)
+def test_garbage_is_removed_without_a_word(url: str, opened: Opened) -> None:
+    store = opened(url)
     store.put(named(b"a"), b"a")
     assert store.remove([named(b"a")], LATER_MS, is_expiry=False).contents == 1
     assert not store.has(named(b"a"))
 
 
-def test_what_was_put_since_stays(url: str) -> None:
-    store = open_store(url)
+def test_what_was_put_since_stays(url: str, opened: Opened) -> None:
+    store = opened(url)
     store.put(named(b"a"), b"a")
     removed = store.remove([named(b"a")], time.time_ns() // 1_000_000 - 60_000)
     assert (removed.contents, removed.left) == (0, 1)
@@ -124,9 +151,9 @@ class _Slow(RemoteObjects):
 
 
 @pytest.mark.parametrize("url", ["memory", "s3"], indirect=True)
-def test_who_puts_what_is_being_removed_has_it_there_in_the_end(url: str) -> None:
+def test_who_puts_what_is_being_removed_has_it_there_in_the_end(url: str, opened: Opened) -> None:
     """The remover looked before the put, and deletes after it."""
-    open_store(url).put(named(b"a"), b"a")
+    opened(url).put(named(b"a"), b"a")
     slow = _Slow(url)
     remover = threading.Thread(target=lambda: BlobObjects(slow).remove([named(b"a")], LATER_MS))
     remover.start()
@@ -141,11 +168,11 @@ def test_who_puts_what_is_being_removed_has_it_there_in_the_end(url: str) -> Non
     putter = threading.Thread(target=lambda: putting.put(named(b"a"), b"a"))
     putter.start()
     assert waits.wait(60)
-    open_store(url).put(named(b"another"), b"another")  # nobody waits who puts something else
+    opened(url).put(named(b"another"), b"another")  # nobody waits who puts something else
     slow.go_on.set()
     for each in (remover, putter):
         each.join()
-    assert open_store(url).get(named(b"a")) == b"a"
+    assert opened(url).get(named(b"a")) == b"a"
     assert [*RemoteObjects(url).names(REMOVING)] == []
 
 

@@ -82,7 +82,6 @@ class Secured:
             "REFOLD_REDUCERS": REDUCERS,
             "REFOLD_LOG": self.url,
             "REFOLD_KAFKA_CONFIG": str(self.folder / f"{user}.properties"),
-            "REFOLD_BLOBS": f"file://{self.folder / 'blobs'}",
             "REFOLD_KAFKA_DEBUG": "generic,conf,security,broker",
             **({MASTER: self.master} if keys else {"REFOLD_KEYS": "none"}),
         }

@@ -1,0 +1,170 @@
+"""What one partition of `PREFIX.contents` says of its contents, read on from where it was read to before.
+
+What is uncommitted is read too: refold writes no transactions there, so one that somebody leaves open delays nobody.
+Records that are not refold's are passed over and counted (foreign.py).
+
+Every process sees the records in one order, and these rules go by it:
+- a put counts until its record is removed, and never again: no two puts have one token;
+- "again/" counts for a put that counts, and gives it the offset and time of that record;
+- "expired/" counts for ever.
+
+Removals are seen as long as Kafka keeps the records without a value (`delete.retention.ms`, a day): an index that was
+not read on for FORGOTTEN_S is read anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from refold.avro.observation import ID_BYTES
+from refold.streams.log.kafka.content_records import (
+    AGAIN,
+    EXPIRED,
+    PUT,
+    REMOVING,
+    TOKEN_BYTES,
+    VERSION_BYTES,
+    Chunks,
+    chunks_of,
+    is_content_record,
+    split_key,
+)
+from refold.streams.log.kafka.foreign import ForeignRecords
+from refold.streams.log.kafka.manifests import FORGOTTEN_S
+from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.reading import Raw, Reading
+
+# Token, offset and time of the last put, and the length of the value after them.
+_ENTRY = struct.Struct(f">{TOKEN_BYTES}sQQI")
+
+
+class ContentPut(NamedTuple):
+    """A put that counts: its token, offset and time of the last record that put it, and the value that names chunks."""
+
+    token: bytes
+    offset: int
+    put_ms: int
+    value: bytes
+
+    @property
+    def chunks(self) -> Chunks:
+        return chunks_of(self.value)
+
+
+class ContentIndex:
+    """Follows one partition; for one thread at a time. clock_s: seconds that only grow.
+
+    next: the offset to read on from. read_at: when it was last read. time_ms: the append time of the last record.
+    """
+
+    def __init__(
+        self, place: Place, partitions: int, offsets: Offsets, reading: Reading, foreign: ForeignRecords,
+        clock_s: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self.place = place
+        self.chunks = Place(place.topic, place.partition + partitions)
+        self._partitions = partitions
+        self._offsets = offsets
+        self._reading = reading
+        self._foreign = foreign
+        self._clock_s = clock_s
+        self._chunks_end = self.next = self.time_ms = 0
+        self._forget()
+        self.read_at = -FORGOTTEN_S
+
+    def read_on(self) -> None:
+        """See everything that was written by now."""
+        now_s = self._clock_s()
+        if now_s - self.read_at > FORGOTTEN_S:
+            self._forget()
+        end = self._offsets.ends([self.place], committed=False)[self.place]
+        for raw in self._reading.records(self.place, self.next, end):
+            if is_content_record(raw, self.place, self._partitions):
+                self._take(raw)
+            else:
+                self._foreign.saw(self.place, raw.offset)
+        self.next, self.read_at = max(end, self.next), now_s
+
+    def chunks_end(self, offset: int | None) -> int:
+        """An end of the chunks' partition; at or below an offset only where nothing is at that offset.
+
+        offset: None for the end as it is now.
+        """
+        if offset is None or self._chunks_end <= offset:
+            self._chunks_end = self._offsets.ends([self.chunks], committed=False)[self.chunks]
+        return self._chunks_end
+
+    def puts(self, digest: bytes) -> list[ContentPut]:
+        """The puts of a content that count; none where it is not there."""
+        found, packed, at = list[ContentPut](), self._puts.get(digest, b""), 0
+        while at < len(packed):
+            token, offset, put_ms, length = _ENTRY.unpack_from(packed, at)
+            at += _ENTRY.size + length
+            found.append(ContentPut(token, offset, put_ms, packed[at - length : at]))
+        return found
+
+    def digests(self) -> Iterator[bytes]:
+        """The contents that are there."""
+        return iter([*self._puts])
+
+    def has_expired(self, digest: bytes) -> bool:
+        """Whether a content was removed because it had expired."""
+        return digest in self._expired
+
+    def is_being_removed(self, version: bytes) -> bool:
+        """Whether somebody has said so of a put."""
+        return version in self._removing
+
+    def knows(self, version: bytes) -> bool:
+        """Whether a put counts, or was removed and has chunks that may not be erased yet."""
+        puts = self.puts(version[:ID_BYTES])
+        return version in self._removing or any(each.token == version[ID_BYTES:] for each in puts)
+
+    def removed(self) -> Iterator[tuple[bytes, list[bytes], Chunks]]:
+        """Puts that count no more, and whose chunks may not be erased yet: SHA-256 and token, the keys of the records
+        that say so, and the chunks."""
+        for version, said in [*self._removing.items()]:
+            if all(each.token != version[ID_BYTES:] for each in self.puts(version[:ID_BYTES])):
+                keys = [REMOVING + version + token for token in said]
+                yield version, keys, chunks_of(next(iter(said.values())))
+
+    def _forget(self) -> None:
+        self.next = self.time_ms = 0
+        self._puts: dict[bytes, bytes] = {}
+        self._removing: dict[bytes, dict[bytes, bytes]] = {}
+        self._expired: set[bytes] = set()
+
+    def _take(self, raw: Raw) -> None:
+        self.time_ms = max(self.time_ms, raw.timestamp)
+        kind, rest = split_key(raw.key or b"")
+        digest, token = rest[:ID_BYTES], rest[ID_BYTES:VERSION_BYTES]
+        if kind == EXPIRED:
+            (self._expired.discard if raw.value is None else self._expired.add)(digest)
+        elif kind == REMOVING and raw.value is not None:
+            self._removing.setdefault(rest[:VERSION_BYTES], {})[rest[VERSION_BYTES:]] = raw.value
+        elif kind == REMOVING:
+            said = self._removing.get(rest[:VERSION_BYTES], {})
+            said.pop(rest[VERSION_BYTES:], None)
+            if not said:
+                self._removing.pop(rest[:VERSION_BYTES], None)
+        elif kind == PUT and raw.value is not None:
+            self._keep(digest, [*self._others(digest, token), ContentPut(token, raw.offset, raw.timestamp, raw.value)])
+        elif kind == PUT:
+            self._keep(digest, self._others(digest, token))
+        elif kind == AGAIN and raw.value is not None:
+            again = [each._replace(offset=raw.offset, put_ms=raw.timestamp) if each.token == token else each
+                     for each in self.puts(digest)]  # fmt: skip
+            self._keep(digest, again)
+
+    def _others(self, digest: bytes, token: bytes) -> list[ContentPut]:
+        return [each for each in self.puts(digest) if each.token != token]
+
+    def _keep(self, digest: bytes, puts: list[ContentPut]) -> None:
+        packed = b"".join(_ENTRY.pack(each.token, each.offset, each.put_ms, len(each.value)) + each.value
+                          for each in puts)  # fmt: skip
+        if packed:
+            self._puts[digest] = packed
+        else:
+            self._puts.pop(digest, None)

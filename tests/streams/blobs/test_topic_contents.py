@@ -1,0 +1,255 @@
+"""Contents in a topic (streams/log/kafka/contents.py) beside strangers' records, killed processes and each other."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.checksum import sealed
+from refold.streams.log.kafka.content_records import PUT, REMOVING, TOKEN_BYTES, chunk_key, partition_of_content
+from refold.streams.log.kafka.contents import CHUNK_BYTES, TopicContents
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.url import parse_url
+from refold_tests.child import Child
+from refold_tests.kafka_contents import forge
+from refold_tests.kafka_topics import TIMEOUT_S, Broker
+
+PARTITIONS = 2
+LATER_MS = time.time_ns() // 1_000_000 + 3_600_000
+BIG = bytes(range(256)) * (5 * CHUNK_BYTES // 512)
+Opened = Callable[[], TopicContents]
+
+
+def named(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+@pytest.fixture
+def url(broker: Broker) -> str:
+    return f"kafka://{broker.bootstrap}/{broker.prefix}?partitions={PARTITIONS}"
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[Opened]:
+    with contextlib.ExitStack() as ending:
+
+        def store() -> TopicContents:
+            log = ending.enter_context(contextlib.closing(KafkaLog(parse_url(url))))
+            assert isinstance(log.blobs, TopicContents)
+            return log.blobs
+
+        yield store
+
+
+def test_strangers_records_are_passed_over_and_no_lie_is_believed(opened: Opened, broker: Broker, url: str) -> None:
+    store = opened()
+    store.put(named(b"good"), b"good")
+    store.put(named(BIG), BIG)
+    topic = f"{broker.prefix}.contents"
+    digest = named(b"good")
+    at = partition_of_content(digest, PARTITIONS)
+    wrong = Place(topic, 1 - at)
+    for place in (Place(topic, each) for each in range(2 * PARTITIONS)):
+        broker.produce(place, [b"junk", None, sealed(b"\x82\x01\x80")], key=b"junk")
+        broker.produce(place, [b"junk", sealed(b"\x82\x01\x80")], key=PUT + digest + bytes(TOKEN_BYTES))
+    broker.produce(wrong, [b"\x01"], key=b"expired/" + digest)
+    forge(url, digest, b"evil")
+    assert opened().get(digest) == b"good"
+    assert opened().get(named(BIG)) == BIG
+    assert not opened().has_expired(digest)
+    offset = forge(url, named(b"lost"), b"evil")
+    with pytest.raises(CorruptionError, match=named(b"lost").hex()):
+        opened().get(named(b"lost"))
+    for key in (b"junk", chunk_key(named(b"odd") + bytes(TOKEN_BYTES), 0)):
+        offset = forge(url, named(b"odd"), b"odd", key=key)
+        chunks = partition_of_content(named(b"odd"), PARTITIONS) + PARTITIONS
+        with pytest.raises(CorruptionError, match=rf"{topic}/{chunks}, offset {offset}: chunk 0 of the content .*not"):
+            opened().get(named(b"odd"))
+    forge(url, named(b"beyond"), b"beyond", offset=1 << 40)
+    began_s = time.monotonic()
+    with pytest.raises(CorruptionError, match=f"offset {1 << 40}: .*is not there"):
+        opened().get(named(b"beyond"))
+    assert time.monotonic() - began_s < TIMEOUT_S / 2, "no record is waited for that there never was"
+    for content in (b"lost", b"odd", b"beyond"):
+        opened().put(named(content), content)
+        assert opened().get(named(content)) == content
+    with contextlib.closing(KafkaLog(parse_url(url))) as log:
+        (found,) = [each for each in log.foreign(last=None) if each.topic == topic]
+    # Five in each of the first P partitions, and the one in the wrong partition.
+    assert found.records == 5 * PARTITIONS + 1
+
+
+def test_an_open_transaction_delays_nobody(opened: Opened, broker: Broker) -> None:
+    store = opened()
+    topic = f"{broker.prefix}.contents"
+    left = [broker.transaction(Place(topic, each), [b"junk"], end="open") for each in range(2 * PARTITIONS)]
+    store.put(named(b"a"), b"a")
+    store.put(named(b"a"), b"a")
+    assert opened().get(named(b"a")) == b"a"
+    for each in left:
+        each.abort_transaction(TIMEOUT_S)
+    assert opened().get(named(b"a")) == b"a"
+
+
+def test_two_that_put_one_content_at_once_leave_it_there_and_one_removal_removes_it(opened: Opened) -> None:
+    stores = [opened() for _ in range(4)]
+    start = threading.Barrier(len(stores))
+
+    def put(store: TopicContents) -> None:
+        start.wait()
+        for content in (b"a", BIG):
+            store.put(named(content), content)
+
+    threads = [threading.Thread(target=put, args=[each]) for each in stores]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    reader = opened()
+    assert (reader.get(named(b"a")), reader.get(named(BIG))) == (b"a", BIG)
+    assert len([*reader.stored()]) == 2
+    assert opened().remove([named(b"a"), named(BIG)], LATER_MS).contents == 2
+    assert [opened().get(named(each)) for each in (b"a", BIG)] == [None, None]
+    assert opened().has_expired(named(BIG))
+
+
+class _Slow(Outgoing):
+    """Stops before it removes what says that a content was put."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker.clients)
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def send(self, sent: Sent) -> None:
+        if sent.value is None and (sent.key or b"").startswith(PUT):
+            self.reached.set()
+            assert self.go_on.wait(60)
+        super().send(sent)
+
+
+def test_who_puts_what_is_being_removed_has_it_there_in_the_end(opened: Opened, broker: Broker) -> None:
+    opened().put(named(b"a"), b"a")
+    remover, slow = opened(), _Slow(broker)
+    remover._outgoing = slow
+    removing = threading.Thread(target=lambda: remover.remove([named(b"a")], LATER_MS))
+    removing.start()
+    assert slow.reached.wait(60)
+    opened().put(named(b"a"), b"a")
+    slow.go_on.set()
+    removing.join()
+    assert opened().get(named(b"a")) == b"a"
+    (found,) = opened().stored()
+    assert found.size == 1
+
+
+def test_what_is_put_before_a_remover_says_so_is_left(opened: Opened, broker: Broker) -> None:
+    store, other = opened(), opened()
+    store.put(named(b"a"), b"a")
+    first = other._outgoing
+
+    class Late(Outgoing):
+        """Writes what says that a content is being removed after somebody put it again."""
+
+        def send(self, sent: Sent) -> None:
+            if (sent.key or b"").startswith(REMOVING) and sent.value is not None:
+                store.put(named(b"a"), b"a")
+            super().send(sent)
+
+    other._outgoing = Late(broker.clients)
+    assert tuple(other.remove([named(b"a")], LATER_MS)) == (0, 0, 1)
+    assert opened().get(named(b"a")) == b"a"
+    first.close()
+    store.put(named(b"a"), b"a")
+    assert opened().remove([named(b"a")], LATER_MS).contents == 1, "nothing is left of the first removal"
+
+
+PUTTING = """
+import hashlib, os, sys
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.url import parse_url
+
+store = KafkaLog(parse_url(sys.argv[1])).blobs
+seed, later_ms = int(sys.argv[2]), int(sys.argv[3])
+print("open", flush=True)
+for number in range(10**6):
+    content = hashlib.sha256(b"%d %d" % (seed, number)).digest() * 40_000
+    digest = hashlib.sha256(content).digest()
+    store.put(digest, content)
+    print("put", number, flush=True)
+    if number % 2:
+        print("removing", number, flush=True)
+        store.remove([digest], later_ms)
+        print("removed", number, flush=True)
+"""
+
+
+@pytest.mark.faults
+def test_a_killed_process_leaves_what_it_told_of_and_nothing_that_is_not_found(
+    opened: Opened, url: str, child: Callable[..., Child], fault_rounds: int, seed: int
+) -> None:
+    for each in range(max(3, fault_rounds)):
+        process = child(PUTTING, url, seed + each, LATER_MS)
+        assert process.line() == "open"
+        said = [process.line().split() for _ in range(1 + (seed + each * 5) % 9)]
+        time.sleep((seed * 7 + each * 13) % 40 / 1000)
+        process.kill()
+        store = opened()
+        fates = {int(number): what for what, number in said}
+        for number in range(max(fates, default=-1) + 3):
+            content = hashlib.sha256(b"%d %d" % (seed + each, number)).digest() * 40_000
+            digest = named(content)
+            found = store.get(digest)
+            assert found in (None, content), (number, seed)
+            assert found is not None or fates.get(number) != "put" or number % 2, (number, seed)
+            assert found is None or fates.get(number) != "removed", (number, seed)
+            store.put(digest, content)
+            assert opened().get(digest) == content
+            store.remove([digest], LATER_MS)
+            assert opened().get(digest) is None
+        found_left = store.sweep(LATER_MS, dry_run=True)
+        assert store.sweep(LATER_MS, dry_run=False) == found_left
+        assert store.sweep(LATER_MS, dry_run=True) == 0
+
+
+def test_a_part_of_a_put_is_swept_and_a_whole_one_is_not(opened: Opened, broker: Broker) -> None:
+    store = opened()
+    store.put(named(BIG), BIG)
+    chunks = Place(f"{broker.prefix}.contents", PARTITIONS)
+    version = bytes(len(named(b"")) + TOKEN_BYTES)
+    for number in range(3):
+        broker.produce(chunks, [sealed(b"part")], key=chunk_key(version, number))
+    assert store.sweep(time.time_ns() // 1_000_000 - 60_000, dry_run=False) == 0, "it may be on its way"
+    assert store.sweep(LATER_MS, dry_run=True) == 1
+    assert store.sweep(LATER_MS, dry_run=False) == 1
+    assert store.sweep(LATER_MS, dry_run=False) == 0
+    assert opened().get(named(BIG)) == BIG
+
+
+def test_a_topic_that_would_lose_contents_is_refused_by_name(opened: Opened, broker: Broker, url: str) -> None:
+    opened().put(named(b"a"), b"a")
+    topic = f"{broker.prefix}.contents"
+    broker.alter(topic, "max.message.bytes", "1000")
+    with pytest.raises(StorageError, match=rf"{topic} has max.message.bytes=1000, and a log needs .*kafka-configs"):
+        KafkaLog(parse_url(url))
+    with contextlib.closing(KafkaLog(parse_url(f"{url}&blobs=file:///tmp/elsewhere"))) as elsewhere:
+        assert elsewhere.has_store, "who has another store is not held up"
+    broker.alter(topic, "max.message.bytes", str(2 << 20))
+    broker.alter(topic, "cleanup.policy", "delete")
+    with pytest.raises(StorageError, match=rf"{topic} has cleanup.policy=delete, and a log needs compact"):
+        KafkaLog(parse_url(url))
+
+
+def test_a_record_that_the_broker_finds_too_large_is_named(opened: Opened, broker: Broker) -> None:
+    store = opened()
+    broker.alter(f"{broker.prefix}.contents", "max.message.bytes", "1000")
+    incompressible = b"".join(named(b"%d" % each) for each in range(300))
+    with pytest.raises(StorageError, match=f"the content {named(incompressible).hex()}: .*(?i:too large|size)"):
+        store.put(named(incompressible), incompressible)

@@ -1,0 +1,42 @@
+"""Records in a log's topic of contents that refold's store did not write."""
+
+from __future__ import annotations
+
+from refold.avro.observation import ID_BYTES
+from refold.streams.checksum import sealed
+from refold.streams.log.kafka.content_records import (
+    PUT,
+    TOKEN_BYTES,
+    Chunks,
+    chunk_key,
+    chunks_value,
+    partition_of_content,
+)
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.url import parse_url
+from refold_tests.kafka_topics import Broker
+
+
+def contents_of(url: str) -> tuple[Broker, str, int]:
+    """The broker of a log, its topic of contents, and how many partitions the log has."""
+    address = parse_url(url)
+    broker = Broker(address.servers, address.prefix)
+    topic = f"{address.prefix}.contents"
+    return broker, topic, len(broker.admin.list_topics(topic, 20).topics[topic].partitions) // 2
+
+
+def forge(url: str, digest: bytes, content: bytes, *, key: bytes | None = None, offset: int | None = None) -> int:
+    """Say that a content was put whose one chunk holds something else, and return the chunk's offset.
+
+    key: that of the chunk, in place of the right one. offset: of a chunk to name, in place of the one that is written.
+    """
+    broker, topic, partitions = contents_of(url)
+    version = digest + b"forged" + bytes(TOKEN_BYTES - 6)
+    place = Place(topic, partition_of_content(digest, partitions))
+    chunks = Place(topic, place.partition + partitions)
+    broker.produce(chunks, [sealed(content)], key=chunk_key(version, 0) if key is None else key)
+    at = broker.offsets.ends([chunks], committed=False)[chunks] - 1
+    named = at if offset is None else offset
+    broker.produce(place, [chunks_value(Chunks(len(content), [named]))], key=PUT + version)
+    assert len(version) == ID_BYTES + TOKEN_BYTES
+    return at
