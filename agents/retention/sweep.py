@@ -8,7 +8,8 @@
 4. Remove the contents that only expired runs name (streams/blobs/): they are noted as expired, then go. Of
    a run that was recorded in the clear this is all there is; what stood in its records stays.
 
-5. Let the storage below the key ring drop what it still has of destroyed keys (keys/kafka.py), also of earlier sweeps.
+5. Let the storage below the key ring drop what it still has of destroyed keys (keys/kafka.py), and that below the store
+   of contents what it still has of removed ones (streams/log/kafka/contents.py), also of earlier sweeps.
 
 Each run is handled by itself. A key that is damaged is destroyed with its run, as any other; one that cannot be
 destroyed leaves its run, contents and all, to the next sweep, and the others go.
@@ -31,6 +32,7 @@ from refold.agents.keys.ring import KeyRing
 from refold.agents.retention.plan import Plan, plan
 from refold.agents.vault import run_key
 from refold.avro.errors import StorageError
+from refold.streams.blobs.store import ContentStore
 from refold.streams.client import Log
 
 GRACE_S = 600
@@ -42,8 +44,8 @@ _EVER_MS = 1 << 50
 class Swept:
     """What a sweep did. keys: destroyed. left: contents that were put too lately; they go with the next sweep.
 
-    failed: by run, why its key could not be destroyed; its contents are left with it. remaining: destroyed keys, of
-    this sweep and of earlier ones, that the storage below the ring has not dropped yet.
+    failed: by run, why its key could not be destroyed; its contents are left with it. remaining, remaining_contents:
+    destroyed keys and removed contents, of this sweep and of earlier ones, that the storage below has not dropped yet.
     """
 
     plan: Plan
@@ -54,13 +56,14 @@ class Swept:
     left: int
     failed: dict[str, str] = field(default_factory=dict)
     remaining: int = 0
+    remaining_contents: int = 0
 
 
 def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros: int) -> Swept:
     """Remove what has expired at a time; durable on return."""
     before = plan(log, ring, days, now_micros)  # step 1
     if not before.expiring:
-        return Swept(before, [], 0, 0, 0, 0, remaining=_settled(ring))
+        return Swept(before, [], 0, 0, 0, 0, {}, _settled(ring), _settled(log.port.blobs))
     found = plan(log, ring, days, now_micros, before)  # step 2
     keys, failed, done = 0, dict[str, str](), list[str]()
     for each in found.expiring:  # step 3
@@ -81,12 +84,12 @@ def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros:
         if digests:
             removed = log.port.remove_blobs(digests, before_ms)
             contents, size, left = contents + removed.contents, size + removed.bytes, left + removed.left
-    return Swept(found, done, keys, contents, size, left, failed, _settled(ring))
+    return Swept(found, done, keys, contents, size, left, failed, _settled(ring), _settled(log.port.blobs))
 
 
-def _settled(ring: KeyRing | None) -> int:
-    """How many destroyed keys the storage below the ring still has; it is told to drop them (step 5)."""
-    remaining = 0 if ring is None else ring.remaining()
-    if ring is not None and remaining:
-        ring.settle()
+def _settled(kept_in: KeyRing | ContentStore | None) -> int:
+    """How much of what was destroyed the storage below still has; it is told to drop that (step 5)."""
+    remaining = 0 if kept_in is None else kept_in.remaining()
+    if kept_in is not None and remaining:
+        kept_in.settle()
     return remaining

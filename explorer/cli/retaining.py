@@ -17,6 +17,7 @@ from refold.avro.errors import InputError
 from refold.avro.times import time_text
 from refold.explorer.cli.options import Place, as_json, on_log
 from refold.explorer.cli.screen import Column, Screen, counted, moment, printable
+from refold.streams.blobs.store import ContentStore
 
 COLUMNS = (
     Column("run", "cyan"),
@@ -33,7 +34,9 @@ COLUMNS = (
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Remove nothing, only say what would be [the default].")
 @click.option("--apply", "applies", is_flag=True, help="Remove what has expired. It cannot be brought back.")
-@click.option("--check", "is_check", is_flag=True, help="Only say whether destroyed keys are still stored anywhere.")
+@click.option(
+    "--check", "is_check", is_flag=True, help="Only say whether destroyed keys and removed contents are still stored."
+)
 @click.option(
     "--class", "classes", multiple=True, metavar="NAME=DAYS",
     help="For how many days a class of runs is kept; may be repeated "
@@ -65,7 +68,7 @@ def retain(
         raise InputError("--dry-run, --apply and --check: give one of them")
     if is_check:
         with place.read() as log:
-            return _checked(log.vault.ring, as_json=as_json)
+            return _checked(log.vault.ring, log.port.blobs, as_json=as_json)
     days, now_micros = days_of(classes), time.time_ns() // 1000
     if applies:
         with place.write(make=False) as log:
@@ -94,7 +97,7 @@ def _swept(swept: Swept, place: str, *, is_all: bool, as_json: bool) -> int:
     if as_json:
         done = {"keys": swept.keys, "contents": swept.contents, "bytes": swept.bytes, "left": swept.left}
         screen.json({"dry_run": False, **_plan_json(swept.plan), "removed": done, "failed": swept.failed,
-                     "remaining": swept.remaining})  # fmt: skip
+                     "remaining": swept.remaining, "remaining_contents": swept.remaining_contents})  # fmt: skip
         return _damage_said(swept.plan, swept.failed)
     _table(screen, swept.plan, is_all=is_all)
     screen.say(
@@ -105,22 +108,41 @@ def _swept(swept: Swept, place: str, *, is_all: bool, as_json: bool) -> int:
         screen.say(f"{counted(swept.left, 'content')} put in the last {GRACE_S // 60} minutes: the next time")
     if swept.remaining:
         screen.say(_remaining_said(swept.remaining, place))
+    if swept.remaining_contents:
+        screen.say(contents_remaining(swept.remaining_contents))
     return _damage_said(swept.plan, swept.failed)
 
 
-def _checked(ring: KeyRing | None, *, as_json: bool) -> int:
-    """Say how many destroyed keys are still stored; the exit status is 1 where there are some."""
+def _checked(ring: KeyRing | None, store: ContentStore | None, *, as_json: bool) -> int:
+    """Say how many destroyed keys and removed contents are still stored; the exit status is 1 where there are some."""
     remaining = 0 if ring is None else ring.remaining()
+    contents = 0 if store is None else store.remaining()
     screen = Screen()
     if as_json:
-        screen.json({"keys": None if ring is None else ring.place, "remaining": remaining})
-    elif ring is None:
+        screen.json({
+            "keys": None if ring is None else ring.place, "remaining": remaining, "remaining_contents": contents,
+        })  # fmt: skip
+        return 1 if remaining or contents else 0
+    if ring is None:
         screen.say("no key ring is open here: nothing is sealed, and no key can be left")
     elif remaining:
         screen.say(_remaining_said(remaining, ring.place))
     else:
         screen.say(f"no destroyed key is left in {ring.place}")
-    return 1 if remaining else 0
+    if contents:
+        screen.say(contents_remaining(contents))
+    elif store is not None and store.erases_later:
+        screen.say(f"no removed content is left in {store.url}")
+    return 1 if remaining or contents else 0
+
+
+def contents_remaining(count: int) -> str:
+    """What is said of contents that were removed, and whose bytes the storage below the store still has."""
+    return (
+        f"{counted(count, 'removed content')} still on the brokers' disks: they are dropped when the topic is "
+        "compacted. Run `refold retain --apply` or `refold blobs --apply` once more after a day, then "
+        "`refold retain --check`"
+    )
 
 
 def _remaining_said(remaining: int, place: str) -> str:

@@ -34,10 +34,11 @@ class Stored(NamedTuple):
 class ContentStore(ABC):
     """Contents of one log. Every method raises StorageError, as StoreUnavailable where the store gives no answer.
 
-    url: where it is, without any secret.
+    url: where it is, without any secret. erases_later: whether a removed content's bytes are on disks for some time.
     """
 
     url: str
+    erases_later = False
 
     @abstractmethod
     def put(self, digest: bytes, content: bytes) -> None:

@@ -18,7 +18,7 @@ from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.reducers.entity import Entity
 from refold.reducers.order import order_key
-from refold.streams.blobs.store import Removed, Stored
+from refold.streams.blobs.store import ContentStore, Removed, Stored
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import SnapshotReader
@@ -178,10 +178,10 @@ class LogPort(ABC):
 
     archived_at: in milliseconds, where this is another log's archive: it has that log's id, takes no appends, and
     answers no later time. forked_from: the id of the log whose archive this one goes on from. has_store: whether it
-    takes contents too large for a record. is_indexed: whether `find`, one entity's records and single ones are
-    look-ups, and no passes over a partition. is_dense: whether `.changes` has a change at every offset. has_tables:
-    whether entity tables stand here; else `check_elsewhere` asks for those. config: what opens it again in another
-    process, beside its url.
+    takes contents too large for a record, which are in `blobs`. is_indexed: whether `find`, one entity's records and
+    single ones are look-ups, and no passes over a partition. is_dense: whether `.changes` has a change at every
+    offset. has_tables: whether entity tables stand here; else `check_elsewhere` asks for those. config: what opens it
+    again in another process, beside its url.
     """
 
     url: str
@@ -192,6 +192,7 @@ class LogPort(ABC):
     archived_at: int | None = None
     forked_from: bytes | None = None
     has_store: bool = True
+    blobs: ContentStore | None = None
     is_indexed: bool = True
     is_dense: bool = True
     has_tables: bool = True

@@ -77,6 +77,8 @@ _EVER_MS = 1 << 49
 class TopicContents(ContentStore):
     """Contents by SHA-256, for several threads. clock_s: seconds that only grow."""
 
+    erases_later = True
+
     def __init__(
         self, topic: str, partitions: int, clients: Clients, offsets: Offsets, timeout_s: float,
         foreign: ForeignRecords, *, clock_s: Callable[[], float] = time.monotonic,

@@ -21,7 +21,7 @@ from refold.avro.observation import ID_BYTES, Observation
 from refold.avro.quarantine import CHANGES, Rulings
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
-from refold.streams.blobs.store import ContentStore, Removed, Stored
+from refold.streams.blobs.store import Removed, Stored
 from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
@@ -112,7 +112,6 @@ class KafkaLog(LogPort):
         self._schema_ids = schema_ids
         give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
         self._foreign = ForeignRecords()
-        self.blobs: ContentStore | None = None
         if address.blobs is not None:
             self.blobs = open_store(address.blobs)
         elif has_contents:

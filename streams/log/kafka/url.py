@@ -4,7 +4,8 @@
 
 The log's topics are PREFIX.observations and so on. partitions counts when the log is made, and is compared when it is
 there. blobs (else REFOLD_BLOBS) is the store of contents too large for a record (streams/blobs/url.py), the same for
-every process; without one they are in the topic PREFIX.contents. How to connect (TLS, SASL) is not for URLs, which are printed: see settings.py.
+every process; without one they are in the topic PREFIX.contents. How to connect (TLS, SASL) is not for URLs, which are
+printed: see settings.py.
 """
 
 from __future__ import annotations

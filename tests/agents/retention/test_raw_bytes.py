@@ -146,7 +146,7 @@ def test_beside_a_recorder_nothing_of_what_expired_is_left_in_any_file(
 
 
 @pytest.mark.kafka
-def test_a_destroyed_key_leaves_the_brokers_segments_once_they_are_compacted(
+def test_a_destroyed_key_and_a_removed_content_leave_the_brokers_segments_once_they_are_compacted(
     kafka_cluster: Callable[..., Kafka],
     tmp_path: Path,
     child: Callable[..., Child],
@@ -155,9 +155,9 @@ def test_a_destroyed_key_leaves_the_brokers_segments_once_they_are_compacted(
 ) -> None:
     monkeypatch.setenv("REFOLD_MASTER_KEY", base64.b64encode(b"m" * 48).decode())
     kafka = kafka_cluster(data=tmp_path / "kafka")
-    url = f"kafka://{kafka.bootstrap}/p?partitions=1&blobs=file://{tmp_path}/blobs"
+    url = f"kafka://{kafka.bootstrap}/p?partitions=1"
     broker = Broker(kafka.bootstrap, "p")
-    topic = Place("p.keys", 0)
+    topic, chunks = Place("p.keys", 0), Place("p.contents", 1)
 
     def refold(*arguments: str) -> tuple[int, str]:
         status = run([*arguments, "--log", url])
@@ -170,7 +170,8 @@ def test_a_destroyed_key_leaves_the_brokers_segments_once_they_are_compacted(
         ("segment.ms", "500"), ("max.compaction.lag.ms", "500"), ("min.cleanable.dirty.ratio", "0.0"),
         ("delete.retention.ms", "0"), ("file.delete.delay.ms", "1"),
     ):  # fmt: skip
-        broker.alter(topic.topic, name, value)
+        for each in (topic, chunks):
+            broker.alter(each.topic, name, value)
     for _ in range(2):
         recorder.record()
     with open_log(url) as log:
@@ -179,17 +180,27 @@ def test_a_destroyed_key_leaves_the_brokers_segments_once_they_are_compacted(
         log.flush()
     with broker.reading() as reading:
         raw = [each.value for each in reading.records(topic, 0, broker.end(topic)) if each.value is not None]
+        pieces = {each.key: each.value for each in reading.records(chunks, 0, broker.end(chunks)) if each.value}
     wrapped = dict(zip(keys, raw, strict=True))
 
     def held() -> list[str]:
         whole = stored([tmp_path / "kafka"])
         return [name for name, value in wrapped.items() if value[8:40] in whole]
 
+    def contents_held() -> int:
+        whole = stored([tmp_path / "kafka"])
+        return sum(value[8:40] in whole for value in pieces.values())
+
     assert held() == ["r0", "r1", "r2"], "the search finds what is there"
-    assert refold("retain", "--check") == (0, "no destroyed key is left in the topic p.keys\n")
+    assert contents_held() == len(pieces) == 3
+    status, said = refold("retain", "--check")
+    assert (status, said.splitlines()[0]) == (0, "no destroyed key is left in the topic p.keys")
+    assert "no removed content is left in kafka://" in said
     status, said = refold("retain", "--apply", "--class", "success=0")
     assert status == 0
     assert "2 runs expired: 2 keys" in said
+    assert "2 contents and " in said
+    assert "2 removed contents still on the brokers' disks" in said
     assert "2 destroyed keys still on the brokers' disks, in the topic p.keys" in said
     recorder.record()
 
@@ -199,6 +210,7 @@ def test_a_destroyed_key_leaves_the_brokers_segments_once_they_are_compacted(
 
     await_true(is_dropped, within_s=COMPACTED_WITHIN_S)
     await_true(lambda: held() == ["r0"], within_s=COMPACTED_WITHIN_S)
+    await_true(lambda: contents_held() == 1, within_s=COMPACTED_WITHIN_S)
     recorder.stop()
     with open_log(url) as log:
         assert log.recording("r0").input == log.recording("r3").input == {"said": SECRET * 3}
