@@ -22,6 +22,7 @@ from refold.testing.kafka.security import certificates
 from refold_tests.command import COMMAND, Done, environment, refold_command
 from refold_tests.postgres import Database
 from refold_tests.tree import ROOT
+from refold_tests.waiting import await_true
 
 WAIT_S = 60.0
 TOKEN = "0123456789abcdef-secret"
@@ -115,6 +116,38 @@ def test_metrics_are_served_as_every_page_is(tmp_path: Path) -> None:
         assert (status("/metrics"), status("/health"), status("/else")) == (401, 200, 401)
         assert status("/else", Authorization=f"Bearer {TOKEN}") == 404
         assert status("/metrics", Authorization=f"Bearer {TOKEN}", Host="evil.example") in (400, 403, 421)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_parquet_sinks_page_says_how_far_the_store_is_behind(tmp_path: Path) -> None:
+    """A commit every hour: what is recorded after the first one is lag, and its age grows."""
+    observed(tmp_path / "log", 1)
+    place = ["parquet", "--to", (tmp_path / "lake").as_uri(), "--follow", "--every", "3600", "--metrics-port", "0"]
+    process = subprocess.Popen(
+        [*COMMAND, "sink", *place], env=environment(f"file:{tmp_path / 'log'}"), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        url = re.fullmatch(r"metrics on (http://127\.0\.0\.1:\d+/metrics)\n", process.stderr.readline())
+        assert url
+
+        def values() -> dict[str, float]:
+            with urllib.request.urlopen(url[1]) as page:
+                found = re.findall(r"^refold_sink_(\w+)\{[^}]*\} (\S+)$", page.read().decode(), re.MULTILINE)
+            return {name: float(value) for name, value in found}
+
+        await_true(lambda: values().get("lag_changes") == 0.0 and values()["batches_total"] == 1.0)
+        assert values()["lag_seconds"] == 0.0
+        recorded_at = time.time()
+        observed(tmp_path / "log", 2)
+        observed(tmp_path / "log", 3)
+        await_true(lambda: values()["lag_changes"] == 2.0)
+        first = values()["lag_seconds"]
+        assert 0.0 < first <= time.time() - recorded_at
+        await_true(lambda: values()["lag_seconds"] > first)
+        assert values()["batches_total"] == 1.0
     finally:
         process.kill()
         process.communicate()

@@ -135,6 +135,37 @@ def test_over_tls_workers_are_probed_scraped_and_asked_by_the_names_of_their_cer
     assert endpoint["tlsConfig"]["serverName"] == host.removeprefix("$(POD_NAME).")
 
 
+def test_over_tls_sinks_are_probed_and_scraped_by_the_name_of_their_certificate(chart: Helm) -> None:
+    given: Object = {**VALUES["postgres"], "sinkDefaults": {"tls": {"existingSecret": "sink-tls"}},
+                     "monitoring": {"serviceMonitor": {"enabled": True}}}  # fmt: skip
+    found = objects(chart.template(given))
+    pod = of_kind(found, "Deployment")["spec"]["template"]["spec"]
+    sink = pod["containers"][0]
+    assert sink["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    (mount,) = [each for each in sink["volumeMounts"] if each["name"] == "sink-pages"]
+    assert {f"--tls-cert={mount['mountPath']}/tls.crt", f"--tls-key={mount['mountPath']}/tls.key"} <= {*sink["args"]}
+    (volume,) = [each["secret"] for each in pod["volumes"] if each["name"] == "sink-pages"]
+    assert volume["secretName"] == "sink-tls"
+    assert {each["key"] for each in volume["items"]} == {"tls.crt", "tls.key"}
+    monitor = of_kind(found, "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"] == {
+        "ca": {"secret": {"name": "sink-tls", "key": "ca.crt"}},
+        "serverName": f"{monitor['metadata']['name']}.tests.svc",
+    }
+    worker = of_kind(found, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    assert not [each for each in worker["args"] if each.startswith("--tls")], "it is of sinks alone"
+
+
+def test_without_tls_sinks_serve_http(chart: Helm) -> None:
+    found = objects(chart.template({**VALUES["postgres"], "monitoring": {"serviceMonitor": {"enabled": True}}}))
+    pod = of_kind(found, "Deployment")["spec"]["template"]["spec"]
+    assert "scheme" not in pod["containers"][0]["livenessProbe"]["httpGet"]
+    assert "sink-pages" not in {each["name"] for each in pod["volumes"]}
+    assert "scheme" not in of_kind(found, "PodMonitor")["spec"]["podMetricsEndpoints"][0]
+
+
 def test_a_worker_is_known_by_the_names_of_its_service(chart: Helm) -> None:
     found = objects(chart.template({}))
     words = of_kind(found, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["args"]

@@ -33,6 +33,8 @@ WRONG: list[tuple[Values, str]] = [
     ({"workers": {"probes": {"liveness": {"path": "/"}}}}, "at '/workers/probes/liveness': additional properties"),
     ({"workers": {"resources": {"limit": {"cpu": 1}}}}, "at '/workers/resources': additional properties 'limit'"),
     ({"workers": {"resources": {"requests": {"memory": "2 gigs"}}}}, "at '/workers/resources/requests/memory'"),
+    ({"sinks": [{**_SINK, "tls": {"existingSecret": "own"}}]}, "at '/sinks/0': additional properties 'tls'"),
+    ({"sinkDefaults": {"tls": {"existingSecret": "No Name"}}}, "at '/sinkDefaults/tls/existingSecret'"),
     ({"log": {"brokers": []}}, "at '/log/brokers': minItems"),
     ({"log": {"brokers": "kafka:9092"}}, "at '/log/brokers': got string, want array"),
     ({"log": {"brokers": ["kafka"]}}, "at '/log/brokers/0'"),

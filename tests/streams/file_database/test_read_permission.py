@@ -17,6 +17,7 @@ import pytest
 import refold
 from refold.avro.errors import StorageError
 from refold.streams.rocks.database import Database
+from refold.streams.rocks.layout import SyncedNote
 from refold.streams.rocks.reader_folder import PREFIX, sweep
 from refold_tests.absent import without
 from refold_tests.command import COMMAND, Done, environment
@@ -170,6 +171,20 @@ def test_a_link_called_synced_is_not_followed(killed: Path, tmp_path: Path) -> N
     with pytest.raises(StorageError, match="symbolic link"):
         refold.open(f"file:{path}")
     assert target.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("content", [b"precious", None])
+def test_a_link_that_takes_the_notes_place_after_it_was_read_is_not_written_through(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    """Opening a log reads SYNCED, then opens it to write: both refuse a link."""
+    target = tmp_path / "precious"
+    if content is not None:
+        target.write_bytes(content)
+    (tmp_path / "SYNCED").symlink_to(target)
+    with pytest.raises(StorageError, match="symbolic link"):
+        SyncedNote(tmp_path)
+    assert (target.read_bytes() if target.exists() else None) == content
 
 
 READER = """
