@@ -11,13 +11,15 @@ import pytest
 
 from refold_tests.fuzz.entrances import ENTRANCES
 from refold_tests.pages import run_page, with_conversation
+from refold_tests.recipes import RECIPES
 from refold_tests.tree import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs").glob("guides/*.md"))]
 
 
-# tests/explorer/test_incident.py and tests/sinks/test_sinks_page.py follow these, and look at what came of it.
-ELSEWHERE = ("INCIDENT.md", "SINKS.md")
+# tests/explorer/test_incident.py, tests/sinks/test_sinks_page.py and tests/test_recipes.py follow these, and look at
+# what came of it.
+ELSEWHERE = ("INCIDENT.md", "SINKS.md", *(page.name for page in RECIPES))
 
 
 @pytest.mark.parametrize("page", [each for each in PAGES if each.name not in ELSEWHERE], ids=lambda page: page.name)

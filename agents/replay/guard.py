@@ -12,6 +12,8 @@
 4. Other threads and contexts of the process go on: the guard cannot know whether the code had them act for it. While a
    guard is open, each thing of step 2 that they do is noted. Code in `outside()` and refold's own threads are exempt.
 5. What was denied or noted is in `escapes`. A replay with escapes is never called the same.
+6. Python asks a process (`uname -p`) for the processor's name when somebody first wants to know the platform, and keeps
+   the answer. SDKs want to know it. It is asked before the guard begins, so that the code finds the answer there.
 
 This does not see: extensions that connect in C (librdkafka, libcurl, grpc), a method of a C type that is called past
 its Python class (`_socket.socket.send`), a function that was kept before the first guard in another place than a
@@ -23,6 +25,7 @@ The kernel closes these for a confined replay (agents/confined/kernel.py).
 from __future__ import annotations
 
 import contextvars
+import platform
 import sys
 from types import FrameType, TracebackType
 from typing import Self
@@ -39,6 +42,7 @@ class Guard(Watch):
     _kept: Kept
 
     def __enter__(self) -> Self:
+        learn_platform()
         install()
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_name == "__enter__":
@@ -56,3 +60,8 @@ class Guard(Watch):
         close_watch(self)
         unset_under(self._token)
         self.frame = None
+
+
+def learn_platform() -> None:
+    """Have Python know the processor's name: see step 6 of the module."""
+    platform.uname().processor  # noqa: B018

@@ -238,3 +238,13 @@ def test_a_guard_in_a_guard_leaves_the_outer_one_closed(port: int) -> None:
             by_socket(port)
     assert outer.denied is not None
     by_socket(port)
+
+
+def test_the_platform_is_known_in_a_process_where_nobody_asked_for_it() -> None:
+    """Python starts a process for it, once; OpenAI's SDK asks for it with its first request."""
+    code = (
+        "import platform\nfrom refold.agents.replay.guard import Guard\n"
+        "with Guard() as guard:\n    print(platform.platform())\nassert guard.denied is None, guard.denied\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

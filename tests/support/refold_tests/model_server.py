@@ -1,24 +1,37 @@
-"""A stand-in for model providers: it speaks the wire formats of OpenAI and Anthropic, and counts what it is asked."""
+"""A stand-in for model providers: it speaks the wire formats of OpenAI and Anthropic, and counts what it is asked.
+
+It says the same to everybody, unless a test gives it a mind: a function of a request's body that returns what the model
+answers, as a Reply.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 
 WORDS = ["It ", "was ", "paid ", "für ", "42 €."]
 TEXT = "".join(WORDS)
 
 
+class Reply(NamedTuple):
+    """What a model answers: words, or the tools that it asks for, with their arguments."""
+
+    words: Sequence[str] = ()
+    tools: Sequence[tuple[str, Mapping[str, Any]]] = ()
+
+
 class ModelServer:
     """One server. requests: path, headers and body of each. failing: how many of the next requests get a 429. breaks:
-    whether streams end in the middle. hold: streams wait for it in the middle, where they set `held`."""
+    whether streams end in the middle. hold: streams wait for it in the middle, where they set `held`. mind: answers
+    requests; it may wait."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], Any]] = []
+        self.mind: Callable[[Any], Reply] = lambda body: Reply(WORDS)
         self.failing = 0
         self.breaks = False
         self.hold: threading.Event | None = None
@@ -46,7 +59,8 @@ def model_server() -> Iterator[ModelServer]:
                 server.failing -= 1
                 error = {"error": {"type": "rate_limit_error", "message": "slow down", "code": "rate"}}
                 return self._whole(error, 429, {"Retry-After-Ms": "1"})
-            answer, events = (_anthropic if self.path.endswith("/messages") else _openai)(self.path, body)
+            reply = server.mind(body)
+            answer, events = (_anthropic if self.path.endswith("/messages") else _openai)(self.path, body, reply)
             return self._events(events) if body.get("stream") else self._whole(answer)
 
         def _whole(self, answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
@@ -95,47 +109,65 @@ def model_server() -> Iterator[ModelServer]:
         thread.join()
 
 
-def _openai(path: str, body: Any) -> tuple[Any, list[tuple[str, Any]]]:
+def _openai(path: str, body: Any, reply: Reply) -> tuple[Any, list[tuple[str, Any]]]:
     if path.endswith("/embeddings"):
         found = {"object": "embedding", "index": 0, "embedding": [0.25, -1.5e-7, 1.0]}
         return {"object": "list", "model": body["model"], "data": [found], "usage": {"prompt_tokens": 2}}, []
     head = {"id": "chatcmpl-1", "created": 1700000000, "model": body["model"]}
-    message = {"role": "assistant", "content": TEXT}
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(reply.words) or None}
+    deltas: list[Any] = [{"content": word} for word in reply.words]
+    if reply.tools:
+        message["tool_calls"] = [
+            {"id": _call_id(body, index), "type": "function", "function": {
+                "name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}}
+            for index, (name, arguments) in enumerate(reply.tools)
+        ]  # fmt: skip
+        deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(message["tool_calls"])]
+    reason = "tool_calls" if reply.tools else "stop"
     usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
     whole = {
         **head, "object": "chat.completion", "usage": usage,
-        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+        "choices": [{"index": 0, "finish_reason": reason, "message": message}],
     }  # fmt: skip
     events: list[tuple[str, Any]] = [
-        ("", {**head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": word}}]})
-        for word in WORDS
+        ("", {**head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}) for delta in deltas
     ]
-    last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    last = {"index": 0, "delta": {}, "finish_reason": reason}
     events += [("", {**head, "object": "chat.completion.chunk", "choices": [last], "usage": usage}), ("", "[DONE]")]
     return whole, events
 
 
-def _anthropic(path: str, body: Any) -> tuple[Any, list[tuple[str, Any]]]:
+def _anthropic(path: str, body: Any, reply: Reply) -> tuple[Any, list[tuple[str, Any]]]:
     head = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], "stop_sequence": None}
     usage = {"input_tokens": 7, "output_tokens": 5}
-    content = [{"type": "text", "text": TEXT}]
-    whole = {**head, "content": content, "stop_reason": "end_turn", "usage": usage}
+    content: list[dict[str, Any]] = [{"type": "text", "text": "".join(reply.words)}] if reply.words else []
+    deltas: list[list[dict[str, Any]]] = [[{"type": "text_delta", "text": word} for word in reply.words]] * len(content)
+    for index, (name, arguments) in enumerate(reply.tools):
+        content.append({"type": "tool_use", "id": _call_id(body, index), "name": name, "input": dict(arguments)})
+        deltas.append([{"type": "input_json_delta", "partial_json": json.dumps(arguments, ensure_ascii=False)}])
+    reason = "tool_use" if reply.tools else "end_turn"
+    whole = {**head, "content": content, "stop_reason": reason, "usage": usage}
     start = {**head, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
-    events: list[tuple[str, Any]] = [
-        ("message_start", {"type": "message_start", "message": start}),
-        ("content_block_start", {
-            "type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""},
-        }),
-        *(
-            ("content_block_delta", {
-                "type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word},
-            })
-            for word in WORDS
-        ),
-        ("content_block_stop", {"type": "content_block_stop", "index": 0}),
+    events: list[tuple[str, Any]] = [("message_start", {"type": "message_start", "message": start})]
+    for index, block in enumerate(content):
+        empty = {**block, "text": ""} if block["type"] == "text" else {**block, "input": {}}
+        events += [
+            ("content_block_start", {"type": "content_block_start", "index": index, "content_block": empty}),
+            *(
+                ("content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta})
+                for delta in deltas[index]
+            ),
+            ("content_block_stop", {"type": "content_block_stop", "index": index}),
+        ]
+    events += [
         ("message_delta", {
-            "type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": usage,
+            "type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage,
         }),
         ("message_stop", {"type": "message_stop"}),
     ]  # fmt: skip
     return whole, events
+
+
+def _call_id(body: Any, index: int) -> str:
+    """Another one for each turn of a conversation, and the same for an equal one."""
+    return f"call_{len(body['messages'])}_{index}"
