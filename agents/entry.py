@@ -28,7 +28,8 @@ _DEMO = frozenset(f"refold.explorer.demo.{module}" for module in ("agent", "desk
 Agent: TypeAlias = Callable[..., Any]
 """agent(run); what it returns is the run's output. It may be a coroutine function."""
 
-_LOADED = "refold_agent_"
+LOADED = "refold_agent_"
+"""What the names of modules begin with that were loaded from a file."""
 
 
 def agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
@@ -105,7 +106,7 @@ def _loaded(path: Path, named: str) -> ModuleType:
         raise InputError(f"{named}: there is no file {path}")
     path = path.resolve()
     _on_path(path.parent)
-    name = f"{_LOADED}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{LOADED}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     module = ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module  # for dataclasses and pickles, which look their module up
@@ -134,7 +135,7 @@ def entry_for(function: Callable[..., Any], what: str = "agent") -> str:
     named = name_of(function)
     module, _, name = named.partition(":")
     file = getattr(sys.modules.get(module), "__file__", None)
-    if named and module != "__main__" and not module.startswith(_LOADED):
+    if named and module != "__main__" and not module.startswith(LOADED):
         return named
     if named and file:
         return f"{Path(file).resolve()}:{name}"

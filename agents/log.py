@@ -58,8 +58,9 @@ class AgentLog(Log):
         """Begin a run of an agent, recorded from here on; a context manager.
 
         version: of the agent; code_version: the commit it runs from. input: what it is started with; state: its working
-        memory at the start; both JSON values. seed: for run.random, and to be passed to models. task: what stays the
-        same when the task is tried again in another run: the first part of its effects' keys; else the run's id. kind:
+        memory at the start; both of values that docs/AGENTS.md lists. seed: for run.random, and to be passed to models.
+        task: what stays the same when the task is tried again in another run: the first part of its effects' keys; else
+        the run's id. kind:
         production, test, evaluation or one's own. entry: its function as module:function, for replays. id: else a
         fresh one. resume: the id of a run that did not end, or failed, to go on with from where it stands; what it was
         begun with stands. redact: what of a JSON tree may be written, a Redactor or a function (docs/REDACTION.md); a

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from refold.agents.golden.did import Did
 from refold.agents.golden.expect import ANY, Expectation
 from refold.agents.journal.delta import is_same
+from refold.agents.journal.objects import bare, dumped
 from refold.agents.journal.record import Kind, Plain
 from refold.avro.errors import InputError
 
@@ -121,7 +122,7 @@ def _value(expected: Expectation, did: Did) -> str:
             return str(error)
     else:
         root = getattr(did, expected.name)
-    found = root
+    found = bare(dumped(root, expected.name))
     for at, part in enumerate(expected.path):
         inner = _member(found, part)
         if inner is _ABSENT:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from refold.agents.journal.objects import loaded
 from refold.agents.journal.record import Call, Failure, Kind, Outcome, Plain, Recording
 from refold.agents.journal.stepping import states
 from refold.avro.errors import InputError
@@ -31,9 +33,9 @@ class Did:
         return self.recording.outcome
 
     @property
-    def output(self) -> Plain:
+    def output(self) -> Any:
         """What it returned."""
-        return self.recording.output
+        return loaded(self.recording.output)
 
     @property
     def failure(self) -> Failure | None:
@@ -68,15 +70,15 @@ class Did:
         """How many those are."""
         return len(self.calls(name, kind=kind))
 
-    def state_at(self, step: int) -> Plain:
+    def state_at(self, step: int) -> Any:
         """The state after a step, counted from 1. InputError where the run did not get that far."""
         kept = list(states(self.recording))
         if not -len(kept) <= step < len(kept):
             raise InputError(f"there is no step {step}: the run has {len(kept) - 1}")
-        return kept[step]
+        return loaded(kept[step])
 
     @property
-    def state(self) -> Plain:
+    def state(self) -> Any:
         """The state at the end."""
         return self.state_at(-1)
 

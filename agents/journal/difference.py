@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refold.agents.journal.delta import is_same
+from refold.agents.journal.objects import bare, is_mark
 from refold.agents.journal.record import Plain
 
 
@@ -46,10 +47,10 @@ def differences(left: Plain, right: Plain) -> list[Difference]:
 
 
 def shown(value: Plain, length_max: int = SHOWN_MAX) -> str:
-    """A value as JSON on one line, cut in the middle where it is long."""
+    """A value as JSON on one line, without marks (objects.py), cut in the middle where it is long."""
     if isinstance(value, _Absent):
         return repr(value)
-    text = msgspec.json.encode(value).decode()
+    text = msgspec.json.encode(bare(value)).decode()
     if len(text) <= length_max:
         return text
     half = (length_max - 5) // 2
@@ -59,7 +60,7 @@ def shown(value: Plain, length_max: int = SHOWN_MAX) -> str:
 def _differences(left: Plain, right: Plain, path: str) -> Iterator[Difference]:
     if isinstance(left, dict) and isinstance(right, dict):
         for key in [*left, *(key for key in right if key not in left)]:
-            place = f"{path}.{key}" if path else key
+            place = path if is_mark(key) else f"{path}.{key}" if path else key
             yield from _members(left.get(key, ABSENT), right.get(key, ABSENT), place)
     elif isinstance(left, list) and isinstance(right, list):
         yield from _elements(left, right, path)
@@ -88,7 +89,11 @@ def _elements(left: list[Plain], right: list[Plain], path: str) -> Iterator[Diff
 
 
 def shown_apart(left: Plain, right: Plain) -> tuple[str, str]:
-    """Both values, long texts from where they part: cut elsewhere they could look alike."""
+    """Both values, long texts from where they part: cut elsewhere they could look alike. Where only the types differ,
+    with marks.
+    """
+    if bare(left) == bare(right):
+        return tuple(msgspec.json.encode(each).decode() for each in (left, right))  # type: ignore[return-value]
     if not (isinstance(left, str) and isinstance(right, str)) or len(left) + len(right) <= SHOWN_MAX:
         return shown(left), shown(right)
     shorter = min(len(left), len(right))

@@ -1,8 +1,9 @@
 """What a run can keep: JSON values, and objects that become JSON and come back from it.
 
-A recorded answer is served again in a replay, so what the agent's code gets must be the same object then. JSON values
-are. Of any other the code has to say what it is: a type that msgspec reads (dataclasses, TypedDicts, NamedTuples, sets,
-datetimes...), or one with `model_dump` and `model_validate` (pydantic's, which most model clients return).
+A recorded answer is served again in a replay, so what the agent's code gets must be the same object then. So is what it
+keeps in its state, is given and returns. JSON values are recorded as they are. An answer whose type is named, by the
+annotation or `returns=`, is recorded as the JSON of that type, if msgspec or `model_validate` makes the same object of
+it again. Everything else is recorded with marks that say what it is (journal/objects.py).
 
 What would come back as something else is refused where it is recorded, not where it is replayed. So is what a log
 cannot hold (avro/canonical.py): integers past 64 bits, and more than DEPTH_MAX levels.
@@ -20,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from refold.agents.journal.objects import ANSWER, MARK, dumped, loaded
 from refold.agents.journal.record import Plain
 from refold.avro.canonical import INTEGER_END, INTEGER_MIN, MAX_DEPTH
 from refold.avro.errors import InputError
@@ -35,46 +37,89 @@ _INTEGER = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _annotations: MutableMapping[Any, Any] = WeakKeyDictionary()
 # A form of marshal that has nothing in it but values: no references to be looked for.
 _MARSHAL_VALUES = 2
+_SETS_OF_MARSHAL = (b"<", b">")
 
 
 def encoded(value: object, what: str) -> bytes:
-    """A value's JSON; InputError where it has none. Objects that JSON can hold become it; nothing is kept of it."""
-    data = captured(value, what)
+    """A request's JSON, in which objects are what JSON makes of them; where JSON has nothing for one, all are marked.
+
+    Raises:
+        InputError: it holds what cannot be recorded; the message has the path of that.
+    """
+    try:
+        data = _in_order(value, _encode(value))
+    except _NOT_JSON:  # or a set of what has no order
+        data = _encode(_request_dumped(value, what))
     # Seen without looking at each value, of many: too few brackets to be deep, no number that long.
     if data.count(b"[") + data.count(b"{") > DEPTH_MAX or _LONG_NUMBER in data.translate(_NOUGHTS):
         _holdable(data, what)
     return data
 
 
-def captured(value: object, what: str) -> bytes:
-    """As `encoded`, of what is not to be recorded: no log need be able to hold it."""
-    try:
-        return _encode(value)
-    except (TypeError, NotImplementedError, OverflowError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{what} cannot be recorded: {error}; give JSON values (text, numbers, lists, dicts)"
-        ) from None
-
-
 def decoded(data: bytes) -> Plain:
-    """The value behind `encoded`."""
+    """The tree behind `encoded` and `kept`."""
     return msgspec.json.decode(data)
 
 
 def kept(value: Any, what: str) -> bytes:
-    """The JSON of a value that comes back from it as it is; InputError where it would come back as something else."""
-    data = captured(value, what)
-    is_same = _holdable(data, what) == value
-    try:  # it knows Python's own types alone: of these, what comes back equal is of the same types
-        marshal.dumps(value, _MARSHAL_VALUES)
-    except ValueError:  # a subclass of dict, an enumeration
-        is_same = False
-    if not is_same:
+    """The JSON of a value that comes back from it as it is, by `objects.loaded`.
+
+    Raises:
+        InputError: it holds what would come back as something else; the message has the path of that, and what to do.
+    """
+    data = _plainly(value)
+    if data is not None:
+        return data
+    tree = dumped(value, what)
+    data = _encode(tree)
+    _holdable(data, what)
+    if dumped(loaded(tree), what) != tree:  # an object whose class makes something else of its fields
         raise InputError(
             f"{what} is a {type(value).__qualname__} that would come back from the record as something else: keep JSON "
-            "values in it (text, finite numbers, lists, dicts by text)"
+            "values in it"
         )
     return data
+
+
+def snapshot(value: Any, what: str) -> bytes:
+    """As `kept`, of what need not be recorded: a log need not be able to hold it."""
+    try:
+        return kept(value, what)
+    except InputError:
+        try:
+            return _encode(value)
+        except _NOT_JSON:
+            pass
+        raise
+
+
+def _plainly(value: Any) -> bytes | None:
+    """The JSON of a value that is nothing but JSON; None of any other."""
+    try:
+        data = _encode(value)
+        # It knows Python's own types alone: of these, what comes back equal is of the same types.
+        marshal.dumps(value, _MARSHAL_VALUES)
+        return data if MARK not in data and _holdable(data, "") == value else None
+    except (*_NOT_JSON, InputError):  # a subclass of dict, an enumeration, a number that is too long
+        return None
+
+
+def _request_dumped(value: Any, what: str) -> Plain:
+    """A request with marks; an error names the argument."""
+    if not isinstance(value, dict) or not value.keys() <= {"args", "kwargs"}:
+        return dumped(value, what)
+    args = [dumped(each, f"{what}: argument {number}") for number, each in enumerate(value.get("args", ()), 1)]
+    kwargs = {name: dumped(each, f"{what}: {name}") for name, each in value.get("kwargs", {}).items()}
+    return {"args": args, "kwargs": kwargs} if "args" in value else {"kwargs": kwargs}
+
+
+def _in_order(value: Any, data: bytes) -> bytes:
+    """The JSON with the elements of sets sorted, whose order is another in each process."""
+    try:
+        inside = marshal.dumps(value, _MARSHAL_VALUES)
+    except ValueError:
+        return _sorted_sets(value, data)
+    return _sorted_sets(value, data) if any(each in inside for each in _SETS_OF_MARSHAL) else data
 
 
 class Shape:
@@ -88,46 +133,44 @@ class Shape:
     def recorded(self, answer: object) -> bytes:
         """The answer's JSON. InputError says how to name its type where it would come back as something else."""
         if answer is None or self._returns is None:
-            return self._plain(answer)
-        data = _json(answer, self._what)
-        self._require_same(answer, data)
-        return data
+            return self._kept(answer)
+        data = self._typed(answer)
+        return data if data is not None else _encode({ANSWER: decoded(self._kept(answer))})
 
     def served(self, answer: Plain) -> Any:
         """The answer as the code got it. InputError where it is none of the type any more."""
         if answer is None or self._returns is None:
-            return answer
+            return loaded(answer) if isinstance(answer, dict | list) and MARK in _encode(answer) else answer
+        if isinstance(answer, dict) and answer.keys() == {ANSWER}:
+            return loaded(answer)
         try:
             return msgspec.convert(answer, self._returns, str_keys=True, dec_hook=_loaded)
         except (msgspec.ValidationError, TypeError, ValueError, NotImplementedError) as error:
             raise InputError(f"{self._what}: the recorded answer is no {_name(self._returns)}: {error}") from error
 
-    def _plain(self, answer: object) -> bytes:
+    def _kept(self, answer: object) -> bytes:
         try:
-            return kept(answer, self._what)
+            return kept(answer, f"{self._what}: its answer")
         except InputError as error:
-            name = type(answer).__qualname__
-            if type(answer) in (dict, list, *_SCALARS):
-                raise InputError(f"{error}; or name the type of what it answers with, as returns=") from None
-            raise InputError(
-                f"{self._what} answered with a {name}, which a replay could not give back: name the type, as "
-                f"returns={name}, or have JSON values returned"
-            ) from None
+            raise InputError(f"{error}; or name a type that msgspec or pydantic makes of JSON, as returns=") from None
 
-    def _require_same(self, answer: object, data: bytes) -> None:
-        """InputError unless what a replay would give is the same object."""
-        again = self.served(decoded(data))
+    def _typed(self, answer: Any) -> bytes | None:
+        """The JSON of the named type; None where a replay would make something else of it."""
+        try:
+            data = _json(answer)
+            tree = _holdable(data, self._what)
+            again = self.served(tree)
+        except (*_NOT_JSON, InputError):
+            return None
+        if isinstance(tree, dict) and tree.keys() == {ANSWER}:
+            return None
         if hasattr(answer, "model_dump"):  # two are equal only with what is no part of them: when it was sent, by whom
-            is_same = hasattr(again, "model_dump") and _json(again, self._what) == data
-        elif type(answer).__eq__ is object.__eq__:
-            is_same = type(again) is type(answer) and _json(again, self._what) == data
+            is_same = hasattr(again, "model_dump") and _json(again) == data
+        elif type(answer).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
+            is_same = type(again) is type(answer) and _json(again) == data
         else:
             is_same = type(again) is type(answer) and bool(again == answer)
-        if not is_same:
-            raise InputError(
-                f"{self._what} answered with a {type(answer).__qualname__}, which a replay would give back as another "
-                f"{type(again).__qualname__}: name the type that it answers with, as returns=, down to its parts"
-            )
+        return data if is_same else None
 
 
 def shape_of(function: Callable[..., Any], returns: Any, what: str) -> Shape:
@@ -173,6 +216,7 @@ def _dumped(value: Any) -> object:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_dumped).encode
+_NOT_JSON = (TypeError, NotImplementedError, OverflowError, ValueError, RecursionError)
 
 
 def _loaded(kind: Any, value: Any) -> Any:
@@ -185,12 +229,15 @@ def _name(kind: Any) -> str:
     return kind.__qualname__ if isinstance(kind, type) else str(kind)
 
 
-def _json(answer: object, what: str) -> bytes:
+def _json(answer: object) -> bytes:
+    return _sorted_sets(answer, _encode(answer))
+
+
+def _sorted_sets(value: object, data: bytes) -> bytes:
     """JSON with the elements of sets sorted: their order is another in each process. Other orders stay."""
-    data = encoded(answer, what)
     if b"[" not in data:
         return data
-    ordered = msgspec.json.encode(answer, enc_hook=_dumped, order="deterministic")
+    ordered = msgspec.json.encode(value, enc_hook=_dumped, order="deterministic")
     return data if decoded(ordered) == decoded(data) else ordered
 
 

@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from refold.agents.journal.delta import applied, is_same
+from refold.agents.journal.objects import loaded_json
 from refold.agents.journal.record import Outcome, Plain, Recording, Step
 from refold.agents.recorder.answers import Answers, World
 from refold.agents.recorder.calls import Calling
@@ -36,7 +37,7 @@ from refold.agents.recorder.carrying import install
 from refold.agents.recorder.current import SCOPE, Scope, Strays, entered, here, left, require_open
 from refold.agents.recorder.failures import RecordedFailure, failure_of, raised
 from refold.agents.recorder.made import NULL, MadeAttempt, MadeStep
-from refold.agents.recorder.plain import Shape, captured, decoded, encoded, kept, shape_of
+from refold.agents.recorder.plain import Shape, decoded, encoded, kept, shape_of, snapshot
 from refold.agents.recorder.reach import Chance, Reach, ReadView
 from refold.agents.recorder.sinks import Sink
 from refold.agents.recorder.steps import OpenStep, StepBlock
@@ -61,8 +62,8 @@ class Changed(RefoldError):
 class Run:
     """One execution of an agent; a context manager. Steps one after the other; calls in a step from any task or thread.
 
-    id, agent, input, task: as given. state: the run's working memory, a dict of JSON values, to be changed in place.
-    output: what it comes to, to be set.
+    id, agent, input, task: as given. state: the run's working memory, a dict of values that come back from the record
+    (docs/AGENTS.md), to be changed in place. output: what it comes to, to be set.
     """
 
     tool = staticmethod(tool)
@@ -78,8 +79,8 @@ class Run:
         self.has_ended = False
         self.agent = head.agent
         # Another than what the writer's thread still has to write: the agent's code may change its own.
-        self.input = decoded(encoded(head.given, "the run's input"))
-        self.state: dict[str, Any] = decoded(kept(head.state, "the run's state"))
+        self.input = loaded_json(encoded(head.given, "the run's input"))
+        self.state: dict[str, Any] = loaded_json(encoded(head.state, "the run's state"))
         self.output: Any = None
         self.task = head.run if head.parent else head.task or head.run  # what a fork does is its own
         self._answers = answers
@@ -243,9 +244,10 @@ class Run:
         step = self._answers.step(self._ended_steps + 1, name)
         if step is None:
             return None
-        self._become(applied(self.state, step.delta))
+        after = applied(self._kept_state(), step.delta)
+        self._become(loaded_json(encoded(after, "the run's state")))
         self._ended_steps += 1
-        self._sink.taken(step, decoded(kept(self.state, "the run's state")))
+        self._sink.taken(step, after)
         self._part()
         return step
 
@@ -293,7 +295,7 @@ class Run:
     def _new_step(self, name: str, **more: Any) -> OpenStep:
         """The next step. What its state holds is looked at when it ends."""
         number = self._ended_steps + 1
-        return OpenStep(number, name, captured(self.state, "run.state"), **more)
+        return OpenStep(number, name, snapshot(self.state, "run.state"), **more)
 
     def _begin_attempt(self, step: OpenStep, begun: int = 0) -> None:
         number = step.attempts[-1].number + 1 if step.attempts else begun + 1
@@ -331,7 +333,7 @@ class Run:
         attempt.ended_at = self._chance.now_micros()
         if error is not None:
             attempt.failure = failure_of(error, attempt.ended_at)
-            self._become(decoded(step.before))
+            self._become(loaded_json(step.before))
 
     def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
         """End the open step, with an error or without. result: JSON.
@@ -373,22 +375,23 @@ class Run:
         """End a block that went through a committed step: it left the state that is recorded, or the code changed."""
         after = applied(decoded(step.before), standing.delta)
         self.open_step = None
-        if error is None and not is_same(decoded(kept(self.state, "run.state")), after):
+        if error is None and not is_same(self._kept_state(), after):
             raise Changed(
                 f"run {self.id}: the code of step {step.number} ({step.name}) leaves another state than it left when "
                 "it was recorded; run it with the code of then, or fork the run before this step"
             )
-        self._become(after)
+        self._become(loaded_json(encoded(after, "the run's state")))
         self._ended_steps += 1
-        self._sink.taken(standing, decoded(kept(after, "the run's state")))
+        self._sink.taken(standing, after)
         self._part()
 
     def _part(self) -> None:
         """Where a fork parts from its parent: go on with the state that its patch makes."""
         for fork in self._parted:
             if fork.at == self._ended_steps:
-                self._become(applied(self.state, fork.changes))
-                self._sink.forked(fork.patch, decoded(kept(self.state, "the run's state")))
+                state = applied(self._kept_state(), fork.changes)
+                self._become(loaded_json(encoded(state, "the run's state")))
+                self._sink.forked(fork.patch, state)
 
     def _depart(self, error: BaseException | None) -> None:
         """Raise the departure, unless it is what is raised already: the agent's code may have caught it."""
@@ -413,7 +416,11 @@ class Run:
             still = f"step {self.open_step.number} ({self.open_step.name}) is still open"
             raise InputError(f"run {self.id}: {still}; end it before {name} begins")
 
-    def _become(self, state: Plain) -> None:
+    def _kept_state(self) -> Plain:
+        """The state as it is recorded."""
+        return decoded(kept(self.state, "run.state"))
+
+    def _become(self, state: dict[str, Any]) -> None:
         """The same dict, with this in it: the agent's code may hold on to it."""
         self.state.clear()
         self.state.update(state)

@@ -19,8 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from refold.agents.journal.delta import edits
+from refold.agents.journal.objects import loaded
 from refold.agents.journal.record import Asked, Edit, Failure, Kind, Plain, to_tree
 from refold.agents.recorder.answers import NO_ARGUMENTS, Place
+from refold.agents.recorder.plain import decoded, kept
 from refold.avro.errors import InputError
 
 
@@ -93,11 +95,12 @@ def patch_of(
 ) -> Patch:
     """The patch that a user asks for.
 
-    before: the parent's state where the fork parts. state: values by path (`order.status`, `messages[2].content`), or a
-    function that edits a copy in place, or returns another. drop: paths to be gone. results: answers, or a Failure, by
-    STEP/NAME. InputError for a path that leads nowhere.
+    before: the parent's state where the fork parts, as it is recorded. state: values by path (`order.status`,
+    `messages[2].content`), or a function that edits a copy in place, or returns another. drop: paths to be gone.
+    results: answers, or a Failure, by STEP/NAME. InputError for a path that leads nowhere, and for a value that cannot
+    be kept.
     """
-    after = copy.deepcopy(before)
+    after = loaded(copy.deepcopy(before))
     if callable(state):
         other = state(after)
         after = after if other is None else other
@@ -107,10 +110,12 @@ def patch_of(
     for path in drop:
         _drop(after, path)
     return Patch(
-        state=edits(before, after),
-        input=input,
+        state=edits(before, decoded(kept(after, "state"))),
+        input=input if input is msgspec.UNSET else decoded(kept(input, "input")),
         results={
-            key: Override(failure=value) if isinstance(value, Failure) else Override(answer=value)
+            key: Override(failure=value)
+            if isinstance(value, Failure)
+            else Override(answer=decoded(kept(value, f"results[{key!r}]")))
             for key, value in (results or {}).items()
         },
         arguments={key: dict(value) for key, value in (arguments or {}).items()},

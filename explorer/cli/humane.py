@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from refold.agents.journal.objects import bare
 from refold.avro.definition import TypeDefinition
 from refold.avro.jsonform import BLOB, SEALED, WRAPPED
 from refold.avro.nodes import JSON, Node, value_of
@@ -17,6 +18,7 @@ from refold.avro.values import first_name
 from refold.explorer.cli.screen import moment, printable
 from refold.reducers.links import FIELD as LINKS
 
+_OF_RUNS = ("run", "step", "effect")
 Convert = Callable[[Any], Any]
 Opened = Callable[[str, str, Any], Any]
 
@@ -53,7 +55,8 @@ class Humane:
         convert = self._known.get(key)
         if convert is None:
             convert = self._known[key] = self._converter(type_name, name, whole)
-        return text_of(convert(self._opened(entity, name, value)))
+        opened = self._opened(entity, name, value)
+        return text_of(convert(bare(opened) if type_name in _OF_RUNS else opened))
 
     def _converter(self, type_name: str, name: str, whole: bool) -> Convert:
         definition = self._types.get(type_name)

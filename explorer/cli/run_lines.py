@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 from refold.agents.journal.delta import Path
+from refold.agents.journal.objects import bare, is_mark
 from refold.agents.journal.record import Attempt, Call, Edit, Failure, Plain, Step
 from refold.agents.replay.edges import of_call
 from refold.explorer.cli.run_shapes import decision_of, status_of
@@ -24,8 +25,8 @@ class Lines:
         self._has_code = has_code
 
     def value(self, value: Plain) -> str:
-        """A value as JSON, shortened in its middle."""
-        text = json.dumps(value, ensure_ascii=False)
+        """A value as JSON without marks, shortened in its middle."""
+        text = json.dumps(bare(value), ensure_ascii=False)
         if self._is_whole or len(text) <= SHOWN_MAX:
             return text
         half = SHOWN_MAX // 2
@@ -112,7 +113,7 @@ class Lines:
 
 def path_text(path: Path) -> str:
     """`order.items[2].price`"""
-    text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
+    text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path if not is_mark(each))
     return text.removeprefix(".")
 
 
@@ -131,4 +132,4 @@ def decision_text(step: Step) -> str:
 
 
 def _text(value: Plain) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(bare(value), ensure_ascii=False)

@@ -89,7 +89,9 @@ def test_each_attempt_begins_with_the_state_of_the_first(log: AgentLog) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [(1, 2), {1: 1}, float("nan"), object(), 2**64, {"a"}], ids=lambda value: type(value).__name__
+    "value",
+    [[(1, object())], {1: print}, float("nan"), object(), 2**64, {"a", 2**64}],
+    ids=lambda value: type(value).__name__,
 )
 def test_a_state_that_cannot_be_kept_fails_the_step_that_left_it(log: AgentLog, value: Any) -> None:
     with log.run("a", state={"x": 0}) as run:
@@ -134,7 +136,7 @@ def test_what_the_agent_does_to_its_values_afterwards_is_not_recorded(log: Agent
 
 def test_an_output_that_cannot_be_kept_fails_the_run(log: AgentLog) -> None:
     with pytest.raises(InputError, match=r"run\.output"), log.run("a") as run:
-        run.output = {1, 2}
+        run.output = {1, print}
     recording = loaded(log, run)
     assert (recording.status, recording.outcome, recording.output) == ("ended", "failed", None)
     assert recording.failure is not None
@@ -262,7 +264,7 @@ def test_a_call_that_is_not_to_be_tried_again_is_not(log: AgentLog) -> None:
     @refold.tool(attempts_max=3)
     def odd() -> Any:
         answers.append(1)
-        return (1, 2)
+        return object()
 
     with log.run("a") as run, run.step("s"):
         with pytest.raises(ValueError, match="1 left"):

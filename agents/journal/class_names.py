@@ -1,0 +1,60 @@
+"""Classes by name, in what is recorded: `shop.orders:Order`. A name finds a class that is loaded, and loads nothing.
+
+The module of a script is called by its file, as `agent` for `python agent.py` and for `refold run replay --agent
+agent.py:agent`, so that a class has one name in all of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from refold.agents.entry import LOADED
+
+_MAIN = "__main__"
+
+
+def class_name(kind: type) -> str:
+    """A class's name, by which `loaded_class` finds it; "" for one that it would not find."""
+    module = sys.modules.get(kind.__module__)
+    if module is None or "<" in kind.__qualname__:
+        return ""
+    name = f"{_name_of(module, kind.__module__)}:{kind.__qualname__}"
+    return name if loaded_class(name) is kind else ""
+
+
+def loaded_class(name: str) -> type | None:
+    """The class of that name in a module that is loaded here; None where there is none."""
+    place, _, path = name.partition(":")
+    for module in _modules(place):
+        found: object = module
+        for part in path.split("."):
+            # Not getattr: a module's own __getattr__ may import what it is asked for.
+            found = getattr(found, "__dict__", {}).get(part)
+        if isinstance(found, type):
+            return found
+    return None
+
+
+def _modules(place: str) -> Iterator[ModuleType]:
+    """The loaded modules of that name, scripts first."""
+    for name, module in list(sys.modules.items()):
+        is_script = name == _MAIN or name.startswith(LOADED)
+        if is_script and _name_of(module, name) == place:
+            yield module
+    named = sys.modules.get(place)
+    if isinstance(named, ModuleType):
+        yield named
+
+
+def _name_of(module: ModuleType, name: str) -> str:
+    """What a module is called in a record."""
+    if name != _MAIN and not name.startswith(LOADED):
+        return name
+    spec = getattr(module, "__spec__", None)  # of `python -m shop.agent`
+    if spec is not None and spec.name:
+        return str(spec.name.removesuffix(".__main__"))
+    file = getattr(module, "__file__", None)
+    return Path(file).stem if file else name
