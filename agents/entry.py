@@ -15,7 +15,7 @@ import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -143,3 +143,37 @@ def entry_for(function: Callable[..., Any], what: str = "agent") -> str:
         f"another process has to find the {what} by name, and {function!r} has none: give a function that "
         "stands at the top of a module or of a file"
     )
+
+
+def class_name(kind: type) -> str:
+    """A class by its module and its name in it. Of a file that is run as a program or loaded here the module is
+    `__main__`: it is the same code."""
+    module = kind.__module__
+    return f"{'__main__' if module.startswith(LOADED) else module}.{kind.__qualname__}"
+
+
+def class_named(name: str) -> type | None:
+    """The class of that name among those that are imported already; None where there is none.
+
+    Names are data: nothing is imported, and no code of a module or a class is asked.
+    """
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:end])
+        modules = [module, *(each for each in reversed(sys.modules) if each.startswith(LOADED))]
+        for each in modules if module == "__main__" else [module]:
+            found: Any = sys.modules.get(each)
+            for part in parts[end:]:
+                found = _members(found).get(part)
+            if issubclass(type(found), type):
+                kind: type = found
+                return kind
+    return None
+
+
+def _members(found: object) -> Mapping[str, Any]:
+    """What stands in a module or a class itself."""
+    if issubclass(type(found), ModuleType):  # one that is loaded lazily loads itself when it is asked by its own ways
+        members: Mapping[str, Any] = object.__getattribute__(found, "__dict__")
+        return members
+    return vars(found) if issubclass(type(found), type) else {}

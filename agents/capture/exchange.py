@@ -88,6 +88,12 @@ def shown_url(url: str) -> str:
     return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
 
 
+def kept_headers(headers: Headers) -> list[list[str]]:
+    """Those of a response that are kept."""
+    return [[name, value] for name, value in headers
+            if name.lower() not in _OF_THE_TRANSFER and not _NAMES.is_secret(name)]  # fmt: skip
+
+
 class Response:
     """Collects what comes back."""
 
@@ -96,11 +102,7 @@ class Response:
         self._sent = [[name, value] for name, value in sent if name.lower() in SENT]
         self._http = http
         self._status = status
-        self.headers = [
-            [name, value]
-            for name, value in headers
-            if name.lower() not in _OF_THE_TRANSFER and not _NAMES.is_secret(name)
-        ]
+        self.headers = kept_headers(headers)
         content_type = next((value for name, value in self.headers if name.lower() == "content-type"), "")
         self._is_events = content_type.startswith(_EVENTS)
         self._head_ms = head_ms

@@ -106,4 +106,5 @@ class _Portable:
         return Failure(
             exception=failure.exception, message=str(self.tree(failure.message)), tool=failure.tool,
             input=self.tree(failure.input), output=self.tree(failure.output), retryable=failure.retryable,
+            details=self.tree(failure.details),
         )  # fmt: skip

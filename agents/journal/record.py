@@ -60,7 +60,10 @@ class Asked(_Struct, frozen=True):
 
 
 class Failure(_Struct, frozen=True):
-    """How something failed. exception: the class by its qualified name (`builtins.TimeoutError`)."""
+    """How something failed. exception: the class by its qualified name (`builtins.TimeoutError`).
+
+    details: what else the exception held (recorder/details.py); no part of the chain of hashes.
+    """
 
     exception: str
     message: str = ""
@@ -70,6 +73,7 @@ class Failure(_Struct, frozen=True):
     input: Plain = None
     output: Plain = None
     retryable: bool | None = None
+    details: Plain = None
 
 
 class Retry(_Struct, frozen=True):

@@ -1,18 +1,24 @@
 """Exceptions as they stand recorded, and raised again.
 
-An exception is raised again as one of its class, with its text; what else it held is not recorded. A call that was
-cancelled, or was still under way when its step ended, had no answer yet: whoever waits for it again waits as long as
-then, and a moment more, so that what came first then comes first again.
+An exception is raised again as one of its class, with its text, its attributes and its causes (recorder/details.py).
+Where its class is not imported, or no such exception can be made, a RecordedFailure of its name stands in for it: it
+has the attributes, says in a note why, and is no instance of the class.
+
+A call that was cancelled, or was still under way when its step ended, had no answer yet: whoever waits for it again
+waits as long as then, and a moment more, so that what came first then comes first again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import contextlib
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
+from refold.agents.entry import class_name, class_named
 from refold.agents.journal.record import Failure, Plain
+from refold.agents.recorder.details import Making, details_of, noted, said, text_of
 from refold.avro.errors import InputError, RefoldError
 
 GRACE_S = 0.5
@@ -30,35 +36,44 @@ class Unfinished(InputError):
 
 def failure_of(error: BaseException, at: int, *, tool: str = "", given: Plain = None) -> Failure:
     """What is recorded of an exception; at: microseconds."""
-    kind = type(error)
-    was = error.failure.exception if isinstance(error, RecordedFailure) else f"{kind.__module__}.{kind.__qualname__}"
+    was = error.failure if isinstance(error, RecordedFailure) else None
     return Failure(
-        exception=was,
-        message=_said(error),
-        traceback=_text("".join(traceback.format_exception(error, chain=True))),
+        exception=class_name(type(error)) if was is None else was.exception,
+        message=said(error),
+        traceback=text_of("".join(traceback.format_exception(error, chain=True))),
         at=at,
         tool=tool,
         input=given,
         retryable=None,
+        details=details_of(error) if was is None else was.details,
     )
 
 
 def raised(failure: Failure) -> BaseException:
-    """The exception to raise again: of the class it was of, where that is imported here, with the text it had."""
-    found = _class_of(failure.exception)
+    """The exception to raise again: of the class it was of, where that is imported here, as it was; or a stand-in."""
+    return _again(failure.exception, failure.message, failure.details, failure)
+
+
+def _again(name: str, message: str, details: Plain, failure: Failure | None = None) -> BaseException:
+    told: Mapping[str, Plain] = details if isinstance(details, dict) else {}
+    making = Making(_again)
+    found, why = _class_of(name), "its class is not imported here"
     if found is not None:
-        for make in (_made, _unmade, _retold):
-            try:
-                error: BaseException = make(found, failure.message)
-            except Exception:  # it is made otherwise
-                continue
-            if _said(error) == failure.message and type(error).__qualname__ == found.__qualname__:
-                return error
-    module, _, name = failure.exception.rpartition(".")
-    named: Any = type(name or "RecordedFailure", (RecordedFailure,), {"__module__": module, "__qualname__": name})
-    unknown: RecordedFailure = named(failure.message)
-    unknown.failure = failure
-    return unknown
+        why = "it could not be made again"
+        try:
+            for error in making.made(found, message, told):
+                if said(error) == message and type(error).__qualname__ == found.__qualname__:
+                    return error
+        except Exception as problem:
+            why += f" ({type(problem).__name__}: {problem})"
+    module, _, own = name.rpartition(".")
+    named: Any = type(own or "RecordedFailure", (RecordedFailure,), {"__module__": module, "__qualname__": own})
+    stand_in: RecordedFailure = named(message)
+    with contextlib.suppress(Exception):
+        vars(stand_in).update(making.fields(told)[0])
+    stand_in.failure = failure or Failure(exception=name, message=message, details=details)
+    noted(stand_in, f"this stands in for {name}: {why}")
+    return stand_in
 
 
 def waited_s(failure: Failure, duration_ms: float) -> float:
@@ -68,49 +83,5 @@ def waited_s(failure: Failure, duration_ms: float) -> float:
 
 
 def _class_of(name: str) -> type[BaseException] | None:
-    """The exception's class by its qualified name, which may have points in it.
-
-    Looked up in the dictionaries of modules and classes: getattr would run a module's `__getattr__`, which may import
-    what a recording names.
-    """
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        found: Any = sys.modules.get(".".join(parts[:end]))
-        if found is not None:
-            for part in parts[end:]:
-                found = getattr(found, "__dict__", {}).get(part)
-            return found if isinstance(found, type) and issubclass(found, BaseException) else None
-    return None
-
-
-def _made(kind: type[BaseException], message: str) -> BaseException:
-    return kind(message) if message else kind()
-
-
-def _unmade(kind: type[BaseException], message: str) -> BaseException:
-    """Where it takes other arguments."""
-    error = kind.__new__(kind)
-    error.args = (message,)
-    return error
-
-
-def _retold(kind: type[BaseException], message: str) -> BaseException:
-    """Where it says its arguments in other words, as KeyError does."""
-    told: Any = type(kind.__name__, (kind,), {"__str__": lambda error: message})
-    told.__module__, told.__qualname__ = kind.__module__, kind.__qualname__
-    error = told.__new__(told)
-    error.args = (message,)
-    assert isinstance(error, BaseException)
-    return error
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return _text(str(error))
-    except Exception as problem:
-        return f"(no text: its __str__ raised {type(problem).__qualname__})"
-
-
-def _text(said: str) -> str:
-    """What a log can hold of it: names of files may have half a character in them."""
-    return said.encode("utf-8", "backslashreplace").decode()
+    found = class_named(name)
+    return found if found is not None and issubclass(found, BaseException) else None

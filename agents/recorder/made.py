@@ -166,9 +166,11 @@ class Folder:
 
 def _said(failure: Failure) -> list[Plain]:
     """What of a failure may hold anything."""
-    return [failure.message, failure.traceback, failure.input, failure.output]
+    return [failure.message, failure.traceback, failure.input, failure.output, failure.details]
 
 
 def _saying(failure: Failure, said: list[Plain]) -> Failure:
-    message, trace, given, output = said
-    return msgspec.structs.replace(failure, message=message, traceback=trace, input=given, output=output)
+    message, trace, given, output, details = said
+    return msgspec.structs.replace(
+        failure, message=message, traceback=trace, input=given, output=output, details=details
+    )

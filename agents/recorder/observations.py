@@ -160,9 +160,10 @@ def _written(attempt: Attempt) -> Plain:
 
 
 def _failure_written(failure: Any) -> Any:
-    if failure is None or failure.input is failure.output is None:
+    if failure is None or failure.input is failure.output is failure.details is None:
         return failure
-    return replace(failure, input=exact.written(failure.input), output=exact.written(failure.output))
+    payloads = {name: exact.written(getattr(failure, name)) for name in ("input", "output", "details")}
+    return replace(failure, **payloads)
 
 
 def _reads(attempt: Attempt) -> Iterator[Patch]:

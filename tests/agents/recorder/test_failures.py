@@ -53,6 +53,7 @@ def _json_error() -> Exception:
         TimeoutError(), ConnectionResetError(104, "reset"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
         _json_error(), Outer.Inner("x"), Picky(503, reason="down"), StopIteration(3),
         subprocess.CalledProcessError(1, ["x"]), UnknownEntity("no such"), ValidationError("a", "rule", 5),
+        ExceptionGroup("many", [ValueError("a"), KeyError("b")]),
         asyncio.CancelledError(), asyncio.CancelledError("why"), KeyboardInterrupt(), SystemExit(3), ValueError("a", 1),
     ],
     ids=repr,
@@ -67,13 +68,18 @@ def test_an_exception_is_raised_again_by_its_class_with_its_text(error: BaseExce
         raise again
 
 
+class Closing(Exception):
+    """One that does something when it goes."""
+
+    def __del__(self) -> None:
+        closed.append(self)
+
+
+closed: list[object] = []
+
+
 @pytest.mark.parametrize(
-    "error",
-    [
-        type("Gone", (Exception,), {"__module__": "no.such.module"})("text"),
-        ExceptionGroup("many", [ValueError("a")]),
-    ],
-    ids=repr,
+    "error", [type("Gone", (Exception,), {"__module__": "no.such.module"})("text"), Closing("text")], ids=repr
 )
 def test_a_class_that_is_not_at_hand_or_cannot_be_made_is_told_by_its_name(error: Exception) -> None:
     failure = failure_of(error, 5)

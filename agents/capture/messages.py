@@ -1,0 +1,145 @@
+"""HTTP messages that exceptions hold, as JSON: responses and requests of httpx and of requests.
+
+    httpx.Request       {"method", "url", "headers", "body"}
+    httpx.Response      {"status", "headers", "body", "request": the above or null}
+    requests.PreparedRequest, requests.Response   the same; of a response "reason", "url" and "encoding" too
+
+Headers, URLs and bodies are kept by the rules of an exchange (capture/exchange.py): of a request's headers only
+harmless ones, of a response's those that are no secret's by their names. A body is null where it was not read, or is
+too long; to read it then fails as it does for one that was not read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from refold.agents.capture.exchange import SENT, bytes_of, kept, kept_headers, shown_url
+from refold.agents.journal.record import Plain
+
+Body = Callable[[object], Plain]
+
+
+class Message(NamedTuple):
+    """One class of messages. take: its JSON, given what makes a body's; make: the message again."""
+
+    module: str
+    name: str
+    take: Callable[[Any, Body], Plain]
+    make: Callable[[Any, Mapping[str, Plain]], Any]
+
+
+def message_of(value: object) -> Message | None:
+    """The class of messages that a value is of."""
+    for each in MESSAGES.values():
+        module = sys.modules.get(each.module)
+        if module is not None and type(value) is vars(module).get(each.name):
+            return each
+    return None
+
+
+def message_made(name: str, form: Plain) -> Any:
+    """The message again.
+
+    Raises:
+        LookupError: there are none of the name, or its library is not imported here.
+    """
+    found = MESSAGES[name]
+    module: ModuleType = sys.modules[found.module]
+    return found.make(module, form)
+
+
+def _httpx_request(value: Any, body: Body) -> Plain:
+    sent = [[name, each] for name, each in value.headers.multi_items() if name.lower() in SENT]
+    return {"method": value.method, "url": shown_url(str(value.url)), "headers": sent, "body": body(_read(value))}
+
+
+def _httpx_response(value: Any, body: Body) -> Plain:
+    asked = getattr(value, "_request", None)
+    return {
+        "status": value.status_code, "headers": kept_headers(value.headers.multi_items()), "body": body(_read(value)),
+        "request": None if asked is None else _httpx_request(asked, body),
+    }  # fmt: skip
+
+
+def _read(value: Any) -> object:
+    """What was read of a body; None where nothing was."""
+    try:
+        return value.content
+    except Exception:
+        return None
+
+
+def _httpx_request_made(module: Any, form: Mapping[str, Plain]) -> Any:
+    return module.Request(form["method"], form["url"], headers=form["headers"], content=_bytes(form))
+
+
+def _httpx_response_made(module: Any, form: Mapping[str, Plain]) -> Any:
+    asked = None if form["request"] is None else _httpx_request_made(module, form["request"])
+    headers = kept_headers(form["headers"])  # one that names an encoding would have the body decoded again
+    if form["body"] is not None:
+        return module.Response(form["status"], headers=headers, content=_bytes(form), request=asked)
+
+    def unread(stream: object) -> Iterator[bytes]:
+        raise module.StreamClosed()
+
+    stream: Any = type("UnreadStream", (module.SyncByteStream,), {"__iter__": unread})
+    return module.Response(form["status"], headers=headers, stream=stream(), request=asked)
+
+
+def _requests_request(value: Any, body: Body) -> Plain:
+    sent = [[name, each] for name, each in (value.headers or {}).items() if name.lower() in SENT]
+    return {"method": value.method, "url": shown_url(str(value.url)), "headers": sent, "body": body(value.body)}
+
+
+def _requests_response(value: Any, body: Body) -> Plain:
+    asked = value.request
+    return {
+        "status": value.status_code, "reason": value.reason, "url": shown_url(str(value.url)),
+        "encoding": value.encoding, "headers": kept_headers(value.headers.items()),
+        "body": body(value._content if value._content_consumed else None),
+        "request": None if asked is None else _requests_request(asked, body),
+    }  # fmt: skip
+
+
+def _requests_request_made(module: Any, form: Mapping[str, Plain]) -> Any:
+    made = module.PreparedRequest()
+    made.method, made.url = form["method"], form["url"]
+    made.headers = module.structures.CaseInsensitiveDict(form["headers"])
+    made.body = _bytes(form)
+    return made
+
+
+def _requests_response_made(module: Any, form: Mapping[str, Plain]) -> Any:
+    made = module.Response()
+    made.status_code, made.reason, made.url = form["status"], form["reason"], form["url"]
+    made.encoding = form["encoding"]
+    made.headers.update(form["headers"])
+    if form["body"] is not None:
+        made._content, made._content_consumed = _bytes(form), True
+    made.request = None if form["request"] is None else _requests_request_made(module, form["request"])
+    return made
+
+
+def _bytes(form: Mapping[str, Plain]) -> bytes | None:
+    return None if form["body"] is None else bytes_of(form["body"])
+
+
+def body_of(data: object) -> Plain:
+    """A body as JSON; null where it is neither text nor bytes."""
+    if isinstance(data, str):
+        data = data.encode()
+    return kept(data) if isinstance(data, bytes) else None
+
+
+MESSAGES: Mapping[str, Message] = {
+    f"{each.module}.{each.name}": each
+    for each in (
+        *(Message(module, "Request", _httpx_request, _httpx_request_made) for module in ("httpx", "httpx2")),
+        *(Message(module, "Response", _httpx_response, _httpx_response_made) for module in ("httpx", "httpx2")),
+        Message("requests", "PreparedRequest", _requests_request, _requests_request_made),
+        Message("requests", "Response", _requests_response, _requests_response_made),
+    )
+}
