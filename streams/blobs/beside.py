@@ -1,8 +1,8 @@
 """Which store a `file:` log's contents are in: the folder blobs/ in it, or the one whose URL stands in PATH/BLOBS.
 
 The URL is given with ?blobs= when the log is made, or while it has no contents yet, and is kept, so that nobody has to
-give it again, and who forgets it finds nothing missing. To move contents: copy the objects as they are, then edit
-PATH/BLOBS (without it: the folder).
+give it again, and who forgets it finds nothing missing. To move contents: copy them (`refold blobs --copy-to`), then
+edit PATH/BLOBS (without it: the folder).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def store_beside(path: Path, asked: str | None, *, make: bool) -> ContentStore:
     if kept is not None or next((path / BESIDE).glob("*/*"), None) is not None:
         where = kept or str(path / BESIDE)
         raise InputError(
-            f"{path}: this log's contents are in {where}; leave out ?blobs=, or copy them and write the new URL into "
-            f"{path / KEPT}"
+            f"{path}: this log's contents are in {where}; leave out ?blobs=, or copy them (refold blobs --copy-to) and "
+            f"write the new URL into {path / KEPT}"
         )
     if make:
         _keep(path, asked)

@@ -92,6 +92,9 @@ class BlobFolder(ContentStore):
         except OSError as error:
             raise StorageError(f"{self._folder}: cannot be listed ({error.strerror})") from error
 
+    def expired(self) -> Iterator[bytes]:
+        return iter([*self._expired_names()])
+
     def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
         contents = size = left = 0
         try:

@@ -89,6 +89,9 @@ class BlobObjects(ContentStore):
                 if len(digits) == 2 * ID_BYTES and digits.startswith(folder):
                     yield Stored(bytes.fromhex(digits), each.size, each.put_ms)
 
+    def expired(self) -> Iterator[bytes]:
+        return (_digest(each) for each in self._objects.names(EXPIRED))
+
     def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
         contents = size = left = 0
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="refold-contents") as several:

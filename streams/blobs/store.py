@@ -64,6 +64,10 @@ class ContentStore(ABC):
         """The contents that are there; those put meanwhile may or may not be among them."""
 
     @abstractmethod
+    def expired(self) -> Iterator[bytes]:
+        """The names of contents that were removed because they had expired; some may have been put again."""
+
+    @abstractmethod
     def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
         """Remove contents for good, but none put at this time or later (milliseconds since 1970); durable on return.
 

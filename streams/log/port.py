@@ -224,6 +224,13 @@ class LogPort(ABC):
         return False
 
     @abstractmethod
+    def other_store(self, url: str | None) -> AbstractContextManager[ContentStore]:
+        """A store that the log's contents could be in, to copy them there.
+
+        url: as blobs/url.py keeps it; None for the log's own, where it has none yet made.
+        """
+
+    @abstractmethod
     def flush(self) -> None:
         """Return when everything appended is durable and folded."""
 

@@ -100,7 +100,7 @@ def test_the_main_job_on_kafka_speaks_to_its_brokers_alone(kafka: SharedKafka, p
         log.observe("document/d", {"fields": {"a": 1}})
     allowed: list[Server] = [(host, int(port)) for host, _, port in [kafka.bootstrap.rpartition(":")]]
     pages = _free_port()
-    env = environment(url, {"REFOLD_BLOBS": f"file://{tmp_path / 'blobs'}", "REFOLD_KEYS": f"file:{tmp_path / 'keys'}"})
+    env = environment(url, {"REFOLD_KEYS": f"file:{tmp_path / 'keys'}"})
     words = [
         ["observe", "tool_config/acme", "rate_limit=50"],
         ["mark", "before"],

@@ -24,8 +24,10 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, LockedError, OwnerGone, OwnerSilent
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry
-from refold.streams.blobs.beside import store_beside
+from refold.streams.blobs.beside import BESIDE, store_beside
+from refold.streams.blobs.folder import BlobFolder
 from refold.streams.blobs.store import ContentStore, Removed, Stored
+from refold.streams.blobs.url import open_store
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.file import questions, records
 from refold.streams.log.file.check import check_indexes
@@ -243,6 +245,10 @@ class FileLog(LogPort):
     def put_blob(self, digest: bytes, content: bytes) -> None:
         self._require_own()
         self.blobs.put(digest, content)
+
+    @contextmanager
+    def other_store(self, url: str | None) -> Iterator[ContentStore]:
+        yield BlobFolder(self.path / BESIDE) if url is None else open_store(url)
 
     def remove_blobs(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
         self._require_own()

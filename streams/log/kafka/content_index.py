@@ -113,6 +113,10 @@ class ContentIndex:
         """Whether a content was removed because it had expired."""
         return digest in self._expired
 
+    def expired(self) -> Iterator[bytes]:
+        """The contents that were removed because they had expired."""
+        return iter([*self._expired])
+
     def is_being_removed(self, version: bytes) -> bool:
         """Whether somebody has said so of a put."""
         return version in self._removing

@@ -69,7 +69,8 @@ def chunks_of(value: bytes) -> Chunks:
     body = unsealed(value, "a record of contents")
     try:
         size, offsets = cbor2.loads(body)
-        is_sound = type(size) is int and size >= 0 and all(type(each) is int and each >= 0 for each in offsets)
+        is_sound = type(size) is int and size >= 0 and type(offsets) is list
+        is_sound = is_sound and all(type(each) is int and each >= 0 for each in offsets)
     except Exception as error:  # cbor2 raises whatever comes of odd bytes
         raise CorruptionError(f"a record of contents cannot be read: {error}") from error
     if not is_sound or not offsets or any(one >= another for one, another in pairwise(offsets)):

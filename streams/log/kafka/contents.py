@@ -143,6 +143,11 @@ class TopicContents(ContentStore):
                 if puts := index.puts(digest):
                     yield Stored(digest, puts[-1].chunks.size, max(each.put_ms for each in puts))
 
+    def expired(self) -> Iterator[bytes]:
+        self.read_on()
+        for index in self._indexes:
+            yield from index.expired()
+
     def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
         contents = size = left = 0
         with self._lock:

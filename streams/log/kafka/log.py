@@ -21,7 +21,7 @@ from refold.avro.observation import ID_BYTES, Observation
 from refold.avro.quarantine import CHANGES, Rulings
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
-from refold.streams.blobs.store import Removed, Stored
+from refold.streams.blobs.store import ContentStore, Removed, Stored
 from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
@@ -298,6 +298,19 @@ class KafkaLog(LogPort):
         return TopicContents(
             self.topics.contents, self.partitions, self.clients, self.offsets, self._timeout_s, self._foreign
         )
+
+    @contextlib.contextmanager
+    def other_store(self, url: str | None) -> Iterator[ContentStore]:
+        self._require_writable()
+        if url is not None:
+            yield open_store(url)
+            return
+        admin = TopicAdmin(self.clients.admin(), self._timeout_s, self.clients)
+        own = self._address._replace(blobs=None)
+        if not admin.open(own, make=False).has_contents:
+            admin.make_contents(own)
+        with contextlib.closing(self._contents()) as store:
+            yield store
 
     def make_store(self) -> bool:
         self._require_writable()

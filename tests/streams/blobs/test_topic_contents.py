@@ -7,10 +7,13 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import refold
 from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.blobs.url import open_store
 from refold.streams.checksum import sealed
 from refold.streams.log.kafka.content_records import PUT, REMOVING, TOKEN_BYTES, chunk_key, partition_of_content
 from refold.streams.log.kafka.contents import CHUNK_BYTES, TopicContents
@@ -19,8 +22,10 @@ from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.producer import Outgoing, Sent
 from refold.streams.log.kafka.url import parse_url
 from refold_tests.child import Child
+from refold_tests.command import refold_command
 from refold_tests.kafka_contents import forge
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
+from refold_tests.waiting import await_true
 
 PARTITIONS = 2
 LATER_MS = time.time_ns() // 1_000_000 + 3_600_000
@@ -253,3 +258,65 @@ def test_a_record_that_the_broker_finds_too_large_is_named(opened: Opened, broke
     incompressible = b"".join(named(b"%d" % each) for each in range(300))
     with pytest.raises(StorageError, match=f"the content {named(incompressible).hex()}: .*(?i:too large|size)"):
         store.put(named(incompressible), incompressible)
+
+
+COPYING = """
+import sys
+from refold.explorer.cli.main import run
+
+print("begun", flush=True)
+sys.exit(run(["blobs", "--copy-to", sys.argv[1], "--log", sys.argv[2]]))
+"""
+
+
+@pytest.mark.faults
+def test_contents_move_to_a_folder_and_back_and_a_killed_copy_goes_on(
+    opened: Opened, url: str, tmp_path: Path, child: Callable[..., Child], seed: int
+) -> None:
+    store, folder = opened(), (tmp_path / "contents").as_uri()
+    contents = [b"content %d" % each for each in range(60)] + [BIG]
+    for content in contents:
+        store.put(named(content), content)
+    store.remove([named(contents[0])], LATER_MS)
+    forge(url, named(b"lost"), b"evil")
+    target = open_store(folder)
+    process = child(COPYING, folder, url)
+    assert process.line() == "begun"
+    await_true(lambda: sum(1 for _ in target.stored()) > seed % 30)
+    process.kill()
+    done = refold_command("blobs", "--copy-to", folder, "--json", log=url)
+    assert done.status == 1, done.err
+    found = done.json
+    assert found["contents"] + found["there"] == len(contents) - 1
+    assert found["there"] > 0, "the killed copy's work is used"
+    assert [*found["damaged"]] == [named(b"lost").hex()]
+    assert {each.digest for each in target.stored()} == {named(each) for each in contents[1:]}
+    assert target.get(named(BIG)) == BIG
+    assert target.has_expired(named(contents[0]))
+
+    target.put(named(b"new"), b"new")
+    moved = f"{url}&blobs={folder}"
+    back = refold_command("blobs", "--copy-to", "own", "--json", log=moved).json
+    assert (back["contents"], back["there"], back["damaged"]) == (1, len(contents) - 1, {})
+    assert opened().get(named(b"new")) == b"new"
+    assert "are there already" in refold_command("blobs", "--copy-to", folder, log=moved).refused()
+
+
+def test_the_command_counts_removes_and_says_what_is_not_erased(url: str, broker: Broker) -> None:
+    text = "x" * 300_000
+    with refold.open(url) as log:
+        log.observe("document/a", {"fields": {"text": text}})
+        log.flush()
+        log.port.put_blob(named(b"unnamed"), b"unnamed")
+    chunks = Place(f"{broker.prefix}.contents", PARTITIONS)
+    broker.produce(chunks, [sealed(b"part")], key=chunk_key(bytes(len(named(b"")) + TOKEN_BYTES), 0))
+    found = refold_command("blobs", "--grace", 0, "--json", log=url).json
+    assert [found[each] for each in ("contents", "unnamed", "parts", "remaining")] == [2, 1, 1, 0]
+    done = refold_command("blobs", "--apply", "--grace", 0, log=url).out
+    assert "1 content and 7 bytes removed" in done
+    assert "1 part of contents whose put was not finished: removed" in done
+    assert "1 removed content still on the brokers' disks" in done
+    found = refold_command("blobs", "--grace", 0, "--json", log=url).json
+    assert [found[each] for each in ("contents", "unnamed", "parts", "remaining")] == [1, 0, 0, 1]
+    assert refold_command("retain", "--check", log=url).status == 1
+    assert refold_command("verify", log=url).status == 0

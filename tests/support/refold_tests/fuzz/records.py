@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from typing import Any
 
 from refold.streams.checksum import sealed
+from refold.streams.log.kafka.content_records import (
+    AGAIN,
+    EXPIRED,
+    PUT,
+    REMOVING,
+    SAID,
+    TOKEN_BYTES,
+    Chunks,
+    chunks_value,
+)
 from refold.streams.log.kafka.decisions import HEADER, Decision, decision_key, decision_value
 from refold.streams.log.kafka.reached import Reached
 from refold.streams.log.kafka.reading import Headers, Raw
@@ -19,7 +30,7 @@ from refold.streams.snapshots.stored import PIN, TOMB, pin_value
 from refold.streams.verdicts import Verdict, verdict_value
 from refold_tests.fuzz import mutate, trees
 from refold_tests.fuzz.case import Case, read_by
-from refold_tests.fuzz.world import World
+from refold_tests.fuzz.world import CONTENT, World
 
 EPOCH = Epoch(0, 9, 2)
 ENTITY = "tool_config/acme"
@@ -117,6 +128,18 @@ def manifest_raw(chance: random.Random, world: World) -> Raw:
         tree = trees.changed(chance, list(decision))
         value = sealed(trees.cbor(chance, tree)) if chance.random() < 0.9 else decision_value(decision)
         raw = raw_of(decision_key(bytes(16)), value)
+    return trees.record(chance, raw) if chance.random() < 0.3 else raw
+
+
+def content_raw(chance: random.Random, world: World) -> Raw:
+    """A record of `.contents` about a content that there is, by a put that there is not."""
+    kind = chance.choice((PUT, PUT, AGAIN, REMOVING, EXPIRED))
+    token = b"" if kind == EXPIRED else bytes(TOKEN_BYTES * (2 if kind == REMOVING else 1))
+    tree = trees.changed(chance, [len(CONTENT), [0, 1]])
+    value = chance.choice(
+        (None, SAID, sealed(trees.cbor(chance, tree)), chunks_value(Chunks(9, [chance.randrange(99)])))
+    )
+    raw = raw_of(kind + hashlib.sha256(CONTENT).digest() + token, value)
     return trees.record(chance, raw) if chance.random() < 0.3 else raw
 
 

@@ -35,6 +35,8 @@ CHATS: list[Any] = [
     },
     [{"role": "user", "content": "hello"}, {"role": "assistant", "content": [{"type": "text", "text": "hi"}]}],
 ]  # fmt: skip
+CONTENT = b"y" * 300_000
+"""What document/9 says, which is too large for a record."""
 TAU: list[Any] = [
     {
         "task_id": 3, "reward": 1.0, "trial": 0, "traj": CHATS[0]["messages"],
@@ -96,7 +98,7 @@ def made(folder: Path) -> World:
         run.drive(_agent)
         log.flush()
         log.mark("deploy")
-        log.observe("document/9", {"fields": {"text": "y" * 300_000}}, source="a", observed_at=at)
+        log.observe("document/9", {"fields": {"text": CONTENT.decode()}}, source="a", observed_at=at)
         cut = str(log.point().cut)
         port = log.port
         records = tuple(
