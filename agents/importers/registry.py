@@ -22,6 +22,7 @@ OWN = {
     "swe-agent": "refold.agents.importers.swe_agent",
     "claude-code": "refold.agents.importers.claude_code",
     "codex": "refold.agents.importers.codex",
+    "otlp": "refold.agents.importers.otlp",
 }
 """The module of each importer of refold's own; its IMPORTER is imported when it is asked for."""
 

@@ -80,6 +80,7 @@ def import_(
       swe-agent      SWE-agent trajectories (.traj)
       claude-code    sessions of Claude Code, with the subagents next to them
       codex          rollouts of Codex
+      otlp           traces of agents as OTLP JSON, of the OpenTelemetry Collector's file exporter
       auto           any of these, by what the file's first lines hold; says what it found
       MODULE:NAME    an importer of your own; packages add others (entry points refold.importers)
 

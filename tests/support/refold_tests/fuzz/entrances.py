@@ -32,7 +32,8 @@ CUT_PARTS: tuple[Any, ...] = (
 SESSIONS = (
     ("function_calling.traj", "swe-agent"), ("claude.jsonl", "claude-code"), ("claude_sidechain.jsonl", "claude-code"),
     ("codex.jsonl", "codex"), ("codex_old.jsonl", "codex"), ("anthropic.jsonl", "chat"), ("pairs.jsonl", "chat"),
-    ("sharegpt.jsonl", "chat"),
+    ("sharegpt.jsonl", "chat"), ("otlp_gen_ai.jsonl", "otlp"), ("otlp_openinference.jsonl", "otlp"),
+    ("otlp_traceloop.json", "otlp"),
 )  # fmt: skip
 ENTITIES = ("tool_config/acme", "document/7", "run/r-1", "step/r-1#1", "nope/x")
 
@@ -57,7 +58,9 @@ def sessions(chance: random.Random, world: World) -> Case:
     name, form = chance.choice(SESSIONS)
     path = ROOT / "tests" / "agents" / "samples" / name
     text = path.read_text(encoding="utf-8")
-    trees = [json.loads(text)] if name.endswith(".traj") else [json.loads(line) for line in text.splitlines()]
+    trees = (
+        [json.loads(text)] if name.endswith((".traj", ".json")) else [json.loads(line) for line in text.splitlines()]
+    )
     given = list(trees)
     for _ in range(chance.choice((1, 1, 2, 4))):
         at = chance.randrange(len(given))

@@ -1,0 +1,346 @@
+"""Traces of agents as OTLP JSON: lines as the OpenTelemetry Collector's file exporter writes them, or one document.
+
+    {"resourceSpans": [{"resource": ..., "scopeSpans": [{"scope": ..., "spans": [{"traceId", "spanId", ...}]}]}]}
+
+A trace is a run. Its spans come in any order, over many lines, between those of other traces. So the file is read
+twice:
+
+1. The first pass notes the last line of each trace.
+2. The second pass holds the spans of each trace as text, and gives the trace away whole at its last line. What is held
+   at once is bounded by --max-conversation-bytes.
+
+Of a trace (spans.py says what a span is):
+
+3. A call of a model is a step: what it was given and was not said before, when the span began, then its answer, when it
+   ended.
+4. A call of a tool answers the call that a model asked for, by its id, else by name and arguments. Calls that no model
+   asked for are the calls of a step of their own, one step for each span that they are below.
+5. All other spans are kept as they are; those of a kind that is not known are counted.
+
+Times are the spans' own. A run is named by all that its spans say, in any order, so a second import adds nothing. A
+trace of which another file holds more is another run there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from refold.agents.importers.file import ImportFile
+from refold.agents.importers.messages import Call, Message, parse_messages, record
+from refold.agents.importers.model import Conversation, Importer
+from refold.agents.importers.reading import parse_json
+from refold.agents.importers.spans import Span, attributes_of, time_of
+from refold.avro.canonical import json_text
+from refold.avro.errors import InputError
+from refold.avro.observation import Value
+
+FORMAT = "otlp"
+SIGNALS = ("resourceMetrics", "resourceLogs", "resourceProfiles")
+ANCESTORS_MAX = 32
+NAMES = ("gen_ai.agent.name", "traceloop.workflow.name", "agent.name", "traceloop.entity.name")
+ABOUT = ("session.id", "user.id", "gen_ai.conversation.id", "gen_ai.agent.id", "tag.tags", "metadata")
+
+
+def conversations(file: ImportFile) -> Iterator[Conversation]:
+    """The traces of a file, in the order in which they are complete; InputError names file and line."""
+    last = _last_values(file)
+    held: dict[str, _Trace] = {}
+    size = 0
+    for number, line in enumerate(file.values()):
+        complete: dict[str, None] = {}
+        for part in _parts(line.value, file):
+            if part.trace_id not in held:
+                held[part.trace_id] = _Trace(part.trace_id)
+            size += held[part.trace_id].add(part, line.place)
+            if last[part.trace_id] == number:
+                complete[part.trace_id] = None
+        if size > file.limits.conversation_bytes:
+            raise InputError(
+                f"{line.place}: the {len(held):,} traces that are not complete here hold more than "
+                f"{file.limits.conversation_bytes:,} bytes; if they are meant to, raise the bound with "
+                "--max-conversation-bytes, or sort the file by trace"
+            )
+        for trace_id in complete:
+            trace = held.pop(trace_id)
+            size -= trace.size
+            yield trace.conversation(file)
+
+
+def recognised(value: Value) -> str:
+    """What a value is, if it is a part of such a file."""
+    spans = value.get("resourceSpans") if isinstance(value, Mapping) else None
+    return "spans as OTLP JSON" if isinstance(spans, list) else ""
+
+
+def _last_values(file: ImportFile) -> dict[str, int]:
+    """The number of the value that has the last span of each trace."""
+    last: dict[str, int] = {}
+    first = file.again()
+    for number, line in enumerate(first.values()):
+        if not isinstance(line.value, Mapping) or not ({"resourceSpans", *SIGNALS} & line.value.keys()):
+            raise InputError(f"{line.place}: a line of OTLP JSON is an object with resourceSpans")
+        for part in _parts(line.value, first):
+            last[part.trace_id] = number
+        if len(last) > file.limits.items:
+            raise InputError(
+                f"{line.place}: the file holds more than {file.limits.items:,} traces; split it, or raise the bound "
+                "with --max-items"
+            )
+    if not last:
+        raise InputError(f"{file.shown}: holds no span with a trace id and a span id")
+    return last
+
+
+class _Part(NamedTuple):
+    """A span as it stands in a line, with what it is of."""
+
+    trace_id: str
+    span: Mapping[str, Value]
+    resource: Value
+    scope: str
+
+
+def _parts(value: Value, file: ImportFile) -> Iterator[_Part]:
+    """The spans of a line; what is none is counted."""
+    given = value if isinstance(value, Mapping) else {}
+    for signal in SIGNALS:
+        if signal in given:
+            file.leave_out(f"line of {signal}")
+    for of_resource in _objects(given.get("resourceSpans"), file):
+        resource = of_resource.get("resource")
+        scopes = of_resource.get("scopeSpans", of_resource.get("instrumentationLibrarySpans"))
+        for of_scope in _objects(scopes, file):
+            scope = of_scope.get("scope", of_scope.get("instrumentationLibrary"))
+            name = scope.get("name") if isinstance(scope, Mapping) else None
+            for span in _objects(of_scope.get("spans"), file):
+                trace_id, span_id = span.get("traceId"), span.get("spanId")
+                if isinstance(trace_id, str) and trace_id and isinstance(span_id, str) and span_id:
+                    yield _Part(_lower(trace_id), span, resource, name if isinstance(name, str) else "")
+                else:
+                    file.leave_out("span without a trace id or a span id")
+
+
+def _objects(given: Value, file: ImportFile) -> Iterator[Mapping[str, Value]]:
+    for each in given if isinstance(given, list) else () if given is None else [given]:
+        if isinstance(each, Mapping):
+            yield each
+        else:
+            file.leave_out("part that is no object")
+
+
+def _lower(identity: str) -> str:
+    """An id in hex in one form; any other as it is."""
+    return identity.lower() if len(identity) in (16, 32) else identity
+
+
+@dataclass(slots=True)
+class _Trace:
+    """A trace on its way: the texts of its spans, each with the number of its resource. size: of all texts."""
+
+    id: str
+    spans: list[tuple[str, str, int, str]] = field(default_factory=list)
+    resources: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, part: _Part, place: str) -> int:
+        """Hold a span; how much longer the texts are with it."""
+        text, resource = json_text(part.span), json_text(part.resource)
+        grown = len(text)
+        if resource not in self.resources:
+            self.resources[resource] = len(self.resources)
+            grown += len(resource)
+        self.spans.append((place, text, self.resources[resource], part.scope))
+        self.size += grown
+        return grown
+
+    def _said(self) -> list[Value]:
+        """All that the spans say, each once, in an order that does not depend on the file's."""
+        resources = list(self.resources)
+        return [list(each) for each in sorted({(text, resources[number]) for _, text, number, _ in self.spans})]
+
+    def conversation(self, file: ImportFile) -> Conversation:
+        """The trace as a conversation."""
+        budget = file.budget()
+        spans: dict[str, Span] = {}
+        for place, text, _, _ in self.spans:
+            budget.take(text, place)
+            span = _span(self.id, parse_json(text, place, file.limits), place)
+            before = spans.get(span.id)
+            if before is not None and before.given == span.given:  # a sender that had no answer sent it again
+                file.leave_out("span that was there before")
+            else:
+                spans[span.id if before is None else f"{span.id} {len(spans)}"] = span
+        ordered = sorted(spans.values(), key=lambda span: (span.started_at or 0, span.parent != "", span.id))
+        root = next((each for each in ordered if each.parent not in spans), ordered[0])
+        messages = _Messages(spans, file).of(ordered)
+        resources = [parse_json(text, self.spans[0][0], file.limits) for text in sorted(self.resources)]
+        named = [attributes_of(each) for each in resources if isinstance(each, Mapping)]
+        agent = _first([root, *ordered], NAMES) or _text(named[0].get("service.name") if named else None) or FORMAT
+        about = {name: root.attributes[name] for name in ABOUT if name in root.attributes}
+        scopes = sorted({scope for _, _, _, scope in self.spans if scope})
+        asked = (each.text for each in messages if each.role == "user" and not each.is_result)
+        starts = [each.started_at for each in ordered if each.started_at is not None]
+        outcome = {True: "failed", False: "succeeded", None: ""}[root.has_failed]
+        usage = [each.tokens for each in ordered if each.kind == "model"]
+        counted = {"input_tokens": sum(each for each, _ in usage), "output_tokens": sum(each for _, each in usage)}
+        return Conversation(
+            run=file.run_of({FORMAT: self.id, "spans": self._said()}),
+            messages=messages,
+            agent=agent,
+            imported_from=FORMAT,
+            place=ordered[0].place,
+            start=min(starts, default=None),
+            model=next((each.model for each in ordered if each.model), ""),
+            title=root.name,
+            input=root.input if root.input is not None else next(asked, None),
+            output=root.output,
+            outcome=outcome,
+            metadata={"trace_id": self.id, "resources": named, "scopes": scopes, **about},
+            usage={name: count for name, count in counted.items() if count},
+        )  # fmt: skip
+
+
+def _span(trace_id: str, given: Value, place: str) -> Span:
+    assert isinstance(given, Mapping)
+    return Span(
+        trace_id=trace_id, id=_lower(_text(given.get("spanId"))), parent=_lower(_text(given.get("parentSpanId"))),
+        name=_text(given.get("name")), started_at=time_of(given.get("startTimeUnixNano")),
+        ended_at=time_of(given.get("endTimeUnixNano")), attributes=attributes_of(given), given=given, place=place,
+    )  # fmt: skip
+
+
+class _Messages:
+    """Makes the messages of one trace, in the order of their times."""
+
+    def __init__(self, spans: Mapping[str, Span], file: ImportFile) -> None:
+        self._spans = spans
+        self._file = file
+        self._made: list[tuple[int, Message]] = []
+        self._said: Counter[str] = Counter()
+        self._open: list[Call] = []  # calls that a model asked for, and that nothing answered yet
+        self._answered: set[str] = set()
+        self._steps: dict[str, list[Span]] = {}  # calls that no model asked for, by the span that they are below
+
+    def of(self, ordered: list[Span]) -> list[Message]:
+        """All of them; at least one."""
+        for span in ordered:
+            if span.kind == "model":
+                self._model(span)
+            elif span.kind == "tool":
+                self._tool(span)
+            else:
+                if not span.kind:
+                    self._file.keep(f"span of kind {span.kind_said}" if span.kind_said else "span without a known kind")
+                self._put(span.started_at, record("span", self._shown(span), span.started_at))
+        for parent, calls in self._steps.items():
+            self._step(self._spans.get(parent), calls)
+        made = sorted(self._made, key=lambda each: each[0])  # stable: what is at once stays in the order of the spans
+        return [message for _, message in made]
+
+    def _put(self, at: int | None, message: Message) -> None:
+        """A message at its time; one without a time is with the one before it."""
+        before = self._made[-1][0] if self._made else 0
+        self._made.append((before if at is None else at, message))
+
+    def _model(self, span: Span) -> None:
+        asked, answered = span.said()
+        own: Counter[str] = Counter()
+        for given in asked:
+            key = _key(given)
+            own[key] += 1
+            call_id = _text(given.get("tool_call_id")) if given["role"] == "tool" else ""
+            if call_id and call_id in self._answered:
+                continue
+            if own[key] > self._said[key]:
+                if call_id:
+                    self._settle(call_id)
+                self._said[key] += 1
+                for message in parse_messages([given], span.place):
+                    self._put(span.started_at, replace(message, at=span.started_at))
+        if not answered:
+            if span.has_failed:
+                self._put(span.ended_at, record("failed model call", self._shown(span), span.ended_at))
+                return
+            answered = [{"role": "assistant", "content": _output(span)}]
+        for number, given in enumerate(answered):
+            self._said[_key(given)] += 1
+            at = span.ended_at or span.started_at
+            for message in parse_messages([given], span.place):
+                self._open += message.calls
+                extra = self._shown(span) if not number else {}
+                self._put(at, replace(message, at=at, extra={**message.extra, **extra}))
+
+    def _tool(self, span: Span) -> None:
+        named = [each for each in self._open if each.tool == span.tool]
+        if span.call_id:
+            named = [each for each in self._open if each.call_id == span.call_id]
+        call = next((each for each in named if each.inputs == span.arguments), next(iter(named), None))
+        if call is None:
+            self._steps.setdefault(span.parent, []).append(span)
+            return
+        self._open.remove(call)
+        self._answered.add(call.call_id)
+        self._put(span.ended_at, self._result(span, call.call_id))
+
+    def _settle(self, call_id: str) -> None:
+        """A call is answered by a message: no span of a tool is its answer any more."""
+        self._answered.add(call_id)
+        self._open = [each for each in self._open if each.call_id != call_id]
+
+    def _step(self, parent: Span | None, calls: list[Span]) -> None:
+        """A step of calls that no model asked for."""
+        at = min((each.started_at for each in calls if each.started_at is not None), default=None)
+        asked = tuple(Call(each.tool, each.arguments, each.id) for each in calls)
+        extra = {} if parent is None else {"parent_span_id": parent.id, "parent_span": parent.name}
+        self._put(at, Message(role="assistant", content=None, calls=asked, at=at, extra=extra))
+        for each in calls:
+            self._put(max(each.ended_at or 0, at or 0) or None, self._result(each, each.id))
+
+    def _result(self, span: Span, call_id: str) -> Message:
+        result = span.result
+        if result is None:
+            result = span.error if span.has_failed else ""
+        return Message(
+            role="tool", content=result, name=span.tool, tool_call_id=call_id, result=result,
+            failed=bool(span.has_failed), at=span.ended_at, extra=self._shown(span),
+        )  # fmt: skip
+
+    def _shown(self, span: Span) -> dict[str, Value]:
+        """A span as it is kept, with the names of those that it is below."""
+        above: list[Value] = []
+        parent = self._spans.get(span.parent)
+        while parent is not None and len(above) < ANCESTORS_MAX:
+            above.append(parent.name)
+            parent = self._spans.get(parent.parent)
+        return {"span": dict(span.without_messages()), **({"below": above} if above else {})}
+
+
+def _key(given: Mapping[str, Value]) -> str:
+    """What two messages that are the same have in common."""
+    return json_text([given.get(name) for name in ("role", "content", "tool_call_id", "tool_calls")])
+
+
+def _output(span: Span) -> Value:
+    """What came of a call whose messages are not written."""
+    output = span.output
+    return output if output is None or isinstance(output, str) else json_text(output)
+
+
+def _first(spans: list[Span], names: tuple[str, ...]) -> str:
+    found = (_text(span.attributes.get(name)) for span in spans for name in names)
+    return next(filter(None, found), "")
+
+
+def _text(given: Value) -> str:
+    return given if isinstance(given, str) else ""
+
+
+IMPORTER = Importer(
+    name=FORMAT,
+    summary="traces of agents as OTLP JSON, of the OpenTelemetry Collector's file exporter",
+    recognise=recognised,
+    read=conversations,
+)

@@ -1,0 +1,368 @@
+"""What a span of an agent says, by the conventions that libraries write: OpenTelemetry's for GenAI, OpenInference's,
+and OpenLLMetry's (traceloop).
+
+    what        GenAI                         OpenInference                 OpenLLMetry
+    kind        gen_ai.operation.name         openinference.span.kind       traceloop.span.kind, llm.request.type
+    messages    gen_ai.input.messages,        llm.input_messages.N.message  gen_ai.prompt.N, gen_ai.completion.N
+                gen_ai.output.messages,
+                events
+    tool        gen_ai.tool.name, .call.id,   tool.name, tool.parameters    traceloop.entity.name
+                .call.arguments, .call.result
+    in and out  -                             input.value, output.value     traceloop.entity.input, .output
+    tokens      gen_ai.usage.*                llm.token_count.*             gen_ai.usage.*
+
+Nothing here raises: an attribute of another form is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from refold.agents.importers.messages import parsed
+from refold.avro.canonical import json_text
+from refold.avro.observation import Value
+from refold.avro.times import TIME_MAX
+
+Kind: TypeAlias = Literal["model", "tool", "part", ""]
+"""A call of a model; a call of a tool, a retriever and the like; a part of a run that holds others; "": not known."""
+
+_OPERATIONS: Mapping[str, Kind] = {
+    "chat": "model", "text_completion": "model", "generate_content": "model", "execute_tool": "tool",
+    "embeddings": "tool", "retrieval": "tool", "invoke_agent": "part", "create_agent": "part",
+    "invoke_workflow": "part",
+}  # fmt: skip
+_OPENINFERENCE: Mapping[str, Kind] = {
+    "LLM": "model", "TOOL": "tool", "RETRIEVER": "tool", "EMBEDDING": "tool", "RERANKER": "tool", "AGENT": "part",
+    "CHAIN": "part", "PROMPT": "part",
+}  # fmt: skip
+_TRACELOOP: Mapping[str, Kind] = {"workflow": "part", "task": "part", "agent": "part", "tool": "tool"}
+_REQUESTS: Mapping[str, Kind] = {"chat": "model", "completion": "model", "embedding": "tool", "rerank": "tool"}
+_KINDS: tuple[tuple[str, Mapping[str, Kind]], ...] = (
+    ("openinference.span.kind", _OPENINFERENCE), ("gen_ai.operation.name", _OPERATIONS),
+    ("traceloop.span.kind", _TRACELOOP), ("llm.request.type", _REQUESTS),
+)  # fmt: skip
+_MODELS = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
+_INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+_OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+_TOOL_NAMES = ("gen_ai.tool.name", "tool.name", "tool_call.function.name", "traceloop.entity.name")
+_CALL_IDS = ("gen_ai.tool.call.id", "tool_call.id")
+_ARGUMENTS = (
+    "gen_ai.tool.call.arguments", "tool.parameters", "tool_call.function.arguments", "input.value",
+    "traceloop.entity.input",
+)  # fmt: skip
+_RESULTS = ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output")
+_INPUTS = ("input.value", "traceloop.entity.input")
+_OUTPUTS = ("output.value", "traceloop.entity.output")
+_LISTED = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions")
+_ASKED, _ANSWERED, _INSTRUCTIONS = _LISTED
+_FLAT = ("llm.input_messages.", "llm.output_messages.", "gen_ai.prompt.", "gen_ai.completion.")
+_SPOKEN = {"gen_ai.system.message": "system", "gen_ai.user.message": "user", "gen_ai.assistant.message": "assistant",
+           "gen_ai.tool.message": "tool"}  # fmt: skip
+_ERROR: Final = (2, "STATUS_CODE_ERROR")
+_OK: Final = (1, "STATUS_CODE_OK")
+_FLAT_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One span. given: as it is written. attributes: of its attributes the values. place: FILE:LINE, where it is."""
+
+    trace_id: str
+    id: str
+    parent: str
+    name: str
+    started_at: int | None
+    ended_at: int | None
+    attributes: Mapping[str, Value]
+    given: Mapping[str, Value]
+    place: str
+
+    @property
+    def kind(self) -> Kind:
+        """What it is."""
+        for name, kinds in _KINDS:
+            found = kinds.get(_string(self.attributes.get(name)))
+            if found is not None:
+                return found
+        if any(name in self.attributes for name in _MODELS):
+            return "model"
+        return "part" if "refold.step" in self.attributes else ""
+
+    @property
+    def kind_said(self) -> str:
+        """What it calls its kind itself; empty where it does not say."""
+        said = (_string(self.attributes.get(name)) for name, _ in _KINDS)
+        return next(filter(None, said), "")
+
+    @property
+    def has_failed(self) -> bool | None:
+        """Whether it says that it failed; None where it does not say."""
+        status = self.given.get("status")
+        code = status.get("code") if isinstance(status, Mapping) else None
+        return True if code in _ERROR else False if code in _OK else None
+
+    @property
+    def error(self) -> str:
+        """What it failed with, as text."""
+        for event in _events(self.given):
+            said = attributes_of(event).get("exception.message")
+            if event.get("name") == "exception" and isinstance(said, str) and said:
+                return said
+        status = self.given.get("status")
+        return _string(status.get("message")) if isinstance(status, Mapping) else ""
+
+    @property
+    def model(self) -> str:
+        """The model that was called."""
+        return self._first(_MODELS)
+
+    @property
+    def tool(self) -> str:
+        """The tool that was called; else the span's name, without the word that the conventions begin it with."""
+        return self._first(_TOOL_NAMES) or self.name.removeprefix("execute_tool ") or self.kind_said.lower() or "tool"
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call, as the model that asked for it gave it."""
+        return self._first(_CALL_IDS)
+
+    @property
+    def arguments(self) -> Value:
+        """What a tool was called with."""
+        return self._value(_ARGUMENTS)
+
+    @property
+    def result(self) -> str | None:
+        """What a tool answered, as text."""
+        found = next((self.attributes[name] for name in _RESULTS if name in self.attributes), None)
+        return found if found is None or isinstance(found, str) else json_text(found)
+
+    @property
+    def input(self) -> Value:
+        """What it was given."""
+        return self._value(_INPUTS)
+
+    @property
+    def output(self) -> Value:
+        """What came of it."""
+        return self._value(_OUTPUTS)
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Those of the request and those of the answer; 0 where they are not counted."""
+        return self._count(_INPUT_TOKENS), self._count(_OUTPUT_TOKENS)
+
+    def said(self) -> tuple[list[dict[str, Value]], list[dict[str, Value]]]:
+        """The messages that a model was given, and those it answered with, in the form of OpenAI's."""
+        attributes = dict(self.attributes)
+        asked: list[dict[str, Value]] = []
+        answered: list[dict[str, Value]] = []
+        for event in _events(self.given):  # what a newer convention has in attributes
+            more, name = attributes_of(event), _string(event.get("name"))
+            attributes |= {key: value for key, value in more.items() if key in _LISTED}
+            if name in _SPOKEN:
+                asked.append(_spoken(more, _SPOKEN[name]))
+            elif name == "gen_ai.choice":
+                message = _tree(more.get("message"))
+                answered.append(_spoken(message if isinstance(message, Mapping) else more, "assistant"))
+        flat = _nested({name: value for name, value in attributes.items() if name.startswith(_FLAT)})
+        of_llm, of_gen_ai = flat.get("llm"), flat.get("gen_ai")
+        if instructions := _tree(attributes.get(_INSTRUCTIONS)):
+            asked += _plain({"role": "system", "content": instructions, "parts": instructions})
+        asked += [*_listed(attributes.get(_ASKED)), *_flat(of_llm, "input_messages"), *_flat(of_gen_ai, "prompt")]
+        answered += _listed(attributes.get(_ANSWERED))
+        answered += [*_flat(of_llm, "output_messages"), *_flat(of_gen_ai, "completion")]
+        return asked, [{**each, "role": "assistant"} for each in answered if each.get("role") != "tool"]
+
+    def without_messages(self) -> Mapping[str, Value]:
+        """The span as it is written, without the attributes that `said` has."""
+        written = self.given.get("attributes")
+        if not isinstance(written, list):
+            return self.given
+        left = [each for each in written if not _string(_member(each, "key")).startswith((*_FLAT, *_LISTED))]
+        return {**self.given, "attributes": left}
+
+    def _first(self, names: Iterable[str]) -> str:
+        return next(filter(None, (_string(self.attributes.get(name)) for name in names)), "")
+
+    def _value(self, names: Iterable[str]) -> Value:
+        found = next((self.attributes[name] for name in names if name in self.attributes), None)
+        return _tree(found)
+
+    def _count(self, names: Iterable[str]) -> int:
+        for name in names:
+            count = self.attributes.get(name)
+            if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**53:
+                return count
+        return 0
+
+
+def attributes_of(given: Mapping[str, Value]) -> dict[str, Value]:
+    """The attributes of a span, an event or a resource, by their names."""
+    written = given.get("attributes")
+    found: dict[str, Value] = {}
+    for each in written if isinstance(written, list) else ():
+        key = _member(each, "key")
+        if isinstance(key, str):
+            found[key] = _any_value(_member(each, "value"))
+    return found
+
+
+def time_of(given: Value) -> int | None:
+    """Microseconds behind nanoseconds as OTLP writes them, a number or its text; None for 0 and for none."""
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) <= 20:
+        given = int(given)
+    if not isinstance(given, int) or isinstance(given, bool) or given <= 0:
+        return None
+    micros = given // 1000
+    return micros if micros <= TIME_MAX else None
+
+
+def _any_value(given: Value) -> Value:
+    if not isinstance(given, Mapping):
+        return None
+    for name, value in given.items():
+        if name == "intValue" and isinstance(value, str):
+            return parsed(value)
+        if name == "arrayValue":
+            inner = _member(value, "values")
+            return [_any_value(each) for each in inner] if isinstance(inner, list) else []
+        if name == "kvlistValue":
+            inner = _member(value, "values")
+            return attributes_of({"attributes": inner if isinstance(inner, list) else []})
+        if name in ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue"):
+            return value
+    return None
+
+
+def _events(given: Mapping[str, Value]) -> list[Mapping[str, Value]]:
+    events = given.get("events")
+    return [each for each in events if isinstance(each, Mapping)] if isinstance(events, list) else []
+
+
+def _spoken(given: Mapping[str, Value], role: str) -> dict[str, Value]:
+    """A message of an event."""
+    content = given.get("content", given.get("gen_ai.event.content"))
+    calls = _tree(given.get("tool_calls"))
+    return _openai({"role": given.get("role") or role, "content": content, "tool_calls": calls, "id": given.get("id")})
+
+
+def _listed(given: Value) -> list[dict[str, Value]]:
+    """The messages of a list of {role, parts}, or of OpenAI's own."""
+    found = _tree(given)
+    messages = found if isinstance(found, list) else []
+    return [made for each in messages if isinstance(each, Mapping) for made in _plain(each)]
+
+
+def _plain(message: Mapping[str, Value]) -> list[dict[str, Value]]:
+    """{role, parts} as OpenAI's messages: each response of a tool is a message of its own."""
+    parts = message.get("parts")
+    if not isinstance(parts, list):
+        return [_openai(message)]
+    texts: list[str] = []
+    thoughts: list[str] = []
+    others: list[Value] = []
+    calls: list[Value] = []
+    results: list[dict[str, Value]] = []
+    for part in parts:
+        kind, content = _string(_member(part, "type")), _member(part, "content")
+        if kind == "text" and isinstance(content, str):
+            texts.append(content)
+        elif kind == "reasoning" and isinstance(content, str):
+            thoughts.append(content)
+        elif kind == "tool_call":
+            calls.append(part)
+        elif kind == "tool_call_response":
+            answer = next((part[key] for key in ("response", "result", "content") if key in part), None)
+            results.append({"role": "tool", "tool_call_id": _string(_member(part, "id")), "content": answer})
+        else:
+            others.append(part)
+    role = _string(message.get("role")) or "user"
+    made: dict[str, Value] = {"role": role, "content": "\n".join(texts) if texts else None}
+    if others:
+        made["content"] = [*({"type": "text", "text": each} for each in texts), *others]
+    if thoughts:
+        made["reasoning"] = "\n".join(thoughts)
+    if calls:
+        made["tool_calls"] = calls
+    return [*([_openai(made)] if len(made) > 2 or made["content"] is not None or not results else []), *results]
+
+
+def _flat(given: Value, name: str) -> list[dict[str, Value]]:
+    """Messages under numbers: {"0": {"message": {...}}, "1": ...}."""
+    numbered = _in_order(_member(given, name))
+    return [_openai(_member(each, "message") or each) for each in numbered if isinstance(each, Mapping)]
+
+
+def _openai(given: Any) -> dict[str, Value]:
+    """A message of any of these conventions with the names that OpenAI's have, and forms that can be read."""
+    given = given if isinstance(given, Mapping) else {"content": given}
+    made: dict[str, Value] = {"role": _string(given.get("role")) or "user", "content": _content(given)}
+    for key in ("name", "reasoning"):
+        if isinstance(given.get(key), str):
+            made[key] = given[key]
+    call_id = given.get("tool_call_id") or (given.get("id") if made["role"] == "tool" else "")
+    if isinstance(call_id, str) and call_id:
+        made["tool_call_id"] = call_id
+    calls = given.get("tool_calls")
+    found = [_call(each) for each in (calls if isinstance(calls, list) else _in_order(calls))]
+    if found:
+        made["tool_calls"] = found
+    return made
+
+
+def _content(given: Mapping[str, Value]) -> Value:
+    content = given.get("content")
+    if content is None and "contents" in given:
+        parts = [_member(each, "message_content") for each in _in_order(given["contents"])]
+        texts = [_string(_member(each, "text")) for each in parts if _member(each, "type") == "text"]
+        return "\n".join(texts) if len(texts) == len(parts) else parts
+    return content
+
+
+def _call(given: Value) -> dict[str, Value]:
+    body = _member(given, "tool_call") or given
+    function = _member(body, "function") or body
+    arguments = _member(function, "arguments")
+    return {
+        "id": _string(_member(body, "id")),
+        "function": {"name": _string(_member(function, "name")) or "tool", "arguments": arguments},
+    }
+
+
+def _nested(flat: Mapping[str, Value]) -> dict[str, Any]:
+    """Attributes whose names have points, as objects in objects."""
+    found: dict[str, Any] = {}
+    for name, value in list(flat.items())[:_FLAT_MAX]:
+        *path, last = name.split(".")
+        inside = found
+        for part in path[:16]:
+            inner = inside.setdefault(part, {})
+            if not isinstance(inner, dict):
+                break
+            inside = inner
+        else:
+            inside.setdefault(last, value)
+    return found
+
+
+def _in_order(given: Value) -> list[Value]:
+    """The members of an object under numbers, in their order."""
+    if not isinstance(given, Mapping):
+        return []
+    return [given[key] for key in sorted((each for each in given if each.isdecimal()), key=lambda key: (len(key), key))]
+
+
+def _tree(given: Value) -> Value:
+    """What text that is JSON says, and anything else as it is."""
+    return parsed(given) if isinstance(given, str) and given[:1] in ("{", "[", '"') else given
+
+
+def _member(given: Any, key: str) -> Any:
+    return given.get(key) if isinstance(given, Mapping) else None
+
+
+def _string(given: Value) -> str:
+    return given if isinstance(given, str) else ""
