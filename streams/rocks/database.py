@@ -40,6 +40,9 @@ from refold.streams.rocks.reader import Footprint, footprint, open_reader
 from refold.streams.rocks.reader_folder import ReaderFolder
 from refold.streams.rocks.scan import Cursor, Pinned, Row, rows
 
+# Ids are random, so 1 in 256 keys of their index begins with 0xFF; no key begins with 16 of them.
+_ABOVE_ALL = b"\xff" * 16
+
 
 class Database:
     """Made by `create`, `building`, `open` (owner) or `read` (reader); a context manager. Threads may share it."""
@@ -241,11 +244,11 @@ class Database:
             self._sync()
 
     def clear(self, family: Family) -> None:
-        """Remove every row of a family whose keys begin below 0xFF, as all of ours do."""
+        """Remove every row of a family."""
         with self._gate:
             self._require_writable()
             try:
-                self._columns[family].delete_range(b"", b"\xff")
+                self._columns[family].delete_range(b"", _ABOVE_ALL)
             except Exception as error:
                 self._fail(error)
 

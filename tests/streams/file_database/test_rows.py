@@ -41,6 +41,15 @@ def test_reads_give_what_was_written_in_order(tmp_path: Path) -> None:
         assert log.sequence == 1_000
 
 
+def test_a_cleared_family_has_no_row_left(tmp_path: Path) -> None:
+    """Ids are random: some begin with 0xFF."""
+    with Database.create(tmp_path / "log") as log:
+        rows = {bytes([first]) + bytes(17): b"" for first in range(256)} | {b"\xff" * 8 + bytes(10): b""}
+        put(log, rows)
+        log.clear("observations")
+        assert list(log.scan("observations")) == []
+
+
 @pytest.mark.parametrize(("start", "stop"), [(b"", None), (b"000300", b"000900"), (b"0003", b"0009"), (b"9", b"8")])
 def test_a_scan_against_the_order_is_the_scan_turned_round(tmp_path: Path, start: bytes, stop: bytes | None) -> None:
     with Database.create(tmp_path / "log") as log:
