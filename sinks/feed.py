@@ -11,7 +11,8 @@ The changes of one partition come in order, and those of one fold share `through
    The held state is that of the last batch, or the sink's own. Any other change has its entity asked of the log at the
    batch's cut. So nobody has to trust that a sink holds what it says: the state hash tells.
 4. Where an observation was set aside since, its type is read again as in 2; and of a change that was set aside, its
-   entity is asked of the log as in 3.
+   entity is asked of the log as in 3. Where nobody knows whose change it was, as of a batch, so is every entity that
+   has an observation in the batch's stretch of the log: the change tells of one of these.
 5. In doubt nothing is remembered: who failed to write a batch begins again from the sink's position.
 """
 
@@ -170,6 +171,7 @@ class Feed:
             change = reader.read(record)
             if change.through > through:
                 if self._is_full(taken):
+                    self._places[partition] = record.offset
                     break
                 through = change.through
             self._places[partition] = record.offset + 1
@@ -180,9 +182,11 @@ class Feed:
             self._places[partition] = max(end, self._places[partition])
             through = max(through, folded)
         taken.offsets[partition] = through
-        for offset, entity in log.registry.rulings.of(CHANGES, partition).items():
-            if begin <= offset < self._places[partition] and entity:
-                taken.passed[entity] = partition
+        aside = log.registry.rulings.of(CHANGES, partition)
+        passed = {entity for offset, entity in aside.items() if begin <= offset < self._places[partition]}
+        if "" in passed:
+            passed.update(record.entity for record in log.read(partition, floor, through))
+        taken.passed.update(dict.fromkeys(passed - {""}, partition))
 
     def _batch(self, position: Cut, cut: Cut, taken: _Taken) -> Batch:
         """States and history of what was taken."""

@@ -60,6 +60,9 @@ def quarantine(
     that the log goes on as if it had never been recorded, at every point. Restore the brokers' data instead if you
     can. What can be read is never set aside: a wrong observation is corrected by another one.
 
+    Producers send records in compressed batches. Where a batch is so damaged that it cannot be unpacked, all of its
+    records are set aside together, and taken back together.
+
     Setting aside and taking back are records in the log. They need the rights of the role admin; a producer
     cannot write them.
 
@@ -98,7 +101,7 @@ def list_(place: Place, as_json: bool) -> int:
     rows = [[f"0={each.offset}", each.type_name, "set aside" if each.is_aside else "in effect",
              moment(each.registered_at * 1000), "-" if each.decided_at is None else moment(each.decided_at * 1000),
              each.fingerprint.hex()] for each in found]  # fmt: skip
-    rows += [[f"{each.topic}/{each.partition}/{each.offset}", each.entity or "-",
+    rows += [[f"{each.topic}/{each.partition}/{each.offset}", _whose(each),
               "set aside" if each.is_aside else "counted again", "-", moment(each.decided_at * 1000), "-"]
              for each in records]  # fmt: skip
     screen.table(COLUMNS, rows)
@@ -154,7 +157,9 @@ def _decide(place: Place, position: str, *, is_lifted: bool, is_dry: bool, as_js
         if topic != SCHEMAS:
             record = _decide_record(log, topic, int(match[2]), offset, now_ms, is_lifted=is_lifted, apply=not is_dry)
             shown = _record_json(record)
-            what = f"the record at {topic}/{record.partition}/{offset}" + (f" ({record.why})" if record.why else "")
+            at = f"{topic}/{record.partition}/{record.offset}"
+            what = f"the record at {at}" if record.records == 1 else f"the batch of {record.records} records at {at}"
+            what += f" ({record.why})" if record.why else ""
         else:
             from refold.streams.log.kafka.quarantine import set_aside, take_back
 
@@ -201,10 +206,16 @@ def _opened(place: Place, *, is_writing: bool) -> Iterator[KafkaLog]:
         yield log.port
 
 
+def _whose(entry: RecordEntry) -> str:
+    """What a ruling is of, in the list."""
+    return entry.entity or ("-" if entry.records == 1 else f"a batch of {entry.records} records")
+
+
 def _record_json(entry: RecordEntry) -> dict[str, Any]:
     return {
         "topic": entry.topic,
         "position": {"partition": entry.partition, "offset": entry.offset},
+        "records": entry.records,
         "entity": entry.entity or None,
         "aside": entry.is_aside,
         "decided_at": millis_text(entry.decided_at),

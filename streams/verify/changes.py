@@ -6,8 +6,10 @@ Of each change:
 3. its steps are the entity's next distinct observations, with the mutations that the fold makes of them;
 4. `through` lies past its steps, and no later batch reaches back before it.
 At its end each chain stands at the entity's state. Where a change is set aside, its entity's chain is held to nothing;
-where an observation is that changes tell of, from there on. A change by a definition whose custom code is gone is held
-to the chain alone.
+where an observation is that changes tell of, from there on. Where one was set aside and taken back, changes may have
+been made without it: from its offset on its entity's chain is held to nothing. Of a batch of changes that is set aside
+nobody knows the entities: after it a chain that does not follow is held to nothing from there on, and no chain to its
+end. A change by a definition whose custom code is gone is held to the chain alone.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from refold.avro.errors import CorruptionError, SchemaError, StorageError, UndecodableError
+from refold.avro.errors import CorruptionError, DamagedRecord, SchemaError, StorageError, UndecodableError
 from refold.avro.quarantine import CHANGES, OBSERVATIONS
 from refold.reducers.entity import Entity, pack, unpack
 from refold.reducers.fold import Fold, Seen
@@ -52,12 +54,15 @@ def check_changes(log: LogPort, partition: int, end: int, firsts: Firsts, hashes
     record_at: LogPort.record_at, by a way that is fast.
     """
     chains = _Chains(log, partition, end, firsts, record_at)
-    chains.aside.update(log.registry.rulings.of(CHANGES, partition).values())
-    for record in log.read_changes(partition, 0):
-        yield from chains.check(record)
+    try:
+        for record in log.read_changes(partition, 0):
+            yield from chains.check(record)
+    except DamagedRecord as error:  # nothing after it can be held to anything
+        yield Mismatch(f"changes {partition}={error.offset}", str(error))
+        return
     yield from chains.check_end()
     for name in firsts:
-        if name in chains.aside:
+        if name in chains.aside or name in chains.taken_back or chains.unknown_from is not None:
             continue
         if hashes is not None and chains.reached.get(name, _BEGIN).hash != hashes.get(name):
             yield Mismatch("changes", "the chain does not end at the entity's state", name)
@@ -98,8 +103,11 @@ class _Chains:
         record_at: Callable[[int, int], Record | None],
     ) -> None:  # fmt: skip
         self.reached: dict[str, _Reached] = {}
-        self.aside: set[str] = set()
+        aside = log.registry.rulings.of(CHANGES, partition)
+        self.aside = {entity for entity in aside.values() if entity}
+        self.unknown_from = min((offset for offset, entity in aside.items() if not entity), default=None)
         self._set_aside = log.registry.rulings.of(OBSERVATIONS, partition)
+        self.taken_back = _taken_back(log, partition, firsts)
         self._log = log
         self._partition = partition
         self._end = end
@@ -120,13 +128,22 @@ class _Chains:
         self._next = record.offset + 1
         try:
             change = self._reader.decode(record.data)
-            if any(step.offset in self._set_aside for step in change.steps):
+            is_past = change.through > self.taken_back.get(change.entity, change.through)
+            if is_past or any(step.offset in self._set_aside for step in change.steps):
                 self.aside.add(change.entity)
             yield from self._check_place(change, place)
+            if self._may_lack_changes(change, record.offset):
+                self.aside.add(change.entity)
             yield from self._check_chain(change, record.data, place)
         except (UndecodableError, StorageError) as error:
             command = self._log.registry.rulings.command(CHANGES, self._partition, record.offset)
             yield Mismatch(place, f"{error}; {command}" if command else str(error))
+
+    def _may_lack_changes(self, change: Change, offset: int) -> bool:
+        """Whether it follows another change than the last one, where changes of unknown entities were set aside."""
+        if self.unknown_from is None or offset < self.unknown_from:
+            return False
+        return (change.from_version, change.hash_before) != self.reached.get(change.entity, _BEGIN)[:2]
 
     def check_end(self) -> Iterator[Mismatch]:
         """What the log holds to be the next offset."""
@@ -213,6 +230,19 @@ class _Chains:
         if record is None:
             raise CorruptionError(f"the observation {self._partition}={offset} is there in a scan and not by its key")
         return seen_in(record, self._log.registry), record.recorded_at
+
+
+def _taken_back(log: LogPort, partition: int, firsts: Firsts) -> dict[str, int]:
+    """Entities with observations that were set aside and count again, each with the first one's offset."""
+    ruled: set[int] = set()
+    for each in log.registry.rulings.between(0, len(log.registry)):
+        if (each.topic, each.partition) == (OBSERVATIONS, partition):
+            ruled.update(range(each.offset, each.offset + each.length))
+    ruled.difference_update(log.registry.rulings.of(OBSERVATIONS, partition))
+    if not ruled:
+        return {}
+    found = ((name, min(ruled.intersection(offsets), default=None)) for name, offsets in firsts.items())
+    return {name: offset for name, offset in found if offset is not None}
 
 
 def _differences(expected: Change, change: Change, place: str) -> Iterator[Mismatch]:

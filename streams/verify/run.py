@@ -10,7 +10,8 @@
 5. Every chain of changes (changes.py), up to where changes were made: on Kafka the workers may be behind.
 6. Records that refold did not write, and damaged ones that are set aside, are counted, by topic: readers pass over
    them, so they are no mismatches.
-Each mismatch names entity, field and place; damaged storage is a mismatch too, not the end of the check.
+Each mismatch names entity, field and place; damaged storage is a mismatch too, not the end of the check. Of a partition
+with a batch of observations that cannot be read, nothing after that batch is checked.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 
-from refold.avro.errors import RefoldError
+from refold.avro.errors import DamagedRecord, RefoldError
 from refold.reducers.entity import stored_hash
 from refold.streams.cut import Cut
 from refold.streams.log.port import Folded, LogPort, Mismatch
@@ -72,7 +73,11 @@ def _check_partition(log: LogPort, cut: Cut, partition: int, folded: Folded, ref
     with closing(Spool()) as spool:
         places = log.places(partition, 0, cut.offsets[partition])
         passing = places if log.is_indexed else spool.through(places)
-        verdict.add(check_records(log, partition, passing, cut.offsets[partition], firsts))
+        try:
+            verdict.add(check_records(log, partition, passing, cut.offsets[partition], firsts))
+        except DamagedRecord as error:  # a batch that cannot be read: what is after it is not looked at
+            verdict.mismatches.append(Mismatch(f"observations {partition}={error.offset}", str(error)))
+            return False
         hashes = None
         try:
             verdict.add(check_epochs(log, partition, cut, refold))

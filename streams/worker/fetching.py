@@ -10,22 +10,28 @@ still is at the same offset a while later, is fetched by a new consumer, and wit
 
 So is one that is not behind, and of which it was not heard that its end is reached: seen after a broker that had stood
 still for over a minute went on. Its fold would never be caught up.
+
+A batch that cannot be unpacked is fetched again and again by the client, as fast as it can, and nothing after it comes:
+1. What came before it is given out, then the error (log/kafka/damaged.py); the partition is fetched no more.
+2. DAMAGED_AGAIN_S later it is fetched again: the brokers' data may be restored, or the batch set aside.
+3. Where it is set aside, that is given out, and the partition is fetched from the first offset after it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from refold.avro.errors import StorageError
+from refold.avro.errors import DamagedRecord, StorageError
 from refold.streams.events import tell
 from refold.streams.log.kafka.access import READ, TOPIC, Grant
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.faults import raise_lasting, storage_error
+from refold.streams.log.kafka.damaged import UnreadableBatches
+from refold.streams.log.kafka.faults import is_unreadable, raise_lasting, storage_error, text_of
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.reading import Raw, raw_of
 from refold.streams.log.kafka.topics import Topics
@@ -39,6 +45,7 @@ _SETTINGS = {
     "queued.max.messages.kbytes": 4 << 10,
 }
 STUCK_S = 10.0
+DAMAGED_AGAIN_S = 2.0
 _ASKED_S = 2.0
 
 _log = logging.getLogger(__name__)
@@ -50,10 +57,21 @@ class AtEnd(NamedTuple):
     offset: int
 
 
+class PassedOver(NamedTuple):
+    """Offsets that are set aside and cannot be read: start <= offset < end."""
+
+    start: int
+    end: int
+
+
+Fetched = Raw | AtEnd | PassedOver | DamagedRecord
+
+
 class Fetcher:
     """For one thread."""
 
-    def __init__(self, clients: Clients, topics: Topics, schemas: int) -> None:
+    def __init__(self, clients: Clients, topics: Topics, schemas: int, unreadable: UnreadableBatches) -> None:
+        """schemas: the offset of `.schemas` to watch from. unreadable: knows what is set aside in the log."""
         self._clients = clients
         self._offsets = Offsets(clients.admin(), _ASKED_S)
         self._consumer = clients.reader(**_SETTINGS)
@@ -67,6 +85,9 @@ class Fetcher:
         self._stuck: dict[Place, int] = {}
         self._looked_s = time.monotonic()
         self._paused: set[int] = set()
+        self._unreadable = unreadable
+        # What is not fetched now, for a batch there cannot be read: when it is to be fetched again.
+        self._damaged: dict[Place, float] = {}
         self.schemas_moved = False
         self._assign({self._schemas: schemas})
 
@@ -80,28 +101,28 @@ class Fetcher:
         place = Place(self._observations, partition)
         del self._next[place], self._heard_s[place]
         self._unended.discard(place)
-        self._consumer.incremental_unassign([TopicPartition(self._observations, partition)])
+        if self._damaged.pop(place, None) is None:
+            self._consumer.incremental_unassign([TopicPartition(*place)])
 
     def hold(self, partition: int, *, is_held: bool) -> None:
         """Fetch no more of a partition for now, or go on."""
         if is_held == (partition in self._paused):
             return
-        place = [TopicPartition(self._observations, partition)]
-        if is_held:
-            self._paused.add(partition)
-            self._consumer.pause(place)
-        else:
-            self._paused.discard(partition)
-            self._consumer.resume(place)
+        place = Place(self._observations, partition)
+        (self._paused.add if is_held else self._paused.discard)(partition)
+        if place not in self._damaged:
+            (self._consumer.pause if is_held else self._consumer.resume)([TopicPartition(*place)])
 
-    def fetch(self, records_max: int, timeout_s: float) -> Iterator[tuple[int, Raw | AtEnd]]:
+    def fetch(self, records_max: int, timeout_s: float) -> Iterator[tuple[int, Fetched]]:
         """What came by partition; an error that waiting does not mend is raised."""
+        self._fetch_again()
         try:
             messages = self._consumer.consume(records_max, timeout_s)
         except KafkaException as failed:
             raise storage_error("the log cannot be read", failed) from failed
         if len(messages) < records_max and time.monotonic() - self._looked_s > STUCK_S:
             self._look()
+        messages, unreadable = self._parted(messages)
         self._heard(messages)
         for message in messages:
             error = message.error()
@@ -111,6 +132,8 @@ class Fetcher:
                 yield message.partition() or 0, raw_of(message)
             else:
                 yield from self._judged(message)
+        for place, message in unreadable.items():
+            yield from self._passed(place, message)
 
     def end_of(self, partition: int) -> int:
         """Up to where a partition is known to reach, as the last fetch of it said; 0 before one."""
@@ -120,6 +143,56 @@ class Fetcher:
 
     def close(self) -> None:
         self._consumer.close()
+
+    def _fetch_again(self) -> None:
+        """Fetch again what was not for a while, for a batch there could not be read."""
+        now_s = time.monotonic()
+        due = [place for place, again_s in self._damaged.items() if now_s >= again_s]
+        for place in due:
+            del self._damaged[place]
+        if due:
+            self._assign({place: self._next[place] for place in due})
+            self._pause_held(due)
+
+    def _parted(self, messages: Sequence[Message]) -> tuple[list[Message], dict[Place, Message]]:
+        """What can be used, and by partition the first batch that cannot be read: what comes after it is not used."""
+        used: list[Message] = []
+        unreadable: dict[Place, Message] = {}
+        for message in messages:
+            place, error = Place(message.topic() or "", message.partition() or 0), message.error()
+            if place in unreadable:
+                continue
+            if error is not None and is_unreadable(error) and place.topic == self._observations:
+                unreadable[place] = message
+            else:
+                used.append(message)
+        return used, unreadable
+
+    def _passed(self, place: Place, message: Message) -> Iterator[tuple[int, Fetched]]:
+        """Go on after a batch that cannot be read, or give out that it is not set aside."""
+        error = message.error()
+        if error is None or place not in self._next:
+            return
+        self._consumer.incremental_unassign([TopicPartition(*place)])
+        try:
+            after = self._unreadable.after(place, message.offset() or 0, self._next[place], text_of(error))
+        except DamagedRecord as damaged:
+            self._damaged[place] = time.monotonic() + DAMAGED_AGAIN_S
+            yield place.partition, damaged
+        else:
+            start = self._next[place]
+            self._assign({place: after})
+            self._pause_held([place])
+            yield place.partition, PassedOver(start, after)
+
+    def _pause_held(self, places: Iterable[Place]) -> None:
+        held = [
+            TopicPartition(*each)
+            for each in places
+            if each.topic == self._observations and each.partition in self._paused
+        ]
+        if held:
+            self._consumer.pause(held)
 
     def _assign(self, offsets: Mapping[Place, int]) -> None:
         now_s = time.monotonic()
@@ -152,6 +225,7 @@ class Fetcher:
         silent = [
             place for place, heard_s in self._heard_s.items()
             if self._looked_s - heard_s > STUCK_S
+            and place not in self._damaged
             and (place.topic != self._observations or place.partition not in self._paused)
         ]  # fmt: skip
         try:
@@ -175,9 +249,9 @@ class Fetcher:
         self._consumer.close()
         self._consumer = self._clients.reader(**_SETTINGS)
         self._stuck.clear()
+        self._damaged.clear()
         self._assign(dict(self._next))
-        if self._paused:
-            self._consumer.pause([TopicPartition(self._observations, each) for each in self._paused])
+        self._pause_held(self._next)
 
     def _judged(self, message: Message) -> Iterator[tuple[int, AtEnd]]:
         error, partition = message.error(), message.partition() or 0

@@ -15,6 +15,7 @@ from refold.streams.log.kafka.reading import Raw
 from refold.streams.table.batch import Arrived, NotFolded
 from refold.streams.verdicts import Verdict
 from refold.streams.worker.emission import Step
+from refold.streams.worker.fetching import PassedOver
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider
 from refold.streams.worker.way import pass_over, redefine
@@ -39,7 +40,7 @@ class Counts:
 
 @dataclass(slots=True)
 class _Batch:
-    """The records of the step to come. passed: how many of them are set aside."""
+    """The records of the step to come. passed: how many offsets of them are set aside."""
 
     arrived: list[Arrived] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -68,6 +69,7 @@ class Partition:
         self.end = table.here.at.offset
         self.refused: RegistryUnavailable | None = None
         self._damage: DamagedRecord | None = None
+        self._unread: DamagedRecord | None = None
         self._step_again_s = 0.0
         self.retry_at_s = 0.0
         self._now_s = now_s
@@ -76,7 +78,7 @@ class Partition:
         self._uncommitted_from_s: float | None = None
         self._registry = registry
         self._decider = decider
-        self._waiting: deque[Raw] = deque()
+        self._waiting: deque[Raw | PassedOver] = deque()
         self._batch = _Batch()
         self._taken = self._next = table.here.at.offset
         self._recorded_at = table.here.recorded_at
@@ -93,8 +95,12 @@ class Partition:
 
     @property
     def damage(self) -> str:
-        """The damaged record at which it waits, or its table's indexes do; empty where there is none."""
-        return str(self._damage) if self._damage is not None else self.table.damage
+        """The damaged record at which it waits, or its table's indexes do; empty where there is none.
+
+        One that an old record is needed for comes before one that was to be fetched.
+        """
+        met = self._damage or self._unread
+        return str(met) if met is not None else self.table.damage
 
     @property
     def _is_held_up(self) -> bool:
@@ -114,6 +120,7 @@ class Partition:
     def reached_end(self, offset: int) -> None:
         """The partition's end is at this offset, for now."""
         self.end = offset
+        self._unread = None
         self._is_at_end = self._was_at_end = True
         self.is_caught_up = self.is_caught_up or not self.lag
 
@@ -125,6 +132,19 @@ class Partition:
         """A record came."""
         self._waiting.append(raw)
         self._taken = raw.offset + 1
+        self._unread = None
+        self._is_at_end = False
+
+    def pass_over(self, passed: PassedOver) -> None:
+        """Offsets came that are set aside and cannot be read."""
+        self._waiting.append(passed)
+        self._taken = passed.end
+        self._unread = None
+        self._is_at_end = False
+
+    def cannot_read(self, error: DamagedRecord) -> None:
+        """The next batch cannot be read, until a record comes or the end is reached."""
+        self._unread = error
         self._is_at_end = False
 
     def decide(self) -> None:
@@ -141,6 +161,11 @@ class Partition:
         known, is_behind = len(self._registry), self._is_behind
         while waiting:
             raw = waiting[0]
+            if isinstance(raw, PassedOver):
+                waiting.popleft()
+                self._next = raw.end
+                batch.passed += raw.end - raw.start
+                continue
             if is_behind and self._needs_definitions(raw):
                 return
             recorded_at = max(self._recorded_at, raw.timestamp)
@@ -270,6 +295,7 @@ class Partition:
             "caught_up": self.is_caught_up
             and not self._waiting
             and not self._damage
+            and not self._unread
             and not (lacking == 0 and self._is_behind),
             "timeline_complete": lacking == 0,
             "lacking": lacking,

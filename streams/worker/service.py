@@ -47,7 +47,7 @@ from refold.streams.worker.closing import close_all
 from refold.streams.worker.condition import Kept, Surroundings
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Emitter, NotEmitted, Step, Undecided
-from refold.streams.worker.fetching import AtEnd, Fetcher
+from refold.streams.worker.fetching import AtEnd, Fetcher, PassedOver
 from refold.streams.worker.folder import DataFolder, folder_problem, held
 from refold.streams.worker.membership import Membership
 from refold.streams.worker.partition import Partition
@@ -103,7 +103,7 @@ class FoldService:
         self._emitter = Emitter(
             log.clients, log.topics, transactional_id, config.transaction_ms, Attempts(now_s), self._was_outage
         )
-        self._fetcher = Fetcher(log.clients, log.topics, len(log.registry))
+        self._fetcher = Fetcher(log.clients, log.topics, len(log.registry), log.unreadable)
         self._sealing = Sealing(log, clock_ms)
         self._standbys = Standbys(log, self._starter) if config.is_standby else None
         self._waits = Waits("partition")
@@ -301,9 +301,14 @@ class FoldService:
                 continue
             if isinstance(found, AtEnd):
                 partition.reached_end(found.offset)
+                continue
+            if isinstance(found, DamagedRecord):
+                partition.cannot_read(found)
+            elif isinstance(found, PassedOver):
+                partition.pass_over(found)
             else:
                 partition.take(found)
-                fetched.add(number)
+            fetched.add(number)
         for number in fetched:
             self._partitions[number].ends_at(self._fetcher.end_of(number))
 

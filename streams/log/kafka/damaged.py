@@ -9,6 +9,10 @@ that holds no change.
 2. `refold quarantine add` writes a ruling (decisions.py): its authority in `.manifests`, its place in `.schemas`.
    Whoever reads `.schemas` to that place passes over the record, wherever it is met, for every cut
    (avro/quarantine.py), and counts it.
+   Records of one batch that cannot be unpacked are damaged together: the client gives none of them, for ever. The
+   ruling is on every offset of the batch, and a reader that meets it begins again after the offsets that are set aside
+   (UnreadableBatches). Nobody knows whose records they were. Above the decided point a batch is damaged likewise: a
+   worker cannot give verdicts on what it cannot read.
 3. A table or an epoch that was made while it was whole holds what it said. Each notes the offsets that it leaves out:
    a table in its position, an epoch in its manifest. Where those below its own offset are not the ones set aside by
    now, a worker makes the table again, and readers begin from another epoch, or from nothing.
@@ -22,8 +26,57 @@ is asked about no entity that was ever ruled on, so that one who knows it answer
 
 from __future__ import annotations
 
-from refold.avro.quarantine import OBSERVATIONS, TOPICS, Rulings
+from refold.avro.errors import CorruptionError
+from refold.avro.quarantine import CHANGES, OBSERVATIONS, TOPICS, Rulings
+from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import Position, SetAside
+
+
+class UnreadableBatches:
+    """Where reading goes on at a batch of a log that cannot be unpacked. For any thread."""
+
+    def __init__(self, topics: Topics, rulings: Rulings) -> None:
+        self._names = {topics.observations: OBSERVATIONS, topics.changes: CHANGES}
+        self._rulings = rulings
+
+    def after(self, place: Place, first: int, wanted: int, why: str) -> int:
+        """The first offset from a wanted one on that is not set aside.
+
+        Args:
+            place: The partition.
+            first: The batch's first offset.
+            wanted: The offset that is to be read next; in the batch, or before it.
+            why: What the client said of the batch.
+
+        Returns:
+            An offset after the wanted one. It may be in the batch still.
+
+        Raises:
+            DamagedRecord: The next offset is not set aside.
+            CorruptionError: Likewise, in a topic whose records are never set aside.
+        """
+        name = self._names.get(place.topic)
+        if name is None:
+            raise unreadable(place, first, why)
+        aside = self._rulings.of(name, place.partition)
+        begin = after = max(first, wanted)
+        while after in aside:
+            after += 1
+        if after == begin:
+            named = first if first not in aside else begin
+            raise self._rulings.damaged(
+                name, place.partition, named, "", f"its batch cannot be read, nor can any record in it ({why})"
+            )  # fmt: skip
+        return after
+
+
+def unreadable(place: Place, first: int, why: str) -> CorruptionError:
+    """The error at a batch that cannot be read and is not set aside."""
+    return CorruptionError(
+        f"{place.topic} {place.partition}={first}: the batch is damaged: it cannot be read ({why}). Restore the "
+        "brokers' data"
+    )
 
 
 def set_aside_in(rulings: Rulings) -> list[SetAside]:

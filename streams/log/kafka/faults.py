@@ -31,6 +31,8 @@ _UNLISTED = frozenset({
 })  # fmt: skip
 
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+# What a batch is that cannot be unpacked, or whose checksum does not match where `check.crcs` is set.
+_UNREADABLE = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
@@ -67,6 +69,11 @@ def is_unlisted(error: KafkaError) -> bool:
 def is_lasting(error: KafkaError, ending: Set[int]) -> bool:
     """Whether a client cannot go on from what it met: codes that end it, and those that end every client."""
     return error.fatal() or is_denied(error) or error.code() in ending
+
+
+def is_unreadable(error: KafkaError) -> bool:
+    """Whether a batch that came cannot be read: the consumer goes on fetching it, and never gets past it."""
+    return error.code() in _UNREADABLE
 
 
 def raise_lasting(error: KafkaError, where: str, start: int, needs: str) -> None:

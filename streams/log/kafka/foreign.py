@@ -8,8 +8,10 @@ remembered, up to COUNTED_MAX a topic: beyond that the count is a lower bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from threading import Lock
 
+from refold.avro.errors import CorruptionError
 from refold.streams.log.kafka.offsets import Offsets, Place
 from refold.streams.log.kafka.reading import Raw, Reading
 from refold.streams.log.port import Foreign, Position
@@ -42,8 +44,10 @@ class ForeignRecords:
         if last != 0:  # else no broker is asked
             places = [Place(topic, each) for topic in rules for each in range(partitions)]
             for place, end in offsets.ends(places).items():
-                for raw in reading.records(place, 0 if last is None else max(0, end - last), end):
-                    if not rules[place.topic](raw):
-                        self.saw(place, raw.offset)
+                # After a batch that cannot be read nothing is counted; a reader that needs it says so.
+                with suppress(CorruptionError):
+                    for raw in reading.records(place, 0 if last is None else max(0, end - last), end):
+                        if not rules[place.topic](raw):
+                            self.saw(place, raw.offset)
         with self._lock:
             return [Foreign(topic, len(met), min(met)) for topic, met in sorted(self._met.items())]

@@ -26,7 +26,7 @@ from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.contents import TopicContents
-from refold.streams.log.kafka.damaged import set_aside_in, was_ruled_on
+from refold.streams.log.kafka.damaged import UnreadableBatches, set_aside_in, was_ruled_on
 from refold.streams.log.kafka.deadletters import Decided
 from refold.streams.log.kafka.emitted import emitted, settled
 from refold.streams.log.kafka.faults import closed_error
@@ -105,7 +105,8 @@ class KafkaLog(LogPort):
         found = TopicAdmin(admin, timeout_s, self.clients).open(address, make=not read_only)
         self.topics, self.log_id, self.partitions, has_contents = found
         self.offsets = Offsets(admin, timeout_s, self.clients.admin)
-        self.reading = Reading(self.clients, timeout_s)
+        self.unreadable = UnreadableBatches(self.topics, self.registry.rulings)
+        self.reading = Reading(self.clients, timeout_s, unreadable=self.unreadable)
         self._outgoing = Outgoing(self.clients)
         observations = [Place(self.topics.observations, each) for each in range(self.partitions)]
         self._times = [Times(place, self.offsets, self.reading) for place in observations]

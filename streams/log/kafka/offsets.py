@@ -19,7 +19,7 @@ from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaExc
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from refold.avro.errors import StorageError, Unanswered
-from refold.streams.log.kafka.faults import may_pass, storage_error
+from refold.streams.log.kafka.faults import error_of, may_pass, storage_error
 
 POLL_S = 0.05
 SHOWS_POLL_S = 0.01
@@ -39,6 +39,10 @@ class Dated(NamedTuple):
 
     offset: int
     timestamp: int
+
+
+class NotSearchable(StorageError):
+    """The broker failed while it looked for a time: it unpacks the batch that has it, which may be damaged."""
 
 
 class Offsets:
@@ -74,9 +78,19 @@ class Offsets:
             time.sleep(SHOWS_POLL_S)
 
     def first_at(self, place: Place, time_ms: int) -> Dated | None:
-        """The first offset whose time is at or after one, control records and aborted ones included; None without."""
+        """The first offset whose time is at or after one, control records and aborted ones included; None without.
+
+        NotSearchable where the broker fails to look.
+        """
         spec = OffsetSpec.for_timestamp(time_ms)
-        found = self._ask({place: spec}, IsolationLevel.READ_COMMITTED)[place]
+        try:
+            found = self._ask({place: spec}, IsolationLevel.READ_COMMITTED)[place]
+        except StorageError as failed:
+            cause = failed.__cause__
+            error = error_of(cause) if isinstance(cause, KafkaException) else None
+            if error is None or error.code() != KafkaError.UNKNOWN:
+                raise
+            raise NotSearchable(str(failed)) from failed
         return Dated(found.offset, found.timestamp) if found.offset >= 0 else None
 
     def _ask(self, asked: dict[Place, OffsetSpec], isolation: IsolationLevel) -> dict[Place, ListOffsetsResultInfo]:

@@ -11,6 +11,10 @@ Who ends between 3 and 4 has decided nothing: a decision without a place has no 
 
 A damaged record of `.observations` or `.changes` is set aside by steps 1, 3 and 4: it has to be damaged, and decided by
 a worker. Taking it back asks nothing: where it is damaged still, whoever needs it stops at it again.
+
+Where the record's batch cannot be unpacked, the ruling is on all offsets of the batch, whichever of them was given; so
+is what takes it back. How far the batch reaches is found by reading from offsets after it (reading.py). It need not be
+decided: no worker gets past it.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from typing import NamedTuple
 
 from refold.avro.codec import framed_id
 from refold.avro.errors import DamagedRecord, InputError, UndecodableError, UnknownWireId
-from refold.avro.quarantine import OBSERVATIONS, Ruling
+from refold.avro.quarantine import LENGTH_MAX, OBSERVATIONS, Ruling
 from refold.avro.registry import TypeVersion
 from refold.streams.log.kafka.activations import write_in_order
 from refold.streams.log.kafka.decisions import (
@@ -103,7 +107,8 @@ def take_back(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
 class RecordEntry(NamedTuple):
     """A damaged record of a topic: whose it is, whether it is set aside, and when that was decided last (milliseconds).
 
-    why: what is wrong with it, where that was looked at.
+    why: what is wrong with it, where that was looked at. records: how many offsets from this one on were ruled on
+    together, as of a batch.
     """
 
     topic: str
@@ -113,23 +118,39 @@ class RecordEntry(NamedTuple):
     is_aside: bool
     decided_at: int
     why: str = ""
+    records: int = 1
 
 
 def record_entries(log: KafkaLog) -> list[RecordEntry]:
     """Every record that was ever ruled on, by topic and position."""
-    return [RecordEntry(each.topic, each.partition, each.offset, each.entity, not each.is_lifted, each.decided_at)
-            for each in log.registry.rulings.all()]  # fmt: skip
+    rulings = log.registry.rulings
+    return [RecordEntry(each.topic, each.partition, each.offset, each.entity,
+                        each.offset in rulings.of(each.topic, each.partition), each.decided_at, records=each.length)
+            for each in rulings.all()]  # fmt: skip
 
 
 def set_record_aside(
     log: KafkaLog, topic: str, partition: int, offset: int, now_ms: int, *, apply: bool
 ) -> RecordEntry:  # fmt: skip
-    """Set a damaged record of a topic aside; InputError where it is not damaged, or nothing has to be decided on it."""
+    """Set a damaged record of a topic aside, or all of its batch where that cannot be unpacked; InputError where it is
+    not damaged, or nothing has to be decided on it."""
     log.refresh()
     place = _record_place(log, topic, partition)
     if offset in log.registry.rulings.of(topic, partition):
         raise InputError(f"{_shown(place, offset)}: it is set aside; refold quarantine remove takes that back")
-    raw = log.reading.first(place, offset, min(offset + 1, log.offsets.ends([place])[place]))
+    end = log.offsets.ends([place])[place]
+    try:
+        raw = log.reading.first(place, offset, min(offset + 1, end))
+    except DamagedRecord as error:
+        batch = log.reading.unreadable_at(place, offset, end)
+        if batch is None:
+            raise InputError(f"{_shown(place, offset)}: it can be read again; repeat this to see what it is") from error
+        records = batch.end - batch.first
+        if records > LENGTH_MAX:
+            raise InputError(f"{_shown(place, offset)}: its batch has {records} offsets, and no batch has") from error
+        if apply:
+            _decide(log, Ruling(topic, partition, batch.first, records, "", is_lifted=False, decided_at=now_ms))
+        return RecordEntry(topic, partition, batch.first, "", apply, now_ms, batch.why, records)
     if raw is None:
         raise InputError(f"{_shown(place, offset)}: no record is there, so every reader passes over it already")
     why = (_damage_of_observation if topic == OBSERVATIONS else _damage_of_change)(log, place, raw)
@@ -150,26 +171,20 @@ def take_record_back(
     entity = log.registry.rulings.of(topic, partition).get(offset)
     if entity is None:
         raise InputError(f"{_shown(place, offset)}: it is not set aside; refold quarantine list shows what is")
+    first, records = _ruled_on(log, topic, partition, offset)
     if apply:
-        _decide(
-            log,
-            Ruling(
-                topic,
-                partition,
-                offset,
-                _count(log, topic, partition, offset),
-                entity,
-                is_lifted=True,
-                decided_at=now_ms,
-            ),
-        )
-    return RecordEntry(topic, partition, offset, entity, not apply, now_ms)
+        _decide(log, Ruling(topic, partition, first, records, entity, is_lifted=True, decided_at=now_ms))
+    return RecordEntry(topic, partition, first, entity, not apply, now_ms, records=records)
 
 
-def _count(log: KafkaLog, topic: str, partition: int, offset: int) -> int:
-    """How many offsets the ruling has that began at one."""
-    found = (each.length for each in log.registry.rulings.all() if each[:3] == (topic, partition, offset))
-    return next(found, 1)
+def _ruled_on(log: KafkaLog, topic: str, partition: int, offset: int) -> tuple[int, int]:
+    """The offset from which the last ruling on an offset is, and on how many offsets it is."""
+    found = [
+        (each.offset, each.length)
+        for each in log.registry.rulings.between(0, len(log.registry))
+        if (each.topic, each.partition) == (topic, partition) and each.offset <= offset < each.offset + each.length
+    ]
+    return found[-1]
 
 
 def _record_place(log: KafkaLog, topic: str, partition: int) -> Place:

@@ -9,11 +9,12 @@ The greatest time below an offset:
 3. Else the clock stepped back. Find the greatest time below the offset by asking for times above t, in steps that
    double, then by halving.
 4. Where what the broker found is no record that is given out, read on from the first offset with a time above t.
+Where the broker fails to look for a time, as in a batch that it cannot unpack, every record is read instead.
 """
 
 from __future__ import annotations
 
-from refold.streams.log.kafka.offsets import Dated, Offsets, Place
+from refold.streams.log.kafka.offsets import Dated, NotSearchable, Offsets, Place
 from refold.streams.log.kafka.reading import Raw, Reading
 
 # Maxima kept by where they hold, for who reads on where a read ended.
@@ -39,13 +40,20 @@ class Times:
         """The greatest time of the records below an offset; 0 without any. It is at or below the partition's end."""
         found = self._kept.get(offset)
         if found is None:
-            found = self._greatest_below(offset)
+            try:
+                found = self._greatest_below(offset)
+            except NotSearchable:
+                every = self._reading.records(self._place, 0, offset)
+                found = max((each.timestamp for each in every), default=0)
             self.keep(offset, found)
         return found
 
     def first_after(self, time_ms: int, end: int) -> int:
         """The offset of the first record below `end` with recorded_at above a time; `end` where there is none."""
-        found = self._first_at(time_ms + 1, end)
+        try:
+            found = self._first_at(time_ms + 1, end)
+        except NotSearchable:
+            found = Dated(0, 0)
         if found is None:
             return end
         record = self._reading.first(self._place, found.offset, end)
