@@ -36,8 +36,9 @@ def held(registry: Registry, type_name: str, below: int | None = None) -> NotReg
 
 
 def held_types(registry: Registry) -> dict[str, NotRegistered]:
-    """The types that are held, by name, each with the reason."""
-    names = sorted({each.definition.name for each in registry if each.definition.has_code})
+    """The types that are held, by name, each with the reason. One without a version in effect is no type any more."""
+    in_effect = (each for each in registry if registry.is_in_effect(each, len(registry)))
+    names = sorted({each.definition.name for each in in_effect if each.definition.has_code})
     found = {name: held(registry, name) for name in names}
     return {name: problem for name, problem in found.items() if problem is not None}
 

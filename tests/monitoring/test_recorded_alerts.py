@@ -19,8 +19,6 @@ EVERY_S = 15
 FOR_S, SCRAPED_S = 60, 15
 # What a worker of one log that folds everything has no series of.
 OTHERS = {name for name in METRICS if name.startswith(("refold_sink_", "refold_standby_"))}
-# Nor has a recorded outage a damaged record.
-OTHERS |= {"refold_damaged_waiting"}
 Rules = dict[str, dict[str, Any]]
 
 
