@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 import refold
 from refold.agents.log import open_log
-from refold.avro.errors import CorruptionError, InputError, RefoldError
+from refold.avro.errors import InputError, RefoldError
 from refold.explorer.cli.options import Place, on_log
 from refold.explorer.cli.shapes import row_json, state_json
 from refold.streams.events import tell
@@ -219,29 +219,21 @@ def _run_with_agents(
     service: FoldService, agents: Sequence[ChangesAgent], place: Place, url: str, data: Path, instance: str | None,
     module: str, ending: ExitStack,
 ) -> None:  # fmt: skip
-    from refold.streams.feed import ChangeReader
     from refold.streams.log.kafka.log import KafkaLog
     from refold.streams.log.kafka.url import merged, parse_url
     from refold.streams.worker.host.following import AgentThread, Following, following_app
     from refold.streams.worker.host.process import run_process
+    from refold.streams.worker.host.schema import ChangesOf
 
     address = parse_url(url)
     read = ending.enter_context(open_log(url, types=place.type_paths(), read_only=True)).port
     assert isinstance(read, KafkaLog)
-    reader = ChangeReader(read)
     thread = AgentThread(agents, lambda: open_log(url, types=place.type_paths()))
     ending.callback(thread.close)
     following = Following(read.topics.changes, f"{read.topics.group}.agents.{module}", instance, data / "faust")
 
-    def decode(content: bytes) -> Any:
-        try:
-            return reader.decode(content)
-        except CorruptionError:  # of a type that was defined since
-            read.refresh()
-            return reader.decode(content)
-
     def app() -> faust.App:
-        return following_app(merged(address, None), following, decode, thread)
+        return following_app(merged(address, None), following, ChangesOf(read), thread)
 
     run_process(service, app)
 

@@ -34,7 +34,7 @@ from refold.streams.changes import Change
 from refold.streams.client import Log
 from refold.streams.worker.agents import ChangesAgent
 from refold.streams.worker.host.credentials import credentials_of
-from refold.streams.worker.host.schema import ChangeSchema, Decode, Unreadable
+from refold.streams.worker.host.schema import ChangeSchema, Decode, PassedOver, Unreadable
 
 SESSION_TIMEOUT_S = 10.0
 REBALANCE_TIMEOUT_S = 60.0
@@ -116,8 +116,13 @@ class AgentThread:
         self._log: Log | None = None
         self._pool = ThreadPoolExecutor(1, "refold-agents")
 
-    async def run(self, value: Change | Unreadable, place: str) -> None:
-        """Give a change to every agent, and have what they observed durable; AgentFailed."""
+    async def run(self, value: Change | PassedOver | Unreadable, place: str) -> None:
+        """Give a change to every agent, and have what they observed durable; AgentFailed.
+
+        No agent is given what every reader of the log passes over.
+        """
+        if isinstance(value, PassedOver):
+            return
         if isinstance(value, Unreadable):
             raise AgentFailed(f"{place} cannot be read: {value.error}") from value.error
         await asyncio.get_running_loop().run_in_executor(self._pool, self._act, value, place)
@@ -159,6 +164,8 @@ def following_app(config: Mapping[str, str], following: Following, decode: Decod
         broker_heartbeat_interval=SESSION_TIMEOUT_S / 5,
         broker_rebalance_timeout=REBALANCE_TIMEOUT_S,
         broker_commit_interval=1.0,
+        # A damaged record is told by its bytes, as by every other reader: it may be set aside.
+        broker_check_crcs=False,
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=following.instance,
         agent_supervisor=CrashingSupervisor,

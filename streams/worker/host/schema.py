@@ -1,26 +1,77 @@
 """`.changes` for Faust: an entity as the key, a Change as the value.
 
-What cannot be decoded is handed on as an Unreadable, not raised: Faust would log it, acknowledge it and go on.
+What cannot be decoded is handed on as an Unreadable, not raised: Faust would log it, acknowledge it and go on. What
+every reader of the log passes over is handed on as PASSED_OVER: records that no worker wrote, and those that an
+administrator set aside (streams/log/kafka/damaged.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import faust
 from faust.types import AppT, CodecArg
 from faust.types.tuples import Message
 
+from refold.avro.errors import CorruptionError, UndecodableError
+from refold.avro.quarantine import CHANGES
 from refold.streams.changes import Change
+from refold.streams.feed import ChangeReader
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.reached import is_emitted
+from refold.streams.log.kafka.reading import Headers, Raw
+from refold.streams.log.port import ChangeRecord
 
-Decode = Callable[[bytes], Change]
+
+class PassedOver(NamedTuple):
+    """A record of `.changes` that every reader passes over."""
+
+
+PASSED_OVER: Final = PassedOver()
+Decode = Callable[[Raw, int], "Change | PassedOver"]
+"""What a record of a partition is to agents; raises where it cannot be read."""
 
 
 class Unreadable(NamedTuple):
     """A record of `.changes` that is no change, and why."""
 
     error: Exception
+
+
+class ChangesOf:
+    """Decodes the changes of one log. For one thread, which has the log to itself."""
+
+    def __init__(self, log: KafkaLog) -> None:
+        self._log = log
+        self._reader = ChangeReader(log)
+
+    def __call__(self, raw: Raw, partition: int) -> Change | PassedOver:
+        """The change in a record, as far as the log is known; where it cannot be read, as of now.
+
+        Raises:
+            DamagedRecord: It cannot be read, and is not set aside.
+        """
+        if not is_emitted(raw) or self._is_aside(raw, partition):
+            return PASSED_OVER
+        content = raw.value or b""
+        try:
+            return self._reader.decode(content)
+        except (UndecodableError, CorruptionError):  # of a type that was defined since, or set aside since
+            self._log.refresh()
+        if self._is_aside(raw, partition):
+            return PASSED_OVER
+        return self._reader.read(ChangeRecord(partition, raw.offset, content))
+
+    def _is_aside(self, raw: Raw, partition: int) -> bool:
+        return raw.offset in self._log.registry.rulings.of(CHANGES, partition)
+
+
+def raw_of_event(message: Message) -> Raw:
+    """A record as Faust gives it, in the form that refold's readers take."""
+    found = message.headers or ()
+    headers: Headers = [*(found.items() if isinstance(found, Mapping) else found)]
+    return Raw(message.offset, int((message.timestamp or 0) * 1000), message.key, message.value, headers)
 
 
 class ChangeSchema(faust.Schema[Any, Any]):
@@ -41,9 +92,9 @@ class ChangeSchema(faust.Schema[Any, Any]):
 
     def loads_value(
         self, app: AppT, message: Message, *, loads: Callable[..., Any] | None = None, serializer: CodecArg = None
-    ) -> Change | Unreadable:
+    ) -> Change | PassedOver | Unreadable:
         """The change."""
         try:
-            return self._decode(bytes(message.value or b""))
+            return self._decode(raw_of_event(message), message.partition)
         except Exception as error:  # whatever it is, it is the agents' loop that ends the process
             return Unreadable(error)

@@ -30,8 +30,11 @@ from refold_tests.bitrot import Rot, rot, without_compression
 from refold_tests.brokers import started
 from refold_tests.command import refold_command
 from refold_tests.folding import Running, append, await_folded, history, opened, running, url_of
+from refold_tests.kafka_topics import Broker
 from refold_tests.things import THING, A, said
+from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
+from refold_tests.worker_process import starting
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -290,6 +293,52 @@ def test_a_damaged_change_is_passed_over_once_it_is_set_aside(
         assert f"{name} {partition}={raw.offset}" in refused_tail(url)
 
 
+AGENT = """
+from pathlib import Path
+
+from refold.streams.worker.agents import changes_agent
+
+
+@changes_agent("document")
+def sees(change, log):
+    with Path(__file__).with_suffix(".txt").open("a", encoding="utf-8") as file:
+        file.write(f"{change.entity} v{change.to_version}\\n")
+"""
+
+
+def test_agents_pass_over_changes_that_are_set_aside_and_records_of_others(
+    rotting: Kafka, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent's worker ends at a damaged change, and says the command; then it goes on from there."""
+    module = tmp_path / "seeing.py"
+    module.write_text(AGENT, encoding="utf-8")
+    said_by_agent = module.with_suffix(".txt")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT / 'tests' / 'support'}")
+    names = [f"document/{number}" for number in range(6)]
+    with opened(url) as log, refold.open(url) as client:
+        for name in names[:5]:
+            client.observe(name, {"fields": {"a": 1}}, source="one")
+        client.flush()
+        with running(url, tmp_path / "w") as worker:
+            await_folded(log, worker)
+        log.refresh()
+        partition, raw = next(each for each in records_of(log, log.topics.changes) if each[1].key == names[2].encode())
+        rot(rotting, log.topics.changes, partition, raw.value, raw.value[:5] + b"\xff" * (len(raw.value) - 5))
+        Broker(rotting.bootstrap, log.topics.prefix).produce(Place(log.topics.changes, partition), [b"junk"])
+        with starting(url, tmp_path) as start:
+            status, last = start("w", "--agents", "seeing").ended()
+            assert (status, f"{log.topics.changes}/{partition} offset {raw.offset} cannot be read" in last) == (2, True)
+            assert f"refold quarantine add {log.topics.changes}/{partition}/{raw.offset} --log {log.url}" in last
+            set_record_aside(log, "changes", partition, raw.offset, NOW_MS, apply=True)
+            again = start("w", "--agents", "seeing")
+            client.observe(names[5], {"fields": {"a": 1}}, source="one")
+            client.flush()
+            expected = {f"{name} v1" for name in names if name != names[2]}
+            await_true(lambda: {*said_by_agent.read_text(encoding="utf-8").splitlines()} >= expected, within_s=120)
+            assert again.stop()[0] == 0
+    assert {*said_by_agent.read_text(encoding="utf-8").splitlines()} == expected
+
+
 @pytest.mark.parametrize("number", range(2))
 def test_random_damage_rulings_and_restarts_leave_what_a_whole_log_would_fold_to(
     rotting: Kafka, url: str, tmp_path: Path, seed: int, number: int
@@ -343,9 +392,10 @@ def test_random_damage_rulings_and_restarts_leave_what_a_whole_log_would_fold_to
             set_record_aside(log, "observations", *at, NOW_MS, apply=True)
             aside.add(at)
         context.close()
-        with asked_worker(url, tables) as (last, _):
+        # A client that knows no worker of before.
+        with asked_worker(url, tables) as (last, _), refold.open(url) as asking:
             await_folded(log, last)
-            whole = client.verify()
+            whole = asking.verify()
             assert (whole.mismatches, whole.unchecked) == ([], [])
         with opened(url.replace(f"/{log.topics.prefix}?", f"/{log.topics.prefix}x?")) as other:
             other.register(THING)

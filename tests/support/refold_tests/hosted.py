@@ -19,6 +19,7 @@ from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
 from refold.streams.change_codec import ChangeCodec
 from refold.streams.changes import Change
+from refold.streams.log.kafka.reading import Raw
 from refold.streams.worker.agents import load_agents
 from refold.streams.worker.host import following as module
 from refold.streams.worker.host.following import AgentThread, Following, following_app
@@ -60,9 +61,13 @@ def main() -> None:
     module.OUT_OF_GROUP_S = float(os.environ.get("REFOLD_TEST_OUT_OF_GROUP_S", module.OUT_OF_GROUP_S))
     thread = AgentThread(load_agents(agents), lambda: open_log(f"file:{folder}/log"))
     following = Following(f"{prefix}.changes", f"{prefix}.agents", instance, Path(folder) / "faust")
-    config = {"bootstrap.servers": bootstrap}
+    config, codec = {"bootstrap.servers": bootstrap}, change_codec()
+
+    def decode(raw: Raw, partition: int) -> Change:
+        return codec.decode(raw.value or b"")
+
     try:
-        run_process(Idle(), lambda: following_app(config, following, change_codec().decode, thread))
+        run_process(Idle(), lambda: following_app(config, following, decode, thread))
     except (RefoldError, OSError) as error:
         print(f"failed: {error}", flush=True)
         sys.exit(2)
