@@ -86,7 +86,7 @@ def on_kafka(place: Place, looking: Looking) -> Iterator[Finding]:
     if unfit:
         return  # whoever opens it is told the first of these
     yield Finding("topics", True, f"all of {address.prefix}.* are there, and set as a log needs them")
-    yield from inside(place, looking, "mend what it names on the brokers", CLOCK_REMEDY, [_registered])
+    yield from inside(place, looking, "mend what it names on the brokers", CLOCK_REMEDY, [_registered, _contents])
 
 
 def _who(clients: Clients) -> str:
@@ -143,6 +143,27 @@ def _registry() -> Iterator[Finding]:
             yield Finding("registry", True, f"{settings}: answers; its level is {registry.level()}")
     except RefoldError as error:
         yield Finding("registry", False, str(error), REGISTRY_REMEDY)
+
+
+def _contents(log: Log) -> Iterator[Finding]:
+    """Where contents too large for a record are, and whether some are in another store."""
+    from refold.streams.log.kafka.log import KafkaLog
+
+    assert isinstance(log.port, KafkaLog)
+    store, topic = log.port.blobs, log.port.topics.contents
+    if store is None:
+        yield Finding(
+            "contents", True, f"there is no topic {topic}, or this user may not see it: no runs can be recorded; "
+            "refold init makes it, refold acl says who needs which rights",
+        )  # fmt: skip
+    elif log.port.stores.is_divided():
+        yield Finding(
+            "contents", False, f"they are in {store.url} here, and the topic {topic} has some too",
+            f"give every process the same store. To leave the topic: refold blobs --copy-to {store.url} without "
+            "REFOLD_BLOBS, then delete the topic",
+        )  # fmt: skip
+    else:
+        yield Finding("contents", True, f"they are in {store.url}")
 
 
 def _registered(log: Log) -> Iterator[Finding]:

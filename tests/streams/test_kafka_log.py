@@ -59,7 +59,11 @@ class Alone(KafkaOpened):
 
 
 class Beside(KafkaOpened):
-    """Written by one client, read by another."""
+    """Written by one client, read by another; contents are in the log's topic."""
+
+    def __init__(self, kafka: SharedKafka, prefix: str, folder: Path) -> None:
+        super().__init__(kafka, prefix, folder)
+        self.url = self.url.partition("&")[0]
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Handles]:

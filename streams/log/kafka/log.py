@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
 from threading import RLock
@@ -22,7 +23,6 @@ from refold.avro.quarantine import CHANGES, Rulings
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
 from refold.streams.blobs.store import ContentStore, Removed, Stored
-from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.contents import TopicContents
@@ -41,6 +41,7 @@ from refold.streams.log.kafka.records import Records, sent_observation
 from refold.streams.log.kafka.schemas import Schemas
 from refold.streams.log.kafka.settings import Settings
 from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, is_snapshot, pin_alone
+from refold.streams.log.kafka.stores import LogStores
 from refold.streams.log.kafka.tables import Arrived, Folding, Places, Tables
 from refold.streams.log.kafka.times import Times
 from refold.streams.log.kafka.topics import TopicAdmin
@@ -103,7 +104,7 @@ class KafkaLog(LogPort):
         self._folded: dict[int, Reached] | None = None
         admin = self.clients.admin()
         found = TopicAdmin(admin, timeout_s, self.clients).open(address, make=not read_only)
-        self.topics, self.log_id, self.partitions, has_contents = found
+        self.topics, self.log_id, self.partitions = found.topics, found.log_id, found.partitions
         self.offsets = Offsets(admin, timeout_s, self.clients.admin)
         self.unreadable = UnreadableBatches(self.topics, self.registry.rulings)
         self.reading = Reading(self.clients, timeout_s, unreadable=self.unreadable)
@@ -113,10 +114,8 @@ class KafkaLog(LogPort):
         self._schema_ids = schema_ids
         give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
         self._foreign = ForeignRecords()
-        if address.blobs is not None:
-            self.blobs = open_store(address.blobs)
-        elif has_contents:
-            self.blobs = self._contents()
+        self.stores = LogStores(address, found, self.clients, self.offsets, timeout_s, self._foreign)
+        self.blobs = self.stores.open()
         self.has_store = self.blobs is not None
         self.manifests = ManifestMap(
             self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
@@ -182,13 +181,13 @@ class KafkaLog(LogPort):
     def put_blob(self, digest: bytes, content: bytes) -> None:
         self._require_writable()
         if self.blobs is None:
-            raise self._no_store()
+            raise self.stores.missing()
         self.blobs.put(digest, content)
 
     def remove_blobs(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
         self._require_writable()
         if self.blobs is None:
-            raise self._no_store()
+            raise self.stores.missing()
         return self.blobs.remove(digests, before_ms, is_expiry=is_expiry)
 
     def flush(self) -> None:
@@ -289,37 +288,16 @@ class KafkaLog(LogPort):
                                 "entities from the log, `refold worker` keeps them up to date")  # fmt: skip
         return self._tables
 
-    def _no_store(self) -> InputError:
-        return InputError(
-            f"{self.url}: this log has no store of contents: it was made without the topic {self.topics.contents}, or "
-            f"this user may not see it (refold acl). refold init makes it; else {NO_STORE}"
-        )
-
-    def _contents(self) -> TopicContents:
-        return TopicContents(
-            self.topics.contents, self.partitions, self.clients, self.offsets, self._timeout_s, self._foreign
-        )
-
-    @contextlib.contextmanager
-    def other_store(self, url: str | None) -> Iterator[ContentStore]:
-        self._require_writable()
-        if url is not None:
-            yield open_store(url)
-            return
-        admin = TopicAdmin(self.clients.admin(), self._timeout_s, self.clients)
-        own = self._address._replace(blobs=None)
-        if not admin.open(own, make=False).has_contents:
-            admin.make_contents(own)
-        with contextlib.closing(self._contents()) as store:
-            yield store
-
     def make_store(self) -> bool:
         self._require_writable()
         if self.blobs is not None:
             return False
-        TopicAdmin(self.clients.admin(), self._timeout_s, self.clients).make_contents(self._address)
-        self.blobs, self.has_store = self._contents(), True
+        self.blobs, self.has_store = self.stores.make(), True
         return True
+
+    def other_store(self, url: str | None) -> AbstractContextManager[ContentStore]:
+        self._require_writable()
+        return self.stores.other(url)
 
     # Reading
 
@@ -525,7 +503,7 @@ class KafkaLog(LogPort):
     def blob(self, digest: bytes) -> bytes | None:
         self._require_open()
         if self.blobs is None:
-            raise self._no_store()
+            raise self.stores.missing()
         return self.blobs.get(digest)
 
     def blob_size(self, digest: bytes) -> int | None:

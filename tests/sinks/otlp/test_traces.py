@@ -241,10 +241,7 @@ def test_the_command_sends_and_says_how_far(runs: refold.AgentLog, receiver: Rec
     assert "Traceback" not in done.stderr
 
 
-def test_runs_of_a_log_on_kafka(
-    kafka_log: SinkLog, receiver: Receiver, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REFOLD_BLOBS", (tmp_path / "blobs").as_uri())
+def test_runs_of_a_log_on_kafka(kafka_log: SinkLog, receiver: Receiver, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     ended = [random_run(rng, f"r-{number}", 3) for number in range(4)]
     with refold.open(kafka_log.url) as runs:

@@ -78,12 +78,17 @@ def test_strangers_records_are_passed_over_and_no_lie_is_believed(opened: Opened
         chunks = partition_of_content(named(b"odd"), PARTITIONS) + PARTITIONS
         with pytest.raises(CorruptionError, match=rf"{topic}/{chunks}, offset {offset}: chunk 0 of the content .*not"):
             opened().get(named(b"odd"))
+    offset = forge(url, named(b"torn"), b"torn", is_sealed=False)
+    with pytest.raises(
+        CorruptionError, match=rf"offset {offset}: chunk 0 of the content {named(b'torn').hex()}.*checksum"
+    ):
+        opened().get(named(b"torn"))
     forge(url, named(b"beyond"), b"beyond", offset=1 << 40)
     began_s = time.monotonic()
     with pytest.raises(CorruptionError, match=f"offset {1 << 40}: .*is not there"):
         opened().get(named(b"beyond"))
     assert time.monotonic() - began_s < TIMEOUT_S / 2, "no record is waited for that there never was"
-    for content in (b"lost", b"odd", b"beyond"):
+    for content in (b"lost", b"odd", b"torn", b"beyond"):
         opened().put(named(content), content)
         assert opened().get(named(content)) == content
     with contextlib.closing(KafkaLog(parse_url(url))) as log:
@@ -271,7 +276,7 @@ sys.exit(run(["blobs", "--copy-to", sys.argv[1], "--log", sys.argv[2]]))
 
 @pytest.mark.faults
 def test_contents_move_to_a_folder_and_back_and_a_killed_copy_goes_on(
-    opened: Opened, url: str, tmp_path: Path, child: Callable[..., Child], seed: int
+    opened: Opened, broker: Broker, url: str, tmp_path: Path, child: Callable[..., Child], seed: int
 ) -> None:
     store, folder = opened(), (tmp_path / "contents").as_uri()
     contents = [b"content %d" % each for each in range(60)] + [BIG]
@@ -300,6 +305,15 @@ def test_contents_move_to_a_folder_and_back_and_a_killed_copy_goes_on(
     assert (back["contents"], back["there"], back["damaged"]) == (1, len(contents) - 1, {})
     assert opened().get(named(b"new")) == b"new"
     assert "are there already" in refold_command("blobs", "--copy-to", folder, log=moved).refused()
+    assert _doctor(moved) == (False, f"they are in {folder} here, and the topic {broker.prefix}.contents has some too")
+    assert _doctor(url) == (True, f"they are in kafka://{broker.bootstrap}/{broker.prefix}.contents")
+
+
+def _doctor(url: str) -> tuple[bool, str]:
+    """What the doctor finds of a log's contents."""
+    findings = refold_command("doctor", "--json", log=url).json["findings"]
+    ((is_ok, said),) = [(each["ok"], each["finding"]) for each in findings if each["subject"] == "contents"]
+    return is_ok, said
 
 
 def test_the_command_counts_removes_and_says_what_is_not_erased(url: str, broker: Broker) -> None:

@@ -25,16 +25,22 @@ def contents_of(url: str) -> tuple[Broker, str, int]:
     return broker, topic, len(broker.admin.list_topics(topic, 20).topics[topic].partitions) // 2
 
 
-def forge(url: str, digest: bytes, content: bytes, *, key: bytes | None = None, offset: int | None = None) -> int:
+def forge(
+    url: str, digest: bytes, content: bytes, *, key: bytes | None = None, offset: int | None = None,
+    is_sealed: bool = True,
+) -> int:  # fmt: skip
     """Say that a content was put whose one chunk holds something else, and return the chunk's offset.
 
     key: that of the chunk, in place of the right one. offset: of a chunk to name, in place of the one that is written.
+    is_sealed: whether the chunk has its checksum.
     """
     broker, topic, partitions = contents_of(url)
     version = digest + b"forged" + bytes(TOKEN_BYTES - 6)
     place = Place(topic, partition_of_content(digest, partitions))
     chunks = Place(topic, place.partition + partitions)
-    broker.produce(chunks, [sealed(content)], key=chunk_key(version, 0) if key is None else key)
+    broker.produce(
+        chunks, [sealed(content) if is_sealed else content], key=chunk_key(version, 0) if key is None else key
+    )
     at = broker.offsets.ends([chunks], committed=False)[chunks] - 1
     named = at if offset is None else offset
     broker.produce(place, [chunks_value(Chunks(len(content), [named]))], key=PUT + version)
