@@ -114,7 +114,7 @@ def test_killed_at_every_boundary_on_kafka(
 ) -> None:  # fmt: skip
     print(f"REFOLD_SEED={seed}")
     monkeypatch.setenv("REFOLD_KEYS", "none")
-    url = f"kafka://{kafka.bootstrap}/{prefix}?partitions=2&blobs=file://{tmp_path / 'blobs'}"
+    url = f"kafka://{kafka.bootstrap}/{prefix}?partitions=2"
     campaign(url, child, seed, max(1, fault_rounds // 12), is_run=True, kills=5)
 
 

@@ -34,7 +34,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Stored]
     if request.param == "file":
         return f"file:{tmp_path / 'log'}", lambda: chain(in_files(tmp_path), in_records(tmp_path / "log"))
     broker: Broker = request.getfixturevalue("broker")
-    url = f"kafka://{broker.bootstrap}/{broker.prefix}?blobs=file://{tmp_path}/blobs"
+    url = f"kafka://{broker.bootstrap}/{broker.prefix}"
     return url, lambda: chain(in_files(tmp_path), in_topics(broker))
 
 
