@@ -30,6 +30,8 @@ Agent: TypeAlias = Callable[..., Any]
 
 LOADED = "refold_agent_"
 """What the names of modules begin with that were loaded from a file."""
+loaded_names: dict[str, None] = {}
+"""The names of all such modules, in the order in which they were first loaded."""
 
 
 def agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
@@ -109,6 +111,7 @@ def _loaded(path: Path, named: str) -> ModuleType:
     name = f"{LOADED}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     module = ModuleType(name)
     module.__file__ = str(path)
+    loaded_names[name] = None
     sys.modules[name] = module  # for dataclasses and pickles, which look their module up
     # Compiled here: the importer keeps what it compiled, and tells files apart by whole seconds.
     exec(compile(path.read_bytes(), path, "exec"), vars(module))
@@ -164,14 +167,14 @@ def class_named(name: str) -> type | None:
         for each in modules if module == "__main__" else [module]:
             found: Any = sys.modules.get(each)
             for part in parts[end:]:
-                found = _members(found).get(part)
+                found = members_of(found).get(part)
             if issubclass(type(found), type):
                 kind: type = found
                 return kind
     return None
 
 
-def _members(found: object) -> Mapping[str, Any]:
+def members_of(found: object) -> Mapping[str, Any]:
     """What stands in a module or a class itself."""
     if issubclass(type(found), ModuleType):  # one that is loaded lazily loads itself when it is asked by its own ways
         members: Mapping[str, Any] = object.__getattribute__(found, "__dict__")

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from refold.agents.entry import LOADED
+from refold.agents.entry import LOADED, loaded_names, members_of
 
 _MAIN = "__main__"
 
@@ -29,24 +30,23 @@ def loaded_class(name: str) -> type | None:
     """The class of that name in a module that is loaded here; None where there is none."""
     place, _, path = name.partition(":")
     for module in _modules(place):
-        found: object = module
+        found: Any = module
         for part in path.split("."):
-            # Not getattr: a module's own __getattr__ may import what it is asked for.
-            found = getattr(found, "__dict__", {}).get(part)
-        if isinstance(found, type):
-            return found
+            found = members_of(found).get(part)
+        if issubclass(type(found), type):
+            kind: type = found
+            return kind
     return None
 
 
 def _modules(place: str) -> Iterator[ModuleType]:
     """The loaded modules of that name, scripts first."""
-    for name, module in list(sys.modules.items()):
-        is_script = name == _MAIN or name.startswith(LOADED)
-        if is_script and _name_of(module, name) == place:
+    for name in (_MAIN, *reversed(loaded_names)):
+        module = sys.modules.get(name)
+        if module is not None and _name_of(module, name) == place:
             yield module
-    named = sys.modules.get(place)
-    if isinstance(named, ModuleType):
-        yield named
+    if place in sys.modules:
+        yield sys.modules[place]
 
 
 def _name_of(module: ModuleType, name: str) -> str:

@@ -38,6 +38,7 @@ _annotations: MutableMapping[Any, Any] = WeakKeyDictionary()
 # A form of marshal that has nothing in it but values: no references to be looked for.
 _MARSHAL_VALUES = 2
 _SETS_OF_MARSHAL = (b"<", b">")
+_SETLESS = frozenset({str, int, float, bool, type(None), bytes, bytearray})
 
 
 def encoded(value: object, what: str) -> bytes:
@@ -119,7 +120,19 @@ def _in_order(value: Any, data: bytes) -> bytes:
         inside = marshal.dumps(value, _MARSHAL_VALUES)
     except ValueError:
         return _sorted_sets(value, data)
-    return _sorted_sets(value, data) if any(each in inside for each in _SETS_OF_MARSHAL) else data
+    # Signs of sets are signs in texts, too.
+    may_be = any(each in inside for each in _SETS_OF_MARSHAL) and _has_sets(value)
+    return _sorted_sets(value, data) if may_be else data
+
+
+def _has_sets(value: Any) -> bool:
+    """Whether anything in Python's own containers is a set, or none of Python's own values."""
+    kind = type(value)
+    if kind is dict:
+        return any(map(_has_sets, value.values()))
+    if kind is list or kind is tuple:
+        return any(map(_has_sets, value))
+    return kind not in _SETLESS
 
 
 class Shape:

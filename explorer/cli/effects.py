@@ -16,6 +16,7 @@ from refold.agents.effects.listing import FATES, Effect
 from refold.agents.effects.order import Done, Undo
 from refold.agents.effects.undoing import Undone, to_undo
 from refold.agents.entry import agent_of, recorded_agent_of
+from refold.agents.journal.objects import bare
 from refold.avro.errors import InputError, NotAnswerable
 from refold.avro.strict_json import json_or_text
 from refold.avro.times import time_text
@@ -233,7 +234,7 @@ def _told(ledger: Ledger, effect: Effect) -> str:
         return "undone"
     if effect.status == "done":
         result, why = _opened(lambda: ledger.result(effect))
-        return f"[{why}]" if why else json.dumps(result, ensure_ascii=False)
+        return f"[{why}]" if why else json.dumps(bare(result), ensure_ascii=False)
     message, _ = _opened(lambda: ledger.message(effect))
     return f"{effect.error.get('exception') or ''}: {message or ''}".strip(": ") or "-"
 

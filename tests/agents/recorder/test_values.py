@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
-import importlib
+import importlib.util
 import json
 import math
 import signal
@@ -17,6 +17,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
+from importlib.abc import Loader
+from importlib.util import LazyLoader
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ from refold.agents.journal.class_names import class_name, loaded_class
 from refold.agents.journal.objects import StandIn, bare, dumped, loaded
 from refold.agents.log import AgentLog
 from refold.agents.recorder.plain import decoded, kept
+from refold.agents.redaction.redactor import Redactor
+from refold.agents.replay.run import stepped
 from refold.avro.canonical import encode, json_tree
 from refold.avro.errors import InputError
 from refold_tests.child import Child
@@ -48,6 +52,7 @@ from refold_tests.kept_values import (
     Pair,
     agent,
     begun,
+    everything,
     made_of,
     parts,
     require_same,
@@ -131,6 +136,30 @@ def test_a_killed_run_goes_on_with_what_was_there(tmp_path: Path, child: Callabl
         assert CALLED == []  # all of that was done before
         assert log.recording("killed").outcome == "succeeded"
         assert log.replay("killed", partial(agent, kind=EVERY)).is_same
+
+
+def test_a_confined_replay_and_fork_get_what_was_there(log: AgentLog) -> None:
+    entry = "refold_tests.kept_values:everything"
+    begun(log, EVERY, "confined").drive(everything)
+    found = log.replay("confined", entry, confined=True)
+    assert found.now.failure is None
+    assert found.is_same
+    log.fork_confined("confined", entry, at=2, id="confined-fork")
+    child = log.recording("confined-fork")
+    assert (child.outcome, child.output) == ("succeeded", log.recording("confined").output)
+
+
+def test_what_a_redactor_changed_comes_back_as_its_text(log: AgentLog) -> None:
+    def paying(run: refold.Run) -> None:
+        with run.step("pays"):
+            run.state["paid"] = Item("to ann@example.com", Decimal(4_111_111_111_111_111), (Path("a/ann@example.com"),))
+
+    log.run("shop", id="redacted", redact=Redactor()).drive(paying)
+    state = loaded(next(each.after for each in stepped(log.recording("redacted"))))["paid"]
+    assert (type(state), type(state.price), type(state.more[0])) == (Item, str, type(Path()))
+    assert "4111" not in state.price
+    assert "ann@" not in f"{state.name} {state.more}"
+    assert log.replay("redacted", paying, redact=Redactor()).is_same
 
 
 @kinds
@@ -238,8 +267,22 @@ def test_what_is_put_aside_by_a_property_is_no_field(log: AgentLog) -> None:
 # Classes
 
 
+class Loading(Loader):
+    """Notes that a module is loaded."""
+
+    def __init__(self, asked: list[str]) -> None:
+        self.asked = asked
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        self.asked.append(module.__name__)
+
+
 def test_data_loads_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
+    spec = importlib.util.spec_from_loader("lazy_two", LazyLoader(Loading(asked)))
+    assert spec is not None
+    monkeypatch.setitem(sys.modules, "lazy_two", importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(sys.modules["lazy_two"])  # type: ignore[union-attr]
     module = types.ModuleType("lazy_one")
     module.__getattr__ = asked.append  # type: ignore[method-assign]
     monkeypatch.setitem(sys.modules, "lazy_one", module)
@@ -248,6 +291,7 @@ def test_data_loads_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "antigravity:fly",
         "lazy_one:Thing",
+        "lazy_two:Thing",
         "os:system",
         "subprocess:Popen",
         "builtins:eval",

@@ -217,6 +217,11 @@ def agent(run: refold.Run, kind: str, *, dies: bool = False) -> Any:
     return {"value": made()}
 
 
+def everything(run: refold.Run) -> Any:
+    """The agent, with one of all."""
+    return agent(run, EVERY)
+
+
 def begun(log: Any, kind: str, run: str) -> refold.Run:
     """A run of the agent, to be driven."""
     made = made_of(kind)
