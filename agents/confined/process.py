@@ -1,8 +1,10 @@
 """A confined process, from outside: it is asked one question, and what it says is read when it has ended.
 
-Question, answer and the stack of what the kernel ended are files in memory, whose descriptors the process inherits; it
-gets no other. An answer is JSON, a line each: the last one is an Answer, those before are what a fork did
-(agents/confined/journal.py). The process may write files in a temporary folder, which is removed when it has ended.
+Question, answer and the stack of what the kernel ended are files in memory, whose descriptors the process inherits. An
+answer is JSON, a line each: the last one is an Answer, those before are what a fork did (agents/confined/journal.py).
+The process may write files in a folder within a temporary folder, which is removed when it has ended; what killed
+processes left is removed by the next (streams/temporary.py). It inherits that folder's lock too, which it cannot
+otherwise reach, and no other descriptor.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from refold.agents.confined.exchange import Answer, Question
 from refold.agents.replay.watch import LIBRARIES, NetworkDenied
 from refold.avro.errors import InputError, NotConfinable
 from refold.streams.interpreter import command, environment
+from refold.streams.temporary import TemporaryFolder
 
 FOLDER = "refold-confined-"
 _WHAT = "open a socket, start a process or reach into one, past Python"
@@ -48,7 +50,7 @@ def ended(question: Question) -> Ended:
     if sys.platform != "linux":
         raise not_confinable(f"it takes Linux; this is {sys.platform}")
     with (
-        tempfile.TemporaryDirectory(prefix=FOLDER) as folder,
+        _folder() as (folder, lock),
         _memory("question") as asked, _memory("answer") as said, _memory("trace") as trace,
     ):  # fmt: skip
         question = msgspec.structs.replace(question, folder=folder)
@@ -56,7 +58,7 @@ def ended(question: Question) -> Ended:
             file.write(msgspec.json.encode(question))
         process = subprocess.Popen(
             command("refold.agents.confined.child", str(asked), str(said), str(trace)),
-            env=environment(TMPDIR=folder), stdin=subprocess.DEVNULL, stdout=2, pass_fds=[asked, said, trace],
+            env=environment(TMPDIR=folder), stdin=subprocess.DEVNULL, stdout=2, pass_fds=[asked, said, trace, lock],
         )  # fmt: skip
         try:
             status = process.wait()
@@ -103,6 +105,18 @@ def _site(trace: str) -> str:
         if not place[1].startswith(LIBRARIES):
             return f"{place[1]}:{place[2]} in {place[3]}"
     return innermost or "a line that Python does not know, in a thread of native code"
+
+
+@contextmanager
+def _folder() -> Iterator[tuple[str, int]]:
+    """The folder in which the process may write files, and the descriptor of the lock that keeps it."""
+    made = TemporaryFolder(FOLDER)
+    try:
+        files = Path(made.path, "files")
+        files.mkdir()
+        yield str(files), made.descriptor
+    finally:
+        made.remove()
 
 
 @contextmanager

@@ -37,8 +37,10 @@ from refold.streams.rocks.faults import (
 )
 from refold.streams.rocks.gate import Gate
 from refold.streams.rocks.reader import Footprint, footprint, open_reader
-from refold.streams.rocks.reader_folder import ReaderFolder
 from refold.streams.rocks.scan import Cursor, Pinned, Row, rows
+from refold.streams.temporary import TemporaryFolder
+
+READER_PREFIX = "refold-read-"
 
 # Ids are random, so 1 in 256 keys of their index begins with 0xFF; no key begins with 16 of them.
 _ABOVE_ALL = b"\xff" * 16
@@ -49,7 +51,7 @@ class Database:
 
     def __init__(
         self, path: Path, raw: Rdict, *, kind: layout.Kind = "file", note: layout.SyncedNote | None = None,
-        folder: ReaderFolder | None = None,
+        folder: TemporaryFolder | None = None,
     ) -> None:  # fmt: skip
         self.path = path
         self._kind = kind
@@ -107,7 +109,7 @@ class Database:
         """
         place = Path(path).resolve()
         layout.require_log(place, kind)
-        folder = ReaderFolder()
+        folder = TemporaryFolder(READER_PREFIX)
         try:
             seen = footprint(place)
             raw = open_reader(place, folder.path, kind)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,12 +15,15 @@ import pytest
 
 import refold
 from refold.agents.confined.files import not_offered
+from refold.agents.confined.process import FOLDER
 from refold.agents.entry import agent_of
 from refold.agents.log import AgentLog
 from refold.agents.replay.watch import NetworkDenied
 from refold_tests.absent import without
-from refold_tests.command import environment, refold_command
+from refold_tests.command import COMMAND, environment, refold_command
+from refold_tests.processes import is_gone
 from refold_tests.refusing import WITHOUT_LANDLOCK
+from refold_tests.waiting import await_true
 
 CODE = """
 import contextlib, ctypes, os, pathlib, signal, tempfile
@@ -194,3 +200,51 @@ def test_where_the_kernel_holds_no_files_it_is_said(log: AgentLog, folder: Path)
     assert "warning: --confined holds sockets and processes here, but no files: Landlock says" in done.stderr
     assert '"unheld": "Landlock says Function not implemented"' in done.stdout
     assert refold_command(*words, folder=folder).json["unheld"] == ""
+
+
+WAITING = """
+import os, tempfile, time
+
+
+def agent(run):
+    with run.step("only"):
+        if os.environ.get("WAITS"):
+            os.makedirs(f"{tempfile.gettempdir()}/closed/inner")
+            os.chmod(f"{tempfile.gettempdir()}/closed", 0)
+            print("waits in", os.getpid(), tempfile.gettempdir(), flush=True)
+            time.sleep(600)
+"""
+
+
+def test_the_folder_of_a_killed_replay_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kill -9 of the replay leaves its confined process, whose folder stays; then that is killed, too."""
+    (tmp_path / "waiting.py").write_text(WAITING)
+    monkeypatch.chdir(tmp_path)
+    with refold.open(f"file:{tmp_path / '.refold'}") as log:
+        log.run("a", id="r", entry="waiting.py:agent").drive(agent_of("waiting.py:agent", tmp_path))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    more = {"TMPDIR": str(temporary)}
+
+    def replay_another() -> list[Path]:
+        done = refold_command("run", "replay", "r", "--confined", folder=tmp_path, more=more)
+        assert done.status == 0, done.err
+        return [*temporary.glob(f"{FOLDER}*")]
+
+    command = [*COMMAND, "run", "replay", "r", "--confined"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(more={**more, "WAITS": "1"}), stderr=subprocess.PIPE, text=True
+    ) as dying:
+        assert dying.stderr is not None
+        found = re.fullmatch(r"waits in (\d+) (.+)\n", dying.stderr.readline())
+        dying.kill()
+        assert found, dying.stderr.read()
+    child, (left,) = int(found[1]), temporary.glob(f"{FOLDER}*")
+    try:
+        assert Path(found[2]).parent == left
+        assert replay_another() == [left]
+        assert (left / "files").is_dir()
+    finally:
+        os.kill(child, signal.SIGKILL)
+    await_true(lambda: is_gone(child))
+    assert replay_another() == []

@@ -16,9 +16,10 @@ import pytest
 
 import refold
 from refold.avro.errors import StorageError
+from refold.streams.rocks.database import READER_PREFIX as PREFIX
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.layout import SyncedNote
-from refold.streams.rocks.reader_folder import PREFIX, sweep
+from refold.streams.temporary import sweep
 from refold_tests.absent import without
 from refold_tests.command import COMMAND, Done, environment
 
@@ -220,7 +221,7 @@ def test_the_folder_of_a_killed_reader_is_removed_and_no_other(
         assert making.is_dir()
         assert other.is_dir()
         os.utime(making, (0, 0))
-        sweep(tmp_path)
+        sweep(tmp_path, PREFIX)
         assert not making.exists()
         living.communicate("die\n")
 

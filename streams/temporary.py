@@ -1,0 +1,137 @@
+"""Folders of one process in the temporary folder, which the next process removes if their own was killed.
+
+`refold-read-*` holds RocksDB's messages and links to the files of a log that is read; `refold-confined-*` is where a
+confined replay may write files.
+
+1. A process makes the folder, makes the file `lock` in it, and holds an exclusive flock on that file while it lives. If
+   another process has the lock by then, or has removed the folder, it makes another. A child that inherits the
+   descriptor holds the lock too: the folder is kept until both have ended.
+2. A process that ends removes its folder. One that is killed leaves it, without the lock.
+3. A process that makes its first folder of a kind removes those of this kind and user whose lock nobody holds. One
+   without a lock file is left for a day: it may be in the making. Links are not followed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from refold.avro.errors import StorageError
+
+_LOCK = "lock"
+_UNLOCKED_MAX_S = 24 * 3600
+_sweeping = Lock()
+_swept: set[tuple[str, str]] = set()
+
+
+class TemporaryFolder:
+    """A folder that is there until `remove`, or until the process ends.
+
+    path: the folder. descriptor: it holds the folder's lock.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        """Make it, after removing what killed processes left under this prefix.
+
+        Args:
+            prefix: what its name begins with.
+
+        Raises:
+            StorageError: none can be made.
+        """
+        _sweep_once(prefix)
+        while True:
+            try:
+                self.path = tempfile.mkdtemp(prefix=prefix)
+            except OSError as error:
+                raise StorageError(
+                    f"a temporary folder is needed, and none can be made: {error}; set TMPDIR to a folder that this "
+                    "user may write"
+                ) from error
+            found = _locked(Path(self.path))
+            if found is not None:
+                self.descriptor = found
+                return
+
+    def remove(self) -> None:
+        """Remove it; to be called once."""
+        _remove(Path(self.path))
+        os.close(self.descriptor)
+
+
+def sweep(place: Path, prefix: str) -> None:
+    """Remove from `place` the folders under a prefix that this user's killed processes left."""
+    with suppress(OSError):
+        for folder in list(place.glob(prefix + "*")):
+            with suppress(OSError):
+                _remove_stale(folder)
+
+
+def _remove_stale(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        return
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        if time.time() - found.st_mtime > _UNLOCKED_MAX_S:
+            _remove(folder)
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its process lives
+        _remove(folder)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, also one in which a confined process made folders that nobody may enter. Links are not followed,
+    nor what becomes a link meanwhile: so nothing outside changes."""
+    if sys.platform == "linux":
+        for _, folders, _, parent in os.fwalk(folder):
+            for each in folders:
+                with suppress(OSError):
+                    _open_to_its_user(each, parent)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_to_its_user(folder: str, parent: int) -> None:
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)  # noqa: PTH101  # of what was opened, whatever has its name now
+    finally:
+        os.close(descriptor)
+
+
+def _locked(folder: Path) -> int | None:
+    """The descriptor that holds the folder's lock; None where another process was faster."""
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (folder / _LOCK).stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _sweep_once(prefix: str) -> None:
+    try:
+        place = tempfile.gettempdir()
+    except OSError:
+        return  # said where a folder is made
+    with _sweeping:
+        if (place, prefix) in _swept:
+            return
+        _swept.add((place, prefix))
+    sweep(Path(place), prefix)
