@@ -58,6 +58,7 @@ from refold.streams.log.kafka.content_records import (
     chunks_value,
     is_chunk_key,
     partition_of_content,
+    split_key,
 )
 from refold.streams.log.kafka.foreign import ForeignRecords
 from refold.streams.log.kafka.offsets import SHOWS_POLL_S, Offsets, Place
@@ -272,8 +273,8 @@ class TopicContents(ContentStore):
         token, here_ms = secrets.token_bytes(TOKEN_BYTES), time.time_ns() // 1_000_000
         said = {digest: {REMOVING + digest + each.token + token: each.value for each in puts}
                 for digest, puts in going.items()}  # fmt: skip
-        self._write_all(index.place, {key: value for each in said.values() for key, value in each.items()})  # step 2
-        index.read_on()
+        marks = {key: value for each in said.values() for key, value in each.items()}
+        self._read_past(index, self._write_all(index.place, marks))  # step 2
         if before_ms < _EVER_MS:  # a time of this machine's clock, as one of the brokers'
             before_ms += min(0, index.time_ms - here_ms)
         since = [digest for digest in going if any(
@@ -320,11 +321,12 @@ class TopicContents(ContentStore):
                 seen[key] = None
         yield from seen
 
-    def _write_all(self, place: Place, records: Mapping[bytes, bytes | None]) -> None:
-        """Write some, durable on return."""
-        for key, value in records.items():
-            self._outgoing.send(_sent(place, key, value, key.partition(b"/")[2][:ID_BYTES]))
-        self._outgoing.flush()
+    def _write_all(self, place: Place, records: Mapping[bytes, bytes | None]) -> int:
+        """Write some, durable on return; the offset of the last, -1 where there are none."""
+        sent = [_sent(place, key, value, _digest_in(key)) for key, value in records.items()]
+        for each in sent[:-1]:
+            self._outgoing.send(each)
+        return self._outgoing.write(sent[-1]) if sent else -1
 
     # Reading
 
@@ -360,6 +362,11 @@ def _runs(offsets: Sequence[int]) -> Iterator[list[int]]:
         run.append(each)
     if run:
         yield run
+
+
+def _digest_in(key: bytes) -> bytes:
+    """The SHA-256 that a record's key names."""
+    return (split_key(key)[1] or key)[:ID_BYTES]
 
 
 def _sent(place: Place, key: bytes, value: bytes | None, digest: bytes) -> Sent:
