@@ -109,7 +109,9 @@ def test_an_open_transaction_delays_nobody(opened: Opened, broker: Broker) -> No
     assert opened().get(named(b"a")) == b"a"
 
 
-def test_two_that_put_one_content_at_once_leave_it_there_and_one_removal_removes_it(opened: Opened) -> None:
+def test_two_that_put_one_content_at_once_leave_it_there_and_one_removal_removes_it(
+    opened: Opened, broker: Broker
+) -> None:
     stores = [opened() for _ in range(4)]
     start = threading.Barrier(len(stores))
 
@@ -129,6 +131,17 @@ def test_two_that_put_one_content_at_once_leave_it_there_and_one_removal_removes
     assert opened().remove([named(b"a"), named(BIG)], LATER_MS).contents == 2
     assert [opened().get(named(each)) for each in (b"a", BIG)] == [None, None]
     assert opened().has_expired(named(BIG))
+    assert _chunks_kept(broker) == set()
+
+
+def _chunks_kept(broker: Broker) -> set[bytes]:
+    """The keys of the chunks that nobody removed."""
+    kept = set[bytes]()
+    with broker.reading() as reading:
+        for place in (Place(f"{broker.prefix}.contents", PARTITIONS + each) for each in range(PARTITIONS)):
+            for raw in reading.records(place, 0, broker.end(place)):
+                (kept.discard if raw.value is None else kept.add)(raw.key or b"")
+    return kept
 
 
 class _Slow(Outgoing):
