@@ -6,7 +6,8 @@
 3. Else the call is made, tried again where it may be, and its answer encoded at once. A write tool is sent by the
    ledger, once for its key, and only when everything before it is durable.
 
-A call outside of any step forms a step of its own, and no other call is made in that.
+A call outside of any step forms a step of its own, and no other call is made in that. What threads and tasks call
+there, beside the run's own code, is in one step (recorder/parallel.py).
 
 What a tool or a model's client calls in its turn is part of its own answer: it is made and not recorded, for in a
 replay nobody asks for it. A write among it goes through the ledger all the same, and where the run has a recording
@@ -33,6 +34,7 @@ from refold.agents.recorder.current import SCOPE, Order, branch_of, here, requir
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
 from refold.agents.recorder.made import Made, MadeAttempt
 from refold.agents.recorder.opened import OpenCall
+from refold.agents.recorder.parallel import step_of_call
 from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
 from refold.agents.recorder.reach import Chance, Reach, ReadView
 from refold.agents.recorder.steps import OpenStep, StepBlock, Stepping
@@ -145,18 +147,20 @@ class Calling:
             raise InputError(f"{title}: said inside of a tool, whose answer is recorded as one; say it in the step")
         make = self._made_async if is_async else self._made
         made = partial(make, kind, name, effect, request, shape, trying, ask, is_said, is_inside)
-        if step is None and not is_inside:
-            block = StepBlock(self._run, title, is_call=True)
-            if is_async:
-                return self._in_step(block, made)
-            with block:
+        if is_inside or (step is not None and not step.is_parallel):
+            return made()
+        if is_async:
+            return self._in_step(title, made)
+        if step is None:
+            with StepBlock(self._run, title, is_call=True):
                 return made()
         return made()
 
     def _placed(self, title: str) -> tuple[bool, OpenStep | None]:
         """Whether a call is part of another one, and the step it is in; raises where it has no place."""
         require_open(self._run, title)
-        is_inside, step = self in SCOPE.get().inside, self._run.open_step
+        is_inside = self in SCOPE.get().inside
+        step = self._run.open_step if is_inside else step_of_call(self._run, title)
         self._require_step(step, title)
         if step is not None and step.is_call and not is_inside:
             raise InputError(
@@ -165,9 +169,11 @@ class Calling:
             )
         return is_inside, step
 
-    @staticmethod
-    async def _in_step(block: Any, call: Callable[[], Awaitable[Any]]) -> Any:
-        async with block:
+    async def _in_step(self, title: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        """As part of the step that it is awaited in: a task may have been started for it."""
+        if step_of_call(self._run, title) is not None:
+            return await call()
+        async with StepBlock(self._run, title, is_call=True):
             return await call()
 
     def _made(
@@ -364,8 +370,8 @@ def _is_async(client: Callable[..., Any]) -> bool:
 
 
 def _send(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Plain:
-    return tool.plain(tool.function(*args, **kwargs, **tool.keyed(key)))
+    return tool.plain(tool.function(*args, **{**kwargs, **tool.keyed(key)}))
 
 
 async def _send_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Plain:
-    return tool.plain(await tool.function(*args, **kwargs, **tool.keyed(key)))
+    return tool.plain(await tool.function(*args, **{**kwargs, **tool.keyed(key)}))

@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, TypeAlias
 
-from refold.agents.recorder.current import BRANCHES, SCOPE, Scope, branch_of
+from refold.agents.recorder.current import BRANCHES, SCOPE, WORK, Scope, branch_of
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -52,22 +52,24 @@ def _class(name: str) -> type | None:
     return getattr(found, attribute, None)
 
 
-def _branched() -> Scope | None:
+def _branched(*, is_waited_for: bool = False) -> Scope | None:
     """The scope of something that is started here; None outside of every run."""
     scope = SCOPE.get()
     if scope.run is None:
         return None
     branch = branch_of(scope)
-    return scope if branch is None else scope._replace(branch=branch.started())
+    return scope if branch is None else scope._replace(branch=branch.started(is_waited_for=is_waited_for))
 
 
 def _carried(work: Function, scope: Scope) -> Function:
     @functools.wraps(work, updated=())
     def carried(*args: Any, **kwargs: Any) -> Any:
-        token = SCOPE.set(scope)
+        token, outer = SCOPE.set(scope), WORK.branch
+        WORK.branch = scope.branch
         try:
             return work(*args, **kwargs)
         finally:
+            WORK.branch = outer
             SCOPE.reset(token)
 
     return carried
@@ -137,7 +139,7 @@ def _creating(create: Function) -> Function:
 
     @functools.wraps(create)
     def created(self: Any, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
-        scope = _branched()
+        scope = _branched(is_waited_for=not self.is_running())
         if scope is not None and kwargs.get("context") is None:
             kwargs["context"] = copy_context()
             kwargs["context"].run(SCOPE.set, scope)

@@ -11,6 +11,10 @@
 4. `Branch` numbers what is started at once by where it was started, so that the order of a step's calls does not depend
    on timing: a call and the start of a thread or a task each take the next number of their branch, and what was started
    counts under its number.
+5. Outside of every step the run's own code is on the run's branch. A thread or a task that it starts there is beside
+   it (recorder/parallel.py). A task that a loop runs while the code waits, as asyncio.run does, is not beside.
+6. Pools that run work in a context that they copied before (LangChain's) bring back a scope without the work's branch.
+   So a thread knows by itself which branch its work is on.
 """
 
 from __future__ import annotations
@@ -55,22 +59,30 @@ class StrayCall(InputError):
 
 
 class Branch:
-    """One line of execution within a step: the step's own code, or a thread or task that it started."""
+    """One line of execution within a step or a run: its own code, or a thread or task that it started.
 
-    __slots__ = ("_count", "path", "root")
+    is_beside: it may run while the code that started it goes on.
+    """
 
-    def __init__(self, path: Order = (), root: Branch | None = None) -> None:
+    __slots__ = ("_count", "is_beside", "path", "root")
+
+    def __init__(self, path: Order = (), root: Branch | None = None, *, is_beside: bool = False) -> None:
         self.path = path
         self.root = root or self
+        self.is_beside = is_beside
         self._count = itertools.count()
 
     def next(self) -> Order:
         """The place of the next call or start."""
         return (*self.path, next(self._count))
 
-    def started(self) -> Branch:
-        """A branch that begins here."""
-        return Branch(self.next(), self.root)
+    def started(self, *, is_waited_for: bool = False) -> Branch:
+        """A branch that begins here. is_waited_for: the code that starts it does nothing until it ends."""
+        return Branch(self.next(), self.root, is_beside=self.is_beside or not is_waited_for)
+
+    def has_started(self, other: Branch) -> bool:
+        """Whether the other one was started on this one, or on one that was."""
+        return other.root is self.root and self.path == other.path[: len(self.path)]
 
 
 class Scope(NamedTuple):
@@ -89,6 +101,15 @@ SCOPE: ContextVar[Scope] = ContextVar("refold.scope", default=NOWHERE)
 
 BRANCHES: WeakKeyDictionary[asyncio.Task[Any], Branch] = WeakKeyDictionary()
 """Of tasks that were created in a step: tasks may share one context, so it is not in the scope."""
+
+
+class _Work(threading.local):
+    """Of a thread: the branch of the work that it does."""
+
+    branch: Branch | None = None
+
+
+WORK = _Work()
 
 _open: dict[int, Caller] = {}
 
@@ -168,12 +189,13 @@ def unrecorded() -> Iterator[None]:
 
 
 def branch_of(scope: Scope) -> Branch | None:
-    """The branch that the running code is on; None outside of a step."""
+    """The branch that the running code is on; None outside of a run."""
     task = _task()
     branch = None if task is None else BRANCHES.get(task)
-    if branch is not None and scope.branch is not None and branch.root is not scope.branch.root:
-        return scope.branch
-    return branch or scope.branch
+    if branch is None or (scope.branch is not None and branch.root is not scope.branch.root):
+        branch = scope.branch
+    work = WORK.branch
+    return work if branch is not None and work is not None and branch.has_started(work) else branch
 
 
 def here() -> tuple[int, int]:

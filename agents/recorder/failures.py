@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refold.agents.entry import class_name, class_named
-from refold.agents.journal.record import Failure, Plain
+from refold.agents.journal.record import Failure, Outcome, Plain
 from refold.agents.recorder.details import Making, details_of, noted, said, text_of
 from refold.avro.errors import InputError, RefoldError
 
@@ -85,3 +85,10 @@ def waited_s(failure: Failure, duration_ms: float) -> float:
 def _class_of(name: str) -> type[BaseException] | None:
     found = class_named(name)
     return found if found is not None and issubclass(found, BaseException) else None
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """How what ended with it came out."""
+    if error is None:
+        return "succeeded"
+    return "failed" if isinstance(error, Exception) else "cancelled"

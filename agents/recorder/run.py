@@ -30,13 +30,14 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from refold.agents.journal.delta import applied, is_same
 from refold.agents.journal.objects import loaded_json
-from refold.agents.journal.record import Outcome, Plain, Recording, Step
+from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.recorder.answers import Answers, World
 from refold.agents.recorder.calls import Calling
 from refold.agents.recorder.carrying import install
-from refold.agents.recorder.current import SCOPE, Scope, Strays, entered, here, left, require_open
-from refold.agents.recorder.failures import RecordedFailure, failure_of, raised
+from refold.agents.recorder.current import SCOPE, Branch, Scope, Strays, entered, here, left, require_open
+from refold.agents.recorder.failures import RecordedFailure, failure_of, outcome_of, raised
 from refold.agents.recorder.made import NULL, MadeAttempt, MadeStep
+from refold.agents.recorder.parallel import end_parallel, end_parallel_with, end_waited_for
 from refold.agents.recorder.plain import Shape, decoded, encoded, kept, shape_of, snapshot
 from refold.agents.recorder.reach import Chance, Reach, ReadView
 from refold.agents.recorder.sinks import Sink
@@ -80,7 +81,7 @@ class Run:
         self.agent = head.agent
         # Another than what the writer's thread still has to write: the agent's code may change its own.
         self.input = loaded_json(encoded(head.given, "the run's input"))
-        self.state: dict[str, Any] = loaded_json(encoded(head.state, "the run's state"))
+        self._state: dict[str, Any] = loaded_json(encoded(head.state, "the run's state"))
         self.output: Any = None
         self.task = head.run if head.parent else head.task or head.run  # what a fork does is its own
         self._answers = answers
@@ -92,7 +93,8 @@ class Run:
         self._parted = head.parted
         self._ended_steps = 0
         self.open_step: OpenStep | None = None
-        self._opening = threading.RLock()
+        self.opening = threading.RLock()
+        self.branch = Branch()
         self.left_step: OpenStep | None = None  # in which the code left a recording
         self._on_stray = on_stray
         self._token: Token[Scope] | None = None
@@ -100,9 +102,15 @@ class Run:
 
     # The run
 
+    @property
+    def state(self) -> dict[str, Any]:
+        """The working memory: to the run's own code as a fork changed it, where the code goes on after the fork."""
+        end_waited_for(self)
+        return self._state
+
     def __enter__(self) -> Self:
         install()
-        self._token = SCOPE.set(Scope(self, inside=SCOPE.get().inside))
+        self._token = SCOPE.set(Scope(self, inside=SCOPE.get().inside, branch=self.branch))
         entered(self)
         return self
 
@@ -146,19 +154,21 @@ class Run:
         """Record how the run ended; durable on return. The Departure, where there was one and the code caught it."""
         if self.has_ended:
             raise RecordingFailed(f"run {self.id} has ended")
+        unfinished = end_parallel_with(self, error)
+        error = unfinished or error
         self.has_ended = True
         now = self._chance.now_micros()
         if self._answers.departure is not None:
             self._sink.departed(failure_of(self._answers.departure, now), now)
             return self._depart(error)
-        output, problem = None, None
+        output, problem = None, unfinished
         if error is None:
             try:
                 output = decoded(kept(self.output, "run.output"))
             except InputError as unkept:
                 error = problem = unkept
         failure = None if error is None else failure_of(error, now)
-        self._sink.ended(_outcome(error), output, failure, now)
+        self._sink.ended(outcome_of(error), output, failure, now)
         if problem is not None:
             raise problem
 
@@ -257,28 +267,25 @@ class Run:
             raise raised(step.failure)
         return shape.served(step.result)
 
-    def enter_step(self, name: str, *, is_call: bool = False) -> None:
-        """Open a step that is a block: its code is always gone through, also where the step stands recorded.
-
-        is_call: of one call, which takes no other.
-        """
-        with self._opening:
+    def enter_step(self, name: str, *, is_call: bool = False, is_parallel: bool = False) -> None:
+        """Open a step that is a block: its code is always gone through, also where it stands recorded. See Stepping."""
+        with self.opening:
             self._require_closed(name)
             number = self._ended_steps + 1
             standing = None if self._is_live else self._answers.step(number, name)
             if standing is None:
-                return self._open(name, None, is_call)
-            step = self._new_step(name, standing=standing, is_call=is_call)
+                return self._open(name, None, is_call=is_call, is_parallel=is_parallel)
+            step = self._new_step(name, standing=standing, is_call=is_call, is_parallel=is_parallel)
             self._attempted(step, standing.attempts[-1].number)
             self.open_step = step
 
     def _begin_step(self, name: str, attempts_max: int | None) -> None:
         """Open a step that is a function."""
-        with self._opening:
+        with self.opening:
             self._require_closed(name)
-            self._open(name, attempts_max, is_call=False)
+            self._open(name, attempts_max)
 
-    def _open(self, name: str, attempts_max: int | None, is_call: bool) -> None:
+    def _open(self, name: str, attempts_max: int | None, **more: bool) -> None:
         """AttemptsExhausted where it was begun attempts_max times before."""
         number = self._ended_steps + 1
         earlier = () if self._is_live else self._answers.begun(number)
@@ -288,14 +295,14 @@ class Run:
                 f"step {number} ({name}) of run {self.id} was begun {begun} times, and may be {attempts_max} times; "
                 f"look at it with `refold run steps {self.id}`, then resume it with more attempts, or fork it"
             )
-        step = self._new_step(name, earlier=earlier, is_call=is_call)
+        step = self._new_step(name, earlier=earlier, **more)
         self._begin_attempt(step, begun)
         self.open_step = step
 
     def _new_step(self, name: str, **more: Any) -> OpenStep:
         """The next step. What its state holds is looked at when it ends."""
         number = self._ended_steps + 1
-        return OpenStep(number, name, snapshot(self.state, "run.state"), **more)
+        return OpenStep(number, name, snapshot(self._state, "run.state"), **more)
 
     def _begin_attempt(self, step: OpenStep, begun: int = 0) -> None:
         number = step.attempts[-1].number + 1 if step.attempts else begun + 1
@@ -305,6 +312,9 @@ class Run:
 
     def _attempted(self, step: OpenStep, number: int) -> None:
         """Have what is started from here on belong to this attempt."""
+        if step.is_parallel:  # who calls in it was started before
+            step.attempts.append(MadeAttempt(number, self._chance.now_micros(), branch=self.branch))
+            return
         attempt = MadeAttempt(number, self._chance.now_micros(), opened_in=here())
         scope = SCOPE.get()
         if not step.attempts:
@@ -352,7 +362,7 @@ class Run:
         if error is None:
             problem = self._calling.close(step.attempt)
             try:
-                state = kept(self.state, "run.state")
+                state = kept(self._state, "run.state")
             except InputError as unkept:
                 problem = problem or unkept
         if problem is not None:
@@ -361,7 +371,7 @@ class Run:
         if step.standing is not None:
             self._stood(step, step.standing, error)
         else:
-            self._commit(MadeStep(step.number, step.name, step.attempts, state, result, _outcome(error),
+            self._commit(MadeStep(step.number, step.name, step.attempts, state, result, outcome_of(error),
                                         step.earlier))  # fmt: skip
         if problem is not None:
             raise problem
@@ -412,18 +422,19 @@ class Run:
 
     def _require_closed(self, name: str) -> None:
         require_open(self, name)
+        end_parallel(self, f"step {name}")
         if self.open_step is not None:
             still = f"step {self.open_step.number} ({self.open_step.name}) is still open"
             raise InputError(f"run {self.id}: {still}; end it before {name} begins")
 
     def _kept_state(self) -> Plain:
         """The state as it is recorded."""
-        return decoded(kept(self.state, "run.state"))
+        return decoded(kept(self._state, "run.state"))
 
     def _become(self, state: dict[str, Any]) -> None:
         """The same dict, with this in it: the agent's code may hold on to it."""
-        self.state.clear()
-        self.state.update(state)
+        self._state.clear()
+        self._state.update(state)
 
     # Calls: see recorder/calls.py
 
@@ -484,9 +495,3 @@ class Run:
     def uuid(self) -> str:
         """A fresh id."""
         return str(self._calling.value("uuid", self._chance.new_id))
-
-
-def _outcome(error: BaseException | None) -> Outcome:
-    if error is None:
-        return "succeeded"
-    return "failed" if isinstance(error, Exception) else "cancelled"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
 
 from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Attempt, Step
-from refold.agents.recorder.current import NOWHERE, Caller, Scope
+from refold.agents.recorder.current import NOWHERE, Branch, Caller, Scope
 from refold.agents.recorder.made import NULL, Made, MadeAttempt
 
 
@@ -19,7 +20,7 @@ class OpenStep:
 
     standing: the committed step that its block only goes through again, in a resume or a fork. earlier: attempts that
     were made before, in other processes. is_call: it is one call's, made outside of any step, and takes no other.
-    outer: the scope that it was opened in.
+    is_parallel: see recorder/parallel.py. outer: the scope that it was opened in.
     """
 
     number: int
@@ -29,6 +30,7 @@ class OpenStep:
     standing: Step | None = None
     earlier: tuple[Attempt, ...] = ()
     is_call: bool = False
+    is_parallel: bool = False
     attempts: list[MadeAttempt] = field(default_factory=list)
     outer: Scope = NOWHERE
 
@@ -44,7 +46,10 @@ class OpenStep:
 
 
 class Stepping(Caller, Protocol):
-    """A run, as far as its steps are concerned. open_step: the one under way. task: what its effects are keyed by."""
+    """A run, as far as its steps are concerned. open_step: the one under way. task: what its effects are keyed by.
+
+    branch: the run's own code outside of any step. opening: held while a step is opened.
+    """
 
     @property
     def step_number(self) -> int:
@@ -52,9 +57,11 @@ class Stepping(Caller, Protocol):
 
     task: str
     open_step: OpenStep | None
+    branch: Branch
+    opening: threading.RLock
 
-    def enter_step(self, name: str, *, is_call: bool = False) -> None:
-        """Open a step that is a block; is_call: of one call, and of no other."""
+    def enter_step(self, name: str, *, is_call: bool = False, is_parallel: bool = False) -> None:
+        """Open a step that is a block. is_call: of one call, and of no other. is_parallel: see recorder/parallel.py."""
 
     def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
         """End the open one, with an error or without. result: JSON."""

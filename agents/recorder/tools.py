@@ -8,7 +8,8 @@
 
 A tool called in a run is recorded in it, or answered from its recording; outside of any run it is the plain function. A
 write tool takes effect once for each idempotency key (agents/effects/), which it is given in the parameter of that name
-where it has one. The request is what was called with, by the parameters' names: refund(1, 2) and refund(order=1,
+where it has one. That parameter is not in the tool's signature: frameworks that describe a tool to a model by its
+signature leave it out. The request is what was called with, by the parameters' names: refund(1, 2) and refund(order=1,
 amount=2) are the same.
 """
 
@@ -81,16 +82,32 @@ class Tool:
         )
 
     def request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plain:
-        """What is called with, by name, without the key. TypeError as of the function where it does not fit."""
+        """What is called with, by name, without the key. TypeError as of the function where it does not fit.
+
+        Raises:
+            InputError: a key is given.
+        """
         if args or not self._is_named:
             bound = self._signature.bind_partial(*args, **kwargs)
             args, kwargs = _unnamed(bound)
+        given = kwargs.get(KEY_PARAMETER) if self.takes_key else None
+        if given and given != self._signature.parameters[KEY_PARAMETER].default:
+            raise InputError(f"{self.name}: leave {KEY_PARAMETER} out, the run gives it")
         named = {name: value for name, value in kwargs.items() if name != KEY_PARAMETER}
         return {"args": list(args), "kwargs": named} if args else {"kwargs": named}
 
     def keyed(self, key: str) -> dict[str, str]:
         """The key, where the function takes it."""
         return {KEY_PARAMETER: key} if self.takes_key else {}
+
+    def hide_key(self, function: Any) -> None:
+        """Show a function, which wraps this tool's, without the key to who asks for its signature."""
+        if self.takes_key:
+            shown = [each for name, each in self._signature.parameters.items() if name != KEY_PARAMETER]
+            function.__signature__ = self._signature.replace(parameters=shown)
+            function.__annotations__ = {
+                name: kind for name, kind in function.__annotations__.items() if name != KEY_PARAMETER
+            }
 
     def plain(self, answer: object) -> Plain:
         """An answer as the ledger keeps it; a Done goes on with its receipt."""
@@ -165,6 +182,7 @@ def tool(
         # Whoever asks whether it is a coroutine function hears what holds of the function.
         kept: Any = awaited if found.is_async else recorded
         kept.refold_tool = found
+        found.hide_key(kept)
         return cast(Callable[P, T], kept)
 
     return made if function is None else made(function)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import inspect
 from typing import Any
 
 import pytest
@@ -361,3 +362,24 @@ def test_objects_and_their_kinds_come_back(log: AgentLog) -> None:
     steps = loaded(log, run).steps
     assert steps[0].result == {"at": "2026-01-01T00:00:00Z", "score": 50.0}
     assert type(steps[1].calls[0].answer["score"]) is float
+
+
+def test_the_key_of_a_write_is_the_runs_to_give(log: AgentLog) -> None:
+    """Frameworks build what a model may fill in of the signature, and pass defaults."""
+    keys: list[str] = []
+
+    @refold.tool(effect="write")
+    def pay(order: str, *, idempotency_key: str = "") -> str:
+        keys.append(idempotency_key)
+        return "paid"
+
+    assert list(inspect.signature(pay).parameters) == ["order"]
+    assert "idempotency_key" not in inspect.get_annotations(pay)
+    with log.run("a") as run:
+        assert pay("o-7", idempotency_key="") == "paid"
+        with pytest.raises(InputError, match="pay: leave idempotency_key out, the run gives it"):
+            pay("o-8", idempotency_key="mine")
+    assert len(keys) == 1
+    assert keys[0].startswith(f"{run.id}:1:pay:")
+    assert pay("o-8", idempotency_key="mine") == "paid"
+    assert keys[1] == "mine"
