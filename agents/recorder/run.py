@@ -104,7 +104,7 @@ class Run:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The working memory: to the run's own code as a fork changed it, where the code goes on after the fork."""
+        """The working memory. Asking for it ends a parallel step that was waited for, so a fork's change is in it."""
         end_waited_for(self)
         return self._state
 

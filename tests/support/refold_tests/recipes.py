@@ -149,4 +149,6 @@ def _plain(text: str) -> str:
     return "\n".join(" ".join(line.split()) for line in text.strip().splitlines())
 
 
-RECIPES = tuple(ROOT / "docs" / "guides" / f"{name}.md" for name in ("openai", "anthropic", "threads"))
+RECIPES = tuple(
+    ROOT / "docs" / "guides" / f"{name}.md" for name in ("openai", "anthropic", "langgraph", "pydantic-ai", "threads")
+)
