@@ -36,7 +36,7 @@ from refold.streams.blobs.url import NO_STORE
 from refold.streams.client import Log, Surroundings
 
 # A field of each that earlier definitions had not.
-_RECORDED_TYPES = {"run": "redacted", "step": "journal", "effect": "lease_ms"}
+_RECORDED_TYPES = {"run": "redacted", "step": "answered", "effect": "lease_ms"}
 _CLOCKS_DIFFER_MS = 10 * 60 * 1000
 # Of the 2^64 numbers that a source may count, a run goes on from another 2^32 each time it is taken up.
 _SEQ_OF_ATTEMPT = 1 << 32

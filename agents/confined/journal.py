@@ -16,7 +16,7 @@ import msgspec
 
 from refold.agents.journal.record import Failure, Outcome, Plain, Step
 from refold.agents.recorder.current import Branch
-from refold.agents.recorder.made import MadeAttempt, MadeStep
+from refold.agents.recorder.made import Made, MadeAttempt, MadeStep
 from refold.agents.recorder.sinks import Sink
 from refold.avro.errors import InputError
 
@@ -79,6 +79,9 @@ class JournalSink(Sink):
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         """Said at once."""
         self._say(StepBegun(number, name, attempt, at))
+
+    def call_ended(self, made: Made) -> None:
+        """Its step's end says it: a fork that is killed keeps whole steps."""
 
     def attempt_failed(self, number: int, made: MadeAttempt) -> None:
         """Said at once."""

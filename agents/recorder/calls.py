@@ -52,15 +52,17 @@ class Calling:
 
     def __init__(
         self, run: Stepping, answers: Answers, reach: Reach, chance: Chance, redact: Redact,
-        durable: Callable[[], None], *, is_live: bool,
+        durable: Callable[[], None], ended: Callable[[Made], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """durable: returns when all that was recorded stands."""
+        """durable: returns when all that was recorded stands. ended: is told of each call that ended in a step that
+        goes on."""
         self._run = run
         self._answers = answers
         self._reach = reach
         self._chance = chance
         self._redact = as_of_run(redact)
         self._durable = durable
+        self._ended = ended
         self._is_live = is_live
         self._turn = threading.Lock()
 
@@ -249,6 +251,8 @@ class Calling:
                 attempt = step.attempt
                 made.order = (branch if branch is not None and branch.root is attempt.branch else attempt.branch).next()
                 attempt.made.append(made)
+                if step.standing is None and not step.is_call:
+                    made.place = (step.number, attempt.number)
         return step, made
 
     def _is_recorded(self, step: OpenStep, made: Made, is_inside: bool) -> bool:
@@ -263,6 +267,11 @@ class Calling:
         made.started_at, made.duration_ms, made.is_open = found.started_at, found.duration_ms, False
         return True
 
+    def _tell(self, made: Made) -> None:
+        """Have an ended call be durable by itself. Within the turn: its step does not end before."""
+        if made.place is not None:
+            self._ended(made)
+
     @staticmethod
     def _served(made: Made, shape: Shape) -> Any:
         if made.failure is not None:
@@ -275,6 +284,7 @@ class Calling:
             if not made.is_open:
                 raise self._unfinished(made)
             made.answer, made.duration_ms, made.is_open = data, duration_ms, False
+            self._tell(made)
         return answer
 
     def _again(self, made: Made, error: BaseException, trying: Trying) -> int | None:
@@ -289,6 +299,7 @@ class Calling:
             if wait_ms is None:
                 made.duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
                 made.failure, made.is_open = failure, False
+                self._tell(made)
             else:
                 made.retries.append(Retry(attempt=len(made.retries) + 1, failure=failure, backoff_ms=wait_ms))
         return wait_ms
@@ -298,6 +309,7 @@ class Calling:
         with self._turn:
             if made.is_open:
                 self._settled(made, data)
+                self._tell(made)
 
     def _failed(self, made: Made, error: BaseException) -> None:
         self._again(made, error, _ONCE)

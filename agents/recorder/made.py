@@ -28,7 +28,8 @@ class Made:
     """One call, raw. request, answer: JSON. Times in microseconds, began_s by a clock of its own.
 
     is_open: it has neither answer nor failure yet. order: where among the calls of its attempt it belongs.
-    so_far: of a call whose answer comes piece by piece, what came until now.
+    so_far: of a call whose answer comes piece by piece, what came until now. place: number of the step and of the
+    attempt, where the call is to be durable before its step ends. shown: the call as it is recorded.
     """
 
     kind: Kind
@@ -46,6 +47,8 @@ class Made:
     is_open: bool = True
     order: Order = ()
     so_far: Callable[[], Plain] | None = None
+    place: tuple[int, int] | None = None
+    shown: Call | None = None
 
     def asked(self, redact: Redact) -> Asked:
         """The request, as it is recorded."""
@@ -99,7 +102,7 @@ class Folder:
     def attempt(self, made: MadeAttempt) -> Attempt:
         """An attempt; also one that failed, while its step goes on."""
         return Attempt(
-            number=made.number, life=self._life, calls=tuple(map(self._call, made.made)),
+            number=made.number, life=self._life, calls=tuple(map(self.call, made.made)),
             failure=self._failure(made.failure), backoff_ms=made.backoff_ms, started_at=made.started_at,
             ended_at=made.ended_at,
         )  # fmt: skip
@@ -146,6 +149,12 @@ class Folder:
     def failure(self, failure: Failure | None) -> Failure | None:
         """A failure as it is recorded."""
         return self._failure(failure)
+
+    def call(self, made: Made) -> Call:
+        """A call that has ended."""
+        if made.shown is None:
+            made.shown = self._call(made)
+        return made.shown
 
     def _call(self, made: Made) -> Call:
         failures = [_said(each.failure) for each in made.retries]

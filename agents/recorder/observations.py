@@ -93,6 +93,12 @@ def step_begun(run: str, agent: str, number: int, name: str, attempt: int, at: i
     return patch | _present(name=name) | {"started_at": at}
 
 
+def calls_answered(run: str, number: int, calls: Mapping[str, Call], seal: Seal) -> Patch:
+    """Calls that have ended while their step goes on, by ATTEMPT/PLACE (recordings/answered.py)."""
+    entity = step_entity(run, number)
+    return {"answered": {key: seal(entity, "answered", to_tree(_call_written(call))) for key, call in calls.items()}}
+
+
 def attempt_failed(run: str, number: int, attempt: Attempt, seal: Seal) -> Patch:
     """An attempt that failed, and after which another comes."""
     entity = step_entity(run, number)
@@ -148,15 +154,16 @@ def _journal(entity: str, attempt: int, journal: Plain, seal: Seal) -> Patch:
 
 def _written(attempt: Attempt) -> Plain:
     """An attempt's tree: its payloads as exact as a journal holds them; the order of its own members is known."""
-    calls = tuple(
-        replace(
-            call, asked=replace(call.asked, request=exact.written(call.asked.request)),
-            answer=exact.written(call.answer), failure=_failure_written(call.failure),
-            retries=tuple(replace(each, failure=_failure_written(each.failure)) for each in call.retries),
-        )
-        for call in attempt.calls
-    )  # fmt: skip
+    calls = tuple(map(_call_written, attempt.calls))
     return to_tree(replace(attempt, calls=calls, failure=_failure_written(attempt.failure)))
+
+
+def _call_written(call: Call) -> Call:
+    return replace(
+        call, asked=replace(call.asked, request=exact.written(call.asked.request)),
+        answer=exact.written(call.answer), failure=_failure_written(call.failure),
+        retries=tuple(replace(each, failure=_failure_written(each.failure)) for each in call.retries),
+    )  # fmt: skip
 
 
 def _failure_written(failure: Any) -> Any:

@@ -10,10 +10,11 @@ import msgspec
 
 from refold.agents.journal.chain import run_hash
 from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
-from refold.agents.recorder.made import Folder, MadeAttempt, MadeStep
+from refold.agents.recorder.made import Folder, Made, MadeAttempt, MadeStep
 from refold.agents.recorder.observations import (
     Seal,
     attempt_failed,
+    calls_answered,
     run_begun,
     run_ended,
     run_entity,
@@ -22,6 +23,7 @@ from refold.agents.recorder.observations import (
     step_entity,
 )
 from refold.agents.recorder.writer import RecordingFailed, Writer
+from refold.agents.recordings.answered import answered_key
 from refold.agents.redaction.redactor import Redact
 from refold.avro.observation import Source
 from refold.streams.client import Log
@@ -32,6 +34,9 @@ class Sink(Protocol):
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         """An attempt of a step begins; at: microseconds."""
+
+    def call_ended(self, made: Made) -> None:
+        """A call ended, and its step goes on."""
 
     def attempt_failed(self, number: int, made: MadeAttempt) -> None:
         """An attempt failed, and another comes."""
@@ -66,6 +71,9 @@ class MemorySink:
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         """Nothing is known of it before it ends."""
+
+    def call_ended(self, made: Made) -> None:
+        """It is among the step's calls."""
 
     def attempt_failed(self, number: int, made: MadeAttempt) -> None:
         """It is among the step's attempts."""
@@ -139,6 +147,8 @@ class LogSink:
         self._last = ""
         self._at = 0
         self._held: _Begin | None = None
+        self._answered: list[Made] = []
+        self._has_answered = False
         self._writer = Writer(self._durable, head.run)
         self._writer.put(lambda: self._begin(entry, attempt))
 
@@ -154,6 +164,10 @@ class LogSink:
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         """Written soon."""
         self._writer.put(lambda: self._step_begun(number, name, attempt, at))
+
+    def call_ended(self, made: Made) -> None:
+        """Written soon, unless its step ends before."""
+        self._writer.put(lambda: self._answered.append(made))
 
     def attempt_failed(self, number: int, made: MadeAttempt) -> None:
         """Written soon."""
@@ -204,17 +218,25 @@ class LogSink:
         self._held = _Begin(number, patch, causes, at)
 
     def _settle(self) -> None:
-        """Write the begin that is held."""
+        """Write the begin and the calls that are held: all of one step, for its end drops the calls."""
         held, self._held = self._held, None
-        if held is not None:
-            entity = step_entity(self._head.run, held.number)
-            self._last = self._observe(entity, held.patch, str(held.number), held.causes, held.at)
+        answered, self._answered = self._answered, []
+        number, patch, causes, at = (0, {}, (self._last,), 0) if held is None else held
+        if answered:
+            calls = {answered_key(each): self._folder.call(each) for each in answered}
+            number = next(each.place[0] for each in answered if each.place is not None)
+            patch = {**patch, **calls_answered(self._head.run, number, calls, self._seal)}
+            at = max(at, *(each.started_at + round(each.duration_ms * 1000) for each in answered))
+            self._has_answered = True
+        if patch:
+            self._last = self._observe(step_entity(self._head.run, number), patch, str(number), causes, at)
 
     def _attempt_failed(self, number: int, made: MadeAttempt) -> None:
+        self._answered = []
         self._settle()
         patch = attempt_failed(self._head.run, number, self._folder.attempt(made), self._seal)
         self._last = self._observe(
-            step_entity(self._head.run, number), patch, str(number), (self._last,), made.ended_at
+            step_entity(self._head.run, number), patch, str(number), (self._last,), made.ended_at, self._cleared()
         )
 
     def _step_ended(self, made: MadeStep) -> None:
@@ -222,14 +244,25 @@ class LogSink:
         patch = step_ended(self._head.run, step, self._steps[-1] if self._steps else None, self._seal)
         read = [each for call in step.calls if call.asked.kind == "read" and call.failure is None
                 for each in call.answer["observations"]]  # fmt: skip
+        self._answered = []
         held, self._held = self._held, None
         causes = dict.fromkeys([*([self._last] if held is None else held.causes), *read])
         if held is not None:
             patch = {**held.patch, **patch}
         self._last = self._observe(
-            step_entity(self._head.run, step.number), patch, str(step.number), tuple(causes), step.attempts[-1].ended_at
+            step_entity(self._head.run, step.number),
+            patch,
+            str(step.number),
+            tuple(causes),
+            step.attempts[-1].ended_at,
+            self._cleared(),
         )
         self._steps.append(step)
+
+    def _cleared(self) -> tuple[str, ...]:
+        """What the end of an attempt takes back: its journal has its calls, whole."""
+        is_needed, self._has_answered = self._has_answered or self._is_resumed, False
+        return ("answered",) if is_needed else ()
 
     def _taken(self, step: Step, state: Plain) -> None:
         self._folder.taken(step, state)
@@ -242,14 +275,15 @@ class LogSink:
         self._observe(run_entity(found.run), run_ended(found, self._seal), "", (self._last or self._begun,), at)
 
     def _observe(
-        self, entity: str, patch: dict[str, object], step: str, causes: tuple[str, ...], at: int | None
-    ) -> str:
+        self, entity: str, patch: dict[str, object], step: str, causes: tuple[str, ...], at: int | None,
+        cleared: tuple[str, ...] = (),
+    ) -> str:  # fmt: skip
         """As of when it happened: it is written later. No earlier than what came before, whatever the clock did."""
         source = Source(self._head.agent, self._head.run, step, "", next(self._seq))
         if at is None:
             return self._log.observe(entity, patch, source=source, causes=causes)
         self._at = max(self._at, at)
-        return self._log.observe(entity, patch, source=source, causes=causes, observed_at=self._at)
+        return self._log.observe(entity, patch, source=source, causes=causes, observed_at=self._at, cleared=cleared)
 
 
 def _ended(head: Recording, folder: Folder, outcome: Outcome, output: Plain, failure: Failure | None,

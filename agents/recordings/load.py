@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from refold.agents.journal.record import Attempt, Fork, Plain, Recording, Step
+from refold.agents.recordings.answered import answered_calls
 from refold.agents.recordings.fields import Fields, Look, PartMissing
 from refold.agents.recordings.imported import imported, is_imported
 from refold.agents.vault import Keeper
@@ -230,7 +231,7 @@ def step_of(number: int, fields: Fields, before: Step | None) -> Step:
     return Step(
         number=number,
         name=plain("name", ""),
-        attempts=tuple(_attempts(fields, parts)),
+        attempts=tuple(_attempts(fields, parts, is_committed=is_committed)),
         delta=tuple(last.get("delta", ())) if is_committed else (),
         result=last.get("result") if is_committed else None,
         outcome=plain("outcome", "") if is_committed else "",
@@ -241,11 +242,16 @@ def step_of(number: int, fields: Fields, before: Step | None) -> Step:
     )
 
 
-def _attempts(fields: Fields, parts: Mapping[int, Plain]) -> Iterator[Attempt]:
-    """All that were begun: one that a crash cut short, or that goes on, is known by its number alone."""
+def _attempts(fields: Fields, parts: Mapping[int, Plain], *, is_committed: bool) -> Iterator[Attempt]:
+    """All that were begun. One that a crash cut short is known by its number, and its calls while its step goes on."""
     for number in range(1, max(fields.plain("attempts", 0), *parts, 0) + 1):
         try:
-            yield msgspec.convert(parts[number]["attempt"], Attempt) if number in parts else Attempt(number=number)
+            if number in parts:
+                yield msgspec.convert(parts[number]["attempt"], Attempt)
+            elif is_committed:
+                yield Attempt(number=number)
+            else:
+                yield Attempt(number=number, calls=answered_calls(fields.entity, fields.exact_map("answered"), number))
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise CorruptionError(
                 f"{fields.entity}: its journal holds no attempt ({error}); it was not written by a run"

@@ -15,13 +15,16 @@ Replayer. Every step's code runs, every call is answered from the recording, and
 Resumer. Committed steps are not run again: functions are skipped, and the calls in the body of a `with` step are
 answered from the recording. The step has to be the one that was committed, by its name; that its block leaves the state
 that it left is seen by the run (recorder/run.py).
-The step that was pending goes on with the attempts that are left to it, and asks the world. A fork is not resumed: what
-it was allowed to write is not recorded, and its parent can be forked again.
+The step that was pending goes on with the attempts that are left to it. Where its last attempt was cut short, the calls
+of it that had ended answer equal ones of the next attempt, each once (recordings/answered.py); all else asks the world.
+A fork is not resumed: what it was allowed to write is not recorded, and its parent can be forked again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+import msgspec
 
 from refold.agents.journal.difference import Difference
 from refold.agents.journal.record import OF_THE_CODE, Asked, Attempt, Call, Kind, Plain, Recording, Step
@@ -171,7 +174,11 @@ class Resumer:
                 f"{recording.parent} again at {recording.forked_at}"
             )
         self._committed = Committed(recording, len(recording.steps))
-        self._pending = {step.number: step.attempts for step in recording.steps if not step.is_committed}
+        pending = [step for step in recording.steps if not step.is_committed]
+        self._pending = {step.number: tuple(map(_by_number, step.attempts)) for step in pending}
+        cut_short = tuple(msgspec.structs.replace(step, attempts=(_cut_short(step),)) for step in pending)
+        self._cut_short = {step.number: step.attempts[0].number for step in cut_short}
+        self._answered = Recorded(msgspec.structs.replace(recording, steps=cut_short))
 
     @property
     def departure(self) -> Departure | None:
@@ -192,9 +199,27 @@ class Resumer:
         return NO_ARGUMENTS
 
     def call(self, place: Place, asked: Asked) -> Call | None:
-        """The recorded call in a committed step, None behind it."""
+        """The recorded call in a committed step, and in the attempt behind one that was cut short; else None."""
         self._committed.require()
-        return self._committed.call(place, asked) if self._committed.has(place.step) else None
+        if self._committed.has(place.step):
+            return self._committed.call(place, asked)
+        cut_short = self._cut_short.get(place.step)
+        if cut_short is None or place.attempt != cut_short + 1:
+            return None
+        return self._answered.take(place._replace(attempt=cut_short), asked)
+
+
+def _cut_short(step: Step) -> Attempt:
+    """The attempts that were cut short since one ended, as one: the last, with the calls of all."""
+    calls: list[Call] = []
+    for each in step.attempts:
+        calls = [] if each.ended_at else [*calls, *each.calls]
+    return Attempt(number=len(step.attempts), calls=tuple(calls))
+
+
+def _by_number(attempt: Attempt) -> Attempt:
+    """An attempt as the chain of hashes knows it: of one that was cut short its number alone."""
+    return attempt if attempt.ended_at else msgspec.structs.replace(attempt, calls=())
 
 
 def _earlier(step: Step) -> tuple[Attempt, ...]:

@@ -32,7 +32,9 @@ def test_a_killed_run_goes_on_at_the_step_it_was_killed_in(tmp_path: Path, child
             output = log.run("tests", resume=run).drive(agent)
             assert output == [f"answer {number}" for number in range(1, STEPS + 1)]
             made = Counter(calls.read_text().split("\n")) - before
-            assert made == {f"{run} {number}": 1 for number in range(len(committed) + 1, STEPS + 1)}
+            # Of the step that was cut short the call was answered, where the run was killed behind it.
+            asked = len(committed) + (2 if place == PLACES[1] else 1)
+            assert made == {f"{run} {number}": 1 for number in range(asked, STEPS + 1)}
             recording = log.recording(run)
             assert recording.outcome == "succeeded"
             assert list(broken(recording)) == []

@@ -1,0 +1,78 @@
+"""Calls are durable while their step goes on: a run that is killed in a long step goes on with what was answered."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.agents.journal.chain import broken
+from refold.agents.recorder.observations import step_entity
+from refold_tests.child import Child
+from refold_tests.long_steps import CALLS, CODE, LANES, agent_of
+
+IN_ORDER = Counter(
+    [*(f"look {number}" for number in range(0, CALLS, 2)), *(f"call {number % 4}" for number in range(1, CALLS, 2))]
+)  # fmt: skip
+IN_LANES = Counter(f"lane {lane}.{turn}" for lane in range(LANES) for turn in range(2))
+OUTPUT = [
+    *(f"answer of call {number % 4}" if number % 2 else f"answer of look {number}" for number in range(CALLS)),
+    *(f"answer of lane {lane}.{turn}" for lane in range(LANES) for turn in range(2)),
+]  # fmt: skip
+
+
+def killed_and_resumed(
+    child: Callable[..., Child], folder: Path, rng: random.Random, *, is_barred: bool
+) -> tuple[int, Counter[str]]:
+    """How often it was killed, and the calls it made; the run is whole at the end."""
+    url, calls = f"file:{folder}/log", folder / "calls"
+    ends = sorted(rng.sample(range(1, sum(IN_ORDER.values()) + sum(IN_LANES.values())), k=5))
+    print(f"killed behind {ends} calls")
+    for place, dies_behind in enumerate(ends):
+        how = [*(["barred"] if is_barred else []), *(["resume"] if place else [])]
+        found = child(CODE, url, calls, dies_behind, *how)
+        assert found.line() == "", "it was to be killed"
+        assert found.end() != 0
+    with refold.open(url) as log:
+        (step,) = log.recording("r1").steps
+        assert not step.is_committed
+        assert log.replay("r1", agent_of(calls)).is_same  # as far as it goes
+        output = log.run("tests", resume="r1").drive(agent_of(calls))
+        assert output == OUTPUT
+        made = Counter(calls.read_text().splitlines())
+        recording = log.recording("r1")
+        assert recording.outcome == "succeeded"
+        assert list(broken(recording)) == []
+        (step,) = recording.steps
+        assert [bool(each.calls) for each in step.attempts] == [False] * len(ends) + [True]
+        assert len(step.calls) == sum(IN_ORDER.values()) + sum(IN_LANES.values())
+        assert not log.state(step_entity("r1", 1)).fields.get("answered"), "the journal has the calls"
+        again = log.replay("r1", agent_of(folder / "none"))
+        assert again.is_same
+        assert not (folder / "none").exists(), "nothing is asked in a replay"
+    return len(ends), made
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("turn", range(3))
+def test_what_was_answered_in_a_step_that_was_cut_short_is_not_asked_again(
+    tmp_path: Path, child: Callable[..., Child], seed: int, turn: int
+) -> None:
+    print(f"seed {seed}, turn {turn}")
+    kills, made = killed_and_resumed(child, tmp_path, random.Random(seed + turn), is_barred=True)
+    assert {name: made[name] for name in IN_ORDER} == IN_ORDER
+    # Beside the one that stood, calls of other threads were under way.
+    assert all(1 <= made[name] <= 1 + kills for name in IN_LANES)
+
+
+@pytest.mark.faults
+def test_a_run_that_is_killed_at_any_moment_of_a_long_step_ends_right(
+    tmp_path: Path, child: Callable[..., Child], seed: int
+) -> None:
+    print(f"seed {seed}")
+    _, made = killed_and_resumed(child, tmp_path, random.Random(seed), is_barred=False)
+    assert made.keys() == {*IN_ORDER, *IN_LANES}
