@@ -27,7 +27,7 @@ SAYS = {
         "the first process was killed by signal 9",
         "committed: logs, tables, joins, windows",
         "resumed, it ends with {'topics': 6}",
-        "done twice: search state",
+        "done twice: nothing",
         "behind step 3 it knew of logs, tables, joins",
     ],
     "otel_spans.py": [
