@@ -34,10 +34,14 @@ from refold.agents.recorder.current import SCOPE, Order, branch_of, here, requir
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
 from refold.agents.recorder.made import Made, MadeAttempt
 from refold.agents.recorder.opened import OpenCall
+<<<<<<< HEAD
 from refold.agents.recorder.parallel import step_of_call
+=======
+from refold.agents.recorder.pieces import Replaying, Taking, awaited, awaiting, came_later, comes_later
+>>>>>>> 13c574b (Generators, iterators and hidden awaitables of clients and tools are recorded as they are consumed)
 from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
 from refold.agents.recorder.reach import Chance, Reach, ReadView
-from refold.agents.recorder.steps import OpenStep, StepBlock, Stepping
+from refold.agents.recorder.steps import CallBlock, OpenStep, Stepping
 from refold.agents.recorder.tools import Tool, Trying
 from refold.agents.redaction.redactor import Redact, as_of_run
 from refold.avro.errors import InputError, RefoldError
@@ -148,6 +152,7 @@ class Calling:
         if is_inside and is_said:
             raise InputError(f"{title}: said inside of a tool, whose answer is recorded as one; say it in the step")
         make = self._made_async if is_async else self._made
+<<<<<<< HEAD
         made = partial(make, kind, name, effect, request, shape, trying, ask, is_said, is_inside)
         if is_inside or (step is not None and not step.is_parallel):
             return made()
@@ -155,6 +160,14 @@ class Calling:
             return self._in_step(title, made)
         if step is None:
             with StepBlock(self._run, title, is_call=True):
+=======
+        block = CallBlock(self._run, title) if step is None and not is_inside else None
+        made = partial(make, kind, name, effect, request, shape, trying, ask, is_said, is_inside, block)
+        if block is not None:
+            if is_async:
+                return self._in_step(block, made)
+            with block:
+>>>>>>> 13c574b (Generators, iterators and hidden awaitables of clients and tools are recorded as they are consumed)
                 return made()
         return made()
 
@@ -180,15 +193,17 @@ class Calling:
 
     def _made(
         self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: Trying,
-        ask: Callable[[OpenStep, Made], Any], is_said: bool, is_inside: bool,
+        ask: Callable[[OpenStep, Made], Any], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
         step, made = self._begin(kind, name, effect, request, is_inside)
         if not is_said and self._is_recorded(step, made, is_inside):
-            return self._served(made, shape)
+            return self._served(made, shape, block)
         while True:
             try:
                 with self._inside(kind):
                     answer = ask(step, made)
+                if comes_later(answer) and not is_inside:
+                    return self._later(made, answer, shape, block)
                 return self._answered(made, answer, shape)
             except BaseException as error:
                 wait_ms = self._again(made, error, trying)
@@ -198,17 +213,19 @@ class Calling:
 
     async def _made_async(
         self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: Trying,
-        ask: Callable[[OpenStep, Made], Awaitable[Any]], is_said: bool, is_inside: bool,
+        ask: Callable[[OpenStep, Made], Awaitable[Any]], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
         step, made = self._begin(kind, name, effect, request, is_inside)
         if self._is_recorded(step, made, is_inside):
             if made.failure is not None and (wait_s := waited_s(made.failure, made.duration_ms)):
                 await asyncio.sleep(wait_s)  # also where nobody waits between attempts, as in a replay
-            return self._served(made, shape)
+            return self._served(made, shape, block)
         while True:
             try:
                 with self._inside(kind):
                     answer = await ask(step, made)
+                if comes_later(answer) and not is_inside:
+                    return self._later(made, answer, shape, block)
                 return self._answered(made, answer, shape)
             except BaseException as error:
                 wait_ms = self._again(made, error, trying)
@@ -273,10 +290,16 @@ class Calling:
             self._ended(made)
 
     @staticmethod
-    def _served(made: Made, shape: Shape) -> Any:
-        if made.failure is not None:
-            raise raised(made.failure)
-        return shape.served(decoded(made.answer))
+    def _served(made: Made, shape: Shape, block: CallBlock | None) -> Any:
+        failed = None if made.failure is None else raised(made.failure)
+        answer = decoded(made.answer)
+        if came_later(answer):
+            if block is not None:
+                block.hold()
+            return Replaying(shape.served, failed, _nothing if block is None else block.leave).given(answer)
+        if failed is not None:
+            raise failed
+        return shape.served(answer)
 
     def _answered(self, made: Made, answer: Any, shape: Shape) -> Any:
         data, duration_ms = shape.recorded(answer), (self._chance.monotonic_s() - made.began_s) * 1000
@@ -303,6 +326,51 @@ class Calling:
             else:
                 made.retries.append(Retry(attempt=len(made.retries) + 1, failure=failure, backoff_ms=wait_ms))
         return wait_ms
+
+    def _later(self, made: Made, answer: Any, shape: Shape, block: CallBlock | None) -> Any:
+        """What the code gets of an answer that comes later: recorder/pieces.py."""
+        if block is not None:
+            block.hold()
+        inside = partial(self._inside, made.kind)
+        tree: Callable[[Plain], Plain] = awaited if inspect.isawaitable(answer) else _itself
+
+        def ended(said: Plain, error: BaseException | None) -> None:
+            if error is not None:
+                self._broken(made, encoded(tree(said), "an answer"), error)
+            elif made.is_open:
+                self._said(made, tree(said))
+            if block is not None:
+                block.leave(error)
+
+        def given(source: Any) -> Any:
+            taking = Taking(
+                source, made.name, lambda: self._chance.monotonic_s() - made.began_s, inside,
+                require_open=partial(self._require_open, made), ended=ended,
+            )  # fmt: skip
+            made.so_far = lambda: tree(taking.tree("left"))
+            return taking.given()
+
+        def kept_as(found: Any) -> Any:
+            if comes_later(found):
+                return given(found)
+            self._require_open(made)
+            ended(decoded(shape.recorded(found)), None)
+            return found
+
+        if inspect.isawaitable(answer):
+            return awaiting(answer, inside, kept_as, lambda error: ended(None, error))
+        return given(answer)
+
+    def _require_open(self, made: Made) -> None:
+        if not made.is_open:
+            raise self._unfinished(made)
+
+    def _broken(self, made: Made, so_far: bytes, error: BaseException) -> None:
+        """An answer ended with an error behind what there was of it."""
+        with self._turn:
+            if made.is_open:
+                made.answer, made.so_far = so_far, None
+        self._failed(made, error)
 
     def _said(self, made: Made, answer: Plain) -> None:
         data = encoded(answer, "a response")
@@ -332,7 +400,7 @@ class Calling:
         """Begin a call that ends later."""
         title = f"{kind}: {name}"
         is_inside, step = self._placed(title)
-        block = StepBlock(self._run, title, is_call=True) if step is None and not is_inside else None
+        block = CallBlock(self._run, title) if step is None and not is_inside else None
         if block is not None:
             block.__enter__()
         try:
@@ -370,6 +438,14 @@ class Calling:
             step.keys = step.keys or StepKeys(self._run.task, step.number)
             made.key = step.keys.next(tool.name, arguments)
         return arguments
+
+
+def _itself(tree: Plain) -> Plain:
+    return tree
+
+
+def _nothing(error: BaseException | None) -> None:
+    pass
 
 
 def _order(made: Made) -> Order:

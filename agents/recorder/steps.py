@@ -90,3 +90,29 @@ class StepBlock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, trace)
+
+
+class CallBlock(StepBlock):
+    """The step of a call outside of any. It may be held beyond its block, for an answer that comes later."""
+
+    def __init__(self, run: Stepping, name: str) -> None:
+        super().__init__(run, name, is_call=True)
+        self._is_held = False
+
+    def hold(self) -> None:
+        """The end of the block is not that of the step, unless it fails."""
+        self._is_held = True
+
+    def leave(self, error: BaseException | None) -> None:
+        """End a step that is held; nothing where it is not, any more."""
+        if self._is_held:
+            self._is_held = False
+            self.__exit__(None if error is None else type(error), error, None)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._is_held:
+            return
+        self._is_held = False
+        super().__exit__(kind, error, trace)

@@ -1,0 +1,240 @@
+"""Clients and tools whose answers come later: generators, iterators, awaitables that no annotation tells of."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import aclosing, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import refold
+from refold.agents.recorder.failures import Unfinished
+from refold.avro.errors import InputError
+
+made: list[str] = []
+"""What was really made."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """No JSON value."""
+
+    text: str
+    place: int
+
+
+def tokens(text: str) -> Generator[Token, None, int]:
+    """One for each word, then how many there were."""
+    made.append(text)
+    for place, word in enumerate(text.split()):
+        if word == "break!":
+            raise ConnectionError("the line broke")
+        yield Token(word, place)
+    return len(text.split())
+
+
+async def tokens_async(text: str) -> AsyncIterator[Token]:
+    """The same without the count."""
+    for each in tokens(text):
+        await asyncio.sleep(0)
+        yield each
+
+
+async def create(text: str) -> AsyncIterator[Token]:
+    """A stream that is had by waiting, as the SDKs' are."""
+    await asyncio.sleep(0)
+    return tokens_async(text)
+
+
+async def ask(text: str) -> list[str]:
+    """An answer."""
+    made.append(text)
+    await asyncio.sleep(0)
+    if "break!" in text:
+        raise ConnectionError("the line broke")
+    return text.split()
+
+
+def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As a decorator makes it that forgets to say what it stands before."""
+
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return inner
+
+
+@refold.tool(effect="read", name="rows")
+def rows(text: str) -> Iterator[Token]:
+    """A tool that gives row by row."""
+    return iter([*tokens(text)])
+
+
+def taken(source: Iterator[Any], most: int = 99) -> list[Any]:
+    """Pieces, and the error behind them."""
+    found: list[Any] = []
+    with closing(source):  # type: ignore[type-var]
+        try:
+            while len(found) < most:
+                found.append(next(source))
+        except StopIteration as stop:
+            found.append(stop.value)
+        except ConnectionError as error:
+            found.append(str(error))
+    return found
+
+
+async def taken_async(source: AsyncIterator[Any], most: int = 99) -> list[Any]:
+    """As `taken`."""
+    found: list[Any] = []
+    async with aclosing(source):  # type: ignore[type-var]
+        try:
+            while len(found) < most:
+                found.append(await anext(source))
+        except StopAsyncIteration:
+            pass
+        except ConnectionError as error:
+            found.append(str(error))
+    return found
+
+
+async def answered(answer: Awaitable[Any]) -> Any:
+    """The answer, or its error."""
+    try:
+        return await answer
+    except ConnectionError as error:
+        return str(error)
+
+
+WAYS: dict[str, Callable[[refold.Run, str], Awaitable[Any]]] = {}
+
+
+def way(function: Callable[[refold.Run, str], Awaitable[Any]]) -> Callable[[refold.Run, str], Awaitable[Any]]:
+    """One way to ask."""
+    WAYS[function.__name__] = function
+    return function
+
+
+@way
+async def by_generator(run: refold.Run, text: str) -> Any:
+    return taken(run.model(tokens, text))
+
+
+@way
+async def by_hidden_generator(run: refold.Run, text: str) -> Any:
+    return taken(run.model(hidden(tokens), text))
+
+
+@way
+async def by_async_generator(run: refold.Run, text: str) -> Any:
+    return await taken_async(run.model(tokens_async, text))
+
+
+@way
+async def by_stream_that_is_awaited(run: refold.Run, text: str) -> Any:
+    return await taken_async(await run.model(create, text))
+
+
+@way
+async def by_hidden_stream_that_is_awaited(run: refold.Run, text: str) -> Any:
+    return await taken_async(await run.model(hidden(create), text))
+
+
+@way
+async def by_hidden_coroutine(run: refold.Run, text: str) -> Any:
+    return await answered(run.model(hidden(ask), text))
+
+
+@way
+async def by_partial(run: refold.Run, text: str) -> Any:
+    return await answered(run.model(functools.partial(ask), text))
+
+
+@way
+async def by_task(run: refold.Run, text: str) -> Any:
+    return await answered(run.model(lambda given: asyncio.ensure_future(ask(given)), text))
+
+
+@way
+async def by_part_of_a_generator(run: refold.Run, text: str) -> Any:
+    return taken(run.model(tokens, text), most=2)
+
+
+@way
+async def by_part_of_an_async_generator(run: refold.Run, text: str) -> Any:
+    return await taken_async(run.model(tokens_async, text), most=2)
+
+
+@way
+async def by_tool(run: refold.Run, text: str) -> Any:
+    return taken(rows(text)) if "break!" not in text else None
+
+
+@pytest.mark.parametrize("text", ["one two three", "one break! three", ""])
+@pytest.mark.parametrize("in_step", [True, False])
+@pytest.mark.parametrize("name", WAYS)
+def test_what_came_later_is_recorded_as_it_was_taken(tmp_path: Path, name: str, in_step: bool, text: str) -> None:
+    seen: list[Any] = []
+
+    async def agent(run: refold.Run) -> Any:
+        if not in_step:
+            found = await WAYS[name](run, text)
+        else:
+            async with run.step("ask"):
+                found = await WAYS[name](run, text)
+                found = [found, await WAYS[name](run, text)]
+        async with run.step("keep"):
+            run.state["found"] = found
+        seen.append(found)
+        return found
+
+    with refold.open(f"file:{tmp_path}/log") as log:
+        made.clear()
+        output = asyncio.run(log.run("tests", id="r1").drive_async(agent))
+        made.clear()
+        replayed = log.replay("r1", agent)
+        assert replayed.is_same, replayed.parting
+        assert asyncio.run(log.fork("r1", at=0, policy="recorded").drive_async(agent)) == output
+        assert seen == [output] * 3
+        assert made == []
+
+
+def test_what_a_call_takes_after_its_step_is_not_recorded_and_not_given(tmp_path: Path) -> None:
+    def agent(run: refold.Run) -> Any:
+        with run.step("ask"):
+            words = run.model(tokens, "one two three")
+            first = next(words).text
+        with pytest.raises(Unfinished):
+            next(words)
+        return first
+
+    with refold.open(f"file:{tmp_path}/log") as log:
+        assert log.run("tests", id="r1").drive(agent) == "one"
+        (call,) = log.recording("r1").steps[0].calls
+        assert call.answer["end"] == "left"
+        assert len(call.answer["refold.pieces"]) == 1
+
+
+def test_a_stream_outside_of_any_step_ends_before_the_next_call_begins(tmp_path: Path) -> None:
+    def agent(run: refold.Run) -> Any:
+        words = run.model(tokens, "one two")
+        next(words)
+        with pytest.raises(InputError, match="open a step around calls that are made at once"):
+            run.now()
+        return [each.text for each in words]
+
+    with refold.open(f"file:{tmp_path}/log") as log:
+        assert log.run("tests", id="r1").drive(agent) == ["two"]
+
+
+def test_a_piece_that_cannot_be_kept_fails_the_call_and_says_where(tmp_path: Path) -> None:
+    def agent(run: refold.Run) -> Any:
+        return list(run.model(lambda: iter([1, {"handler": print}])))
+
+    with refold.open(f"file:{tmp_path}/log") as log, pytest.raises(InputError, match="handler"):
+        log.run("tests", id="r1").drive(agent)
