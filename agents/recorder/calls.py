@@ -34,11 +34,8 @@ from refold.agents.recorder.current import SCOPE, Order, branch_of, here, requir
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
 from refold.agents.recorder.made import Made, MadeAttempt
 from refold.agents.recorder.opened import OpenCall
-<<<<<<< HEAD
 from refold.agents.recorder.parallel import step_of_call
-=======
 from refold.agents.recorder.pieces import Replaying, Taking, awaited, awaiting, came_later, comes_later
->>>>>>> 13c574b (Generators, iterators and hidden awaitables of clients and tools are recorded as they are consumed)
 from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
 from refold.agents.recorder.reach import Chance, Reach, ReadView
 from refold.agents.recorder.steps import CallBlock, OpenStep, Stepping
@@ -152,24 +149,16 @@ class Calling:
         if is_inside and is_said:
             raise InputError(f"{title}: said inside of a tool, whose answer is recorded as one; say it in the step")
         make = self._made_async if is_async else self._made
-<<<<<<< HEAD
-        made = partial(make, kind, name, effect, request, shape, trying, ask, is_said, is_inside)
+        call = partial(make, kind, name, effect, request, shape, trying, ask, is_said, is_inside)
         if is_inside or (step is not None and not step.is_parallel):
-            return made()
+            return call(None)
         if is_async:
-            return self._in_step(title, made)
-        if step is None:
-            with StepBlock(self._run, title, is_call=True):
-=======
-        block = CallBlock(self._run, title) if step is None and not is_inside else None
-        made = partial(make, kind, name, effect, request, shape, trying, ask, is_said, is_inside, block)
-        if block is not None:
-            if is_async:
-                return self._in_step(block, made)
-            with block:
->>>>>>> 13c574b (Generators, iterators and hidden awaitables of clients and tools are recorded as they are consumed)
-                return made()
-        return made()
+            return self._in_step(title, call)
+        if step is not None:
+            return call(None)
+        block = CallBlock(self._run, title)
+        with block:
+            return call(block)
 
     def _placed(self, title: str) -> tuple[bool, OpenStep | None]:
         """Whether a call is part of another one, and the step it is in; raises where it has no place."""
@@ -184,12 +173,13 @@ class Calling:
             )
         return is_inside, step
 
-    async def _in_step(self, title: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _in_step(self, title: str, call: Callable[[CallBlock | None], Awaitable[Any]]) -> Any:
         """As part of the step that it is awaited in: a task may have been started for it."""
         if step_of_call(self._run, title) is not None:
-            return await call()
-        async with StepBlock(self._run, title, is_call=True):
-            return await call()
+            return await call(None)
+        block = CallBlock(self._run, title)
+        async with block:
+            return await call(block)
 
     def _made(
         self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: Trying,
