@@ -27,6 +27,7 @@ import msgspec
 
 from refold.agents.capture.exchange import Broken, Response, bytes_of, name_of, request_of
 from refold.agents.journal.record import Kind, Plain
+from refold.agents.journal.volatile import WHOLE, Volatile
 from refold.agents.recorder.failures import Unfinished
 from refold.agents.recorder.opened import OpenCall
 from refold.avro.errors import InputError
@@ -46,20 +47,22 @@ class Exchanges(Protocol):
         """What a fork changes in a request's JSON."""
 
 
-def recorded_client(run: Exchanges, client: T, monotonic_s: Callable[[], float]) -> T:
+def recorded_client(run: Exchanges, client: T, monotonic_s: Callable[[], float], volatile: Volatile = WHOLE) -> T:
     """A copy of an SDK's client, or of an httpx client, whose exchanges are the run's.
+
+    volatile: what of their requests does not count.
 
     Raises:
         InputError: no httpx client is found in it.
     """
     if _module_of(client) is not None:
-        return _recording(run, client, monotonic_s)
+        return _recording(run, client, monotonic_s, volatile)
     place = next((name for name, each in _attributes(client) if _module_of(each) is not None), None)
     if place is None:
         raise InputError(
             f"{type(client).__qualname__} is no client on httpx: pass its calls through run.model(client.method, ...)"
         )
-    inner = _recording(run, getattr(client, place), monotonic_s)
+    inner = _recording(run, getattr(client, place), monotonic_s, volatile)
     again = getattr(client, "copy", None)
     if callable(again):
         try:
@@ -87,16 +90,16 @@ def _module_of(client: object) -> ModuleType | None:
     return None
 
 
-def _recording(run: Exchanges, client: T, monotonic_s: Callable[[], float]) -> T:
+def _recording(run: Exchanges, client: T, monotonic_s: Callable[[], float], volatile: Volatile) -> T:
     module = _module_of(client)
     assert module is not None
     is_async = isinstance(client, module.AsyncClient)
     kind = AsyncTransport if is_async else Transport
     made: Any = copy.copy(client)
     wrapped: Any = client
-    made._transport = kind(run, module, wrapped._transport, monotonic_s)
+    made._transport = kind(run, module, wrapped._transport, monotonic_s, volatile)
     made._mounts = {
-        pattern: None if each is None else kind(run, module, each, monotonic_s)
+        pattern: None if each is None else kind(run, module, each, monotonic_s, volatile)
         for pattern, each in wrapped._mounts.items()
     }
     found: T = made
@@ -106,11 +109,14 @@ def _recording(run: Exchanges, client: T, monotonic_s: Callable[[], float]) -> T
 class _Transport:
     """What both have. The SDK's own transport is its owner's to close."""
 
-    def __init__(self, run: Exchanges, module: ModuleType, inner: Any, monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self, run: Exchanges, module: ModuleType, inner: Any, monotonic_s: Callable[[], float], volatile: Volatile
+    ) -> None:
         self._run = run
         self._module = module
         self._inner = inner
         self._monotonic_s = monotonic_s
+        self._volatile = volatile
 
     def _opened(self, request: Any, body: bytes) -> tuple[OpenCall, Any]:
         """The call, and the request to be sent."""
@@ -123,7 +129,8 @@ class _Transport:
             request = self._module.Request(
                 request.method, request.url, headers=headers, content=body, extensions=request.extensions
             )
-        return self._run.opened("model", name, request_of(request.method, url, content_type, body)), request
+        asking = self._volatile.asking(request_of(request.method, url, content_type, body))
+        return self._run.opened("model", name, asking), request
 
     def _response(self, call: OpenCall, request: Any, found: Any) -> tuple[Response, Mapping[str, Any]]:
         """What collects a response, and what the one that the SDK gets has in common with it."""

@@ -40,6 +40,12 @@ def compare(a: Recording, b: Recording, *, exact: bool = False) -> Divergence | 
     return _Comparison(a, b, exact).divergence()
 
 
+def uncompared(a: Recording, b: Recording) -> list[str]:
+    """What of their requests does not count, for people: `tool find: matched without request_id`."""
+    asked = (call.asked for run in (a, b) for step in run.steps for call in step.calls)
+    return list(dict.fromkeys(f"{each.kind} {each.name}: {each.matching}" for each in asked if not each.is_whole))
+
+
 class _Comparison:
     def __init__(self, a: Recording, b: Recording, exact: bool) -> None:
         self._a, self._b, self._exact = a, b, exact

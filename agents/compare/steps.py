@@ -18,9 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from refold.agents.capture.exchange import is_exchange
 from refold.agents.compare.aligning import aligned
 from refold.agents.compare.divergence import What
 from refold.agents.compare.renaming import FRESH, Renaming
+from refold.agents.journal.question import compared
 from refold.agents.journal.record import Asked, Attempt, Call, Failure, Plain, Step
 
 
@@ -152,16 +156,21 @@ def _pair(a: Sequence[Call], b: Sequence[Call], one: int | None, other: int | No
     x, y = a[one], b[other]
     if (x.asked.kind, x.asked.name) != (y.asked.kind, y.asked.name):
         yield Found("tool", call_tree(x), call_tree(y), one + 1, other + 1)
-    elif not rules.is_same(x.asked.request, y.asked.request):
+    elif not rules.is_same(*(asked := _compared(x, y, rules))):
         what: What = "decision" if x.asked.kind == "decide" else "arguments"
-        yield Found(what, x.asked.request, y.asked.request, one + 1, other + 1)
+        yield Found(what, *asked, one + 1, other + 1)
     else:
         yield from _answers(x, y, one + 1, other + 1, rules)
 
 
 def _asks_same(a: Call, b: Call, rules: Rules) -> bool:
     same = a.asked.kind == b.asked.kind and a.asked.name == b.asked.name
-    return same and rules.is_same(a.asked.request, b.asked.request)
+    return same and rules.is_same(*_compared(a, b, rules))
+
+
+def _compared(a: Call, b: Call, rules: Rules) -> tuple[Plain, Plain]:
+    """What of two requests is compared: all of them, only if it is to be exact."""
+    return (a.asked.request, b.asked.request) if rules.exact else compared(a.asked, b.asked)
 
 
 def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: Rules) -> Iterator[Found]:
@@ -181,7 +190,12 @@ def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: Rules) -> Iterat
 
 
 def _heard(call: Call, exact: bool) -> Plain:
-    """What an answer said. A read is told by what was read; at which point of the log, only if it is to be exact."""
+    """What was read is told by what was read, and an exchange by its bytes; at which point of the log, and at which
+    times, only if it is to be exact."""
+    if call.asked.kind == "model" and is_exchange(call.asked.request) and isinstance(call.answer, dict) and not exact:
+        chunks = [body for _, body in call.answer.get("chunks", ())]
+        headers = [[name, value] for name, value in call.answer.get("headers", ()) if name.lower() != "date"]
+        return {**call.answer, "chunks": chunks, "headers": headers}
     if call.asked.kind != "read" or not isinstance(call.answer, dict):
         return call.answer
     left_out = ("fields",) if exact else ("fields", "cut")
@@ -192,7 +206,7 @@ def request_key(asked: Asked, names: Renaming | None = None) -> str:
     """A text that equal requests share; with `names`, as the other run would have asked."""
     if names is None:
         return asked.hash
-    return Asked(kind=asked.kind, name=asked.name, request=names.of(asked.request)).hash
+    return replace(asked, request=names.of(asked.request), found_by=names.of(asked.found_by)).hash
 
 
 def call_tree(call: Call) -> Plain:

@@ -95,7 +95,8 @@ class _Portable:
         retries = (Retry(attempt=e.attempt, failure=self._failed(e.failure), backoff_ms=e.backoff_ms)
                    for e in call.retries)  # fmt: skip
         return Call(
-            asked=Asked(kind=asked.kind, name=asked.name, request=self.tree(asked.request), effect=asked.effect),
+            asked=Asked(kind=asked.kind, name=asked.name, request=self.tree(asked.request), effect=asked.effect,
+                        ignored=asked.ignored, found_by=self.tree(asked.found_by)),
             answer=self.tree(answer), failure=self.failure(call.failure), retries=tuple(retries),
         )  # fmt: skip
 

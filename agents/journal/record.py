@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from refold.agents.journal.volatile import without
 from refold.avro.canonical import encode, json_tree
 
 Plain: TypeAlias = Any
@@ -46,17 +47,38 @@ class _Struct(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Asked(_Struct, frozen=True):
-    """What was asked for. `hash` names it: equal requests have equal hashes."""
+    """What was asked for. `hash` names it: equal requests have equal hashes.
+
+    ignored: paths into the request that do not count where it is compared (journal/volatile.py). found_by: what it is
+    compared by in place of the request.
+    """
 
     kind: Kind
     name: str = ""
     request: Plain = None
     effect: Effect = ""
+    ignored: tuple[str, ...] = ()
+    found_by: Plain = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the request counts."""
+        return not self.ignored and self.found_by is None
+
+    @property
+    def counted(self) -> Plain:
+        """What counts of the request."""
+        return without(self.request, self.ignored) if self.found_by is None else {"refold.key": self.found_by}
+
+    @property
+    def matching(self) -> str:
+        """For people: what it is found by, where that is not the whole request."""
+        return "matched by its key" if self.found_by is not None else f"matched without {', '.join(self.ignored)}"
 
     @property
     def hash(self) -> str:
-        """Lower-case hex SHA-256 of kind, name and the whole request."""
-        return hashlib.sha256(encode(json_tree([self.kind, self.name, self.request], "request"))).hexdigest()
+        """Lower-case hex SHA-256 of kind, name and what counts of the request."""
+        return hashlib.sha256(encode(json_tree([self.kind, self.name, self.counted], "request"))).hexdigest()
 
 
 class Failure(_Struct, frozen=True):

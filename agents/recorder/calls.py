@@ -29,6 +29,7 @@ from typing import Any
 
 from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Effect, Kind, Plain, Retry
+from refold.agents.journal.volatile import WHOLE, Asking, Volatile
 from refold.agents.recorder.answers import Answers, Place
 from refold.agents.recorder.current import SCOPE, Order, branch_of, here, require_open
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
@@ -85,19 +86,22 @@ class Calling:
                 made.is_open = False
         return self._unfinished(*left) if left else None
 
-    def model(self, client: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], returns: Any) -> Any:
+    def model(
+        self, client: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], returns: Any,
+        volatile: Volatile = WHOLE,
+    ) -> Any:  # fmt: skip
         """A model's answer; an awaitable where the client is async."""
         name = getattr(client, "__qualname__", type(client).__qualname__)
         shape = shape_of(client, returns, f"the model client {name}")
         kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "model", name)}
-        request = {"args": list(args), "kwargs": kwargs} if args else {"kwargs": kwargs}
+        request = volatile.asking({"args": list(args), "kwargs": kwargs} if args else {"kwargs": kwargs})
         return self._call("model", name, "", request, shape, _ONCE, lambda step, made: client(*args, **kwargs),
                           is_async=_is_async(client))  # fmt: skip
 
     def tool(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A tool's answer; an awaitable where it is async."""
         kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "tool", tool.name)}
-        request = tool.request(args, kwargs)
+        request = tool.volatile.asking(tool.request(args, kwargs))
         if tool.effect == "read":
             return self._call("tool", tool.name, "read", request, tool.shape, tool.trying,
                               lambda step, made: tool.function(*args, **kwargs), is_async=tool.is_async)  # fmt: skip
@@ -247,7 +251,9 @@ class Calling:
 
     def _begin(self, kind: Kind, name: str, effect: Effect, request: Plain, is_inside: bool) -> tuple[OpenStep, Made]:
         what = f"what {name} was called with" if name else kind
-        made = Made(kind, name, encoded(request, what), effect, started_at=self._chance.now_micros())
+        asking = request if isinstance(request, Asking) else Asking(request)
+        made = Made(kind, name, encoded(asking.request, what), effect, started_at=self._chance.now_micros(),
+                    ignored=asking.ignored, found_by=encoded(asking.found_by, f"the key of {name}"))  # fmt: skip
         made.began_s = self._chance.monotonic_s()
         with self._turn:
             step = self._run.open_step
@@ -266,9 +272,13 @@ class Calling:
         """Take over what is recorded, if it is."""
         if self._is_live or (is_inside and made.effect != "write"):
             return False
-        found = self._answers.call(Place(step.number, step.name, step.attempt.number), made.asked(self._redact))
+        asked = made.asked(self._redact)
+        found = self._answers.call(Place(step.number, step.name, step.attempt.number), asked)
         if found is None:
             return False
+        if not (asked.is_whole and found.asked.is_whole):  # this is that call, so it stands as it was asked then
+            made.request, made.ignored = encoded(found.asked.request, "a recorded request"), found.asked.ignored
+            made.found_by = encoded(found.asked.found_by, "a recorded key")
         made.answer, made.failure = encoded(found.answer, "a recorded answer"), found.failure
         made.retries, made.key, made.source = list(found.retries), found.key, "recorded"
         made.started_at, made.duration_ms, made.is_open = found.started_at, found.duration_ms, False
@@ -423,11 +433,11 @@ class Calling:
     def _prepared(self, step: OpenStep, made: Made, tool: Tool) -> Plain:
         """What is to be sent, as it is recorded; all that was recorded before stands then, and was redacted."""
         self._durable()
-        arguments = made.asked(self._redact).request
+        asked = made.asked(self._redact)
         with self._turn:
             step.keys = step.keys or StepKeys(self._run.task, step.number)
-            made.key = step.keys.next(tool.name, arguments)
-        return arguments
+            made.key = step.keys.next(tool.name, asked.counted)
+        return asked.request
 
 
 def _itself(tree: Plain) -> Plain:

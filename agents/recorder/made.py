@@ -28,8 +28,9 @@ class Made:
     """One call, raw. request, answer: JSON. Times in microseconds, began_s by a clock of its own.
 
     is_open: it has neither answer nor failure yet. order: where among the calls of its attempt it belongs.
-    so_far: of a call whose answer comes piece by piece, what came until now. place: number of the step and of the
-    attempt, where the call is to be durable before its step ends. shown: the call as it is recorded.
+    ignored, found_by: as in Asked; found_by is JSON. so_far: of a call whose answer comes piece by piece, what came
+    until now. place: number of the step and of the attempt, where the call is to be durable before its step ends.
+    shown: the call as it is recorded.
     """
 
     kind: Kind
@@ -49,10 +50,18 @@ class Made:
     so_far: Callable[[], Plain] | None = None
     place: tuple[int, int] | None = None
     shown: Call | None = None
+    ignored: tuple[str, ...] = ()
+    found_by: bytes = NULL
 
     def asked(self, redact: Redact) -> Asked:
         """The request, as it is recorded."""
-        return Asked(kind=self.kind, name=self.name, request=redact(decoded(self.request)), effect=self.effect)
+        return self.asked_as(redact(decoded(self.request)), redact)
+
+    def asked_as(self, request: Plain, redact: Redact) -> Asked:
+        """The same, of a request that is redacted already."""
+        found_by = None if self.found_by == NULL else redact(decoded(self.found_by))
+        return Asked(kind=self.kind, name=self.name, request=request, effect=self.effect, ignored=self.ignored,
+                     found_by=found_by)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -164,7 +173,7 @@ class Folder:
         retries = tuple(msgspec.structs.replace(each, failure=_saying(each.failure, said))
                         for each, said in zip(made.retries, failures, strict=True))  # fmt: skip
         return Call(
-            asked=Asked(kind=made.kind, name=made.name, request=request, effect=made.effect), answer=answer,
+            asked=made.asked_as(request, self._redact), answer=answer,
             failure=None if made.failure is None else _saying(made.failure, failed), retries=retries, key=made.key,
             started_at=made.started_at, duration_ms=made.duration_ms, source=made.source,
         )  # fmt: skip

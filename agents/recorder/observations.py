@@ -160,7 +160,9 @@ def _written(attempt: Attempt) -> Plain:
 
 def _call_written(call: Call) -> Call:
     return replace(
-        call, asked=replace(call.asked, request=exact.written(call.asked.request)),
+        call, asked=replace(
+            call.asked, request=exact.written(call.asked.request), found_by=exact.written(call.asked.found_by)
+        ),
         answer=exact.written(call.answer), failure=_failure_written(call.failure),
         retries=tuple(replace(each, failure=_failure_written(each.failure)) for each in call.retries),
     )  # fmt: skip

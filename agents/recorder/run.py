@@ -31,6 +31,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from refold.agents.journal.delta import applied, is_same
 from refold.agents.journal.objects import loaded_json
 from refold.agents.journal.record import Plain, Recording, Step
+from refold.agents.journal.volatile import Volatile
 from refold.agents.recorder.answers import Answers, World
 from refold.agents.recorder.calls import Calling
 from refold.agents.recorder.carrying import install
@@ -49,6 +50,7 @@ from refold.avro.errors import InputError, RefoldError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Key = Callable[[Any], Any]
 RetryOn = tuple[type[Exception], ...]
 
 
@@ -441,27 +443,47 @@ class Run:
     # Calls: see recorder/calls.py
 
     @overload
-    def model(self, client: Callable[..., T], /, *args: Any, returns: Any, **kwargs: Any) -> T: ...
+    def model(
+        self, client: Callable[..., T], /, *args: Any, returns: Any, ignore: Iterable[str] = (), key: Key | None = None,
+        **kwargs: Any,
+    ) -> T: ...  # fmt: skip
+
+    @overload
+    def model(self, client: Callable[..., T], /, *args: Any, ignore: Iterable[str], **kwargs: Any) -> T: ...
+
+    @overload
+    def model(self, client: Callable[..., T], /, *args: Any, key: Key, **kwargs: Any) -> T: ...
 
     @overload
     def model(self, client: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
-    def model(self, client: Callable[..., Any], /, *args: Any, returns: Any = None, **kwargs: Any) -> Any:
-        """Call a model's client, sync or async, with these arguments. returns: the type of the answer, if no JSON."""
-        return self._calling.model(client, args, kwargs, returns)
+    def model(  # type: ignore[misc]  # as for a step
+        self, client: Callable[..., Any], /, *args: Any, returns: Any = None, ignore: Iterable[str] = (),
+        key: Key | None = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Call a model's client, sync or async, with these arguments. returns: the type of the answer, if no JSON.
 
-    def client(self, client: T) -> T:
+        ignore, key: what of the request does not count, or what it is found by in a replay, as for a tool.
+        """
+        return self._calling.model(client, args, kwargs, returns, Volatile(ignore, key))
+
+    def client(self, client: T, *, ignore: Iterable[str] = (), key: Key | None = None) -> T:
         """An SDK's client, sync or async, whose HTTP exchanges are this run's: `run.client(openai.OpenAI())`.
 
         The SDK is used as it is, also for streams, raw responses and its own retries. In a replay its objects are made
         of the recorded bytes.
+
+        Args:
+            client: the SDK's, or one of httpx.
+            ignore: paths into the JSON of requests that do not count where a recorded exchange is found.
+            key: makes of that JSON what an exchange is found by in its place.
 
         Raises:
             InputError: the client is not one on httpx.
         """
         from refold.agents.capture.httpx_transport import recorded_client
 
-        return recorded_client(self._calling, client, self._chance.monotonic_s)
+        return recorded_client(self._calling, client, self._chance.monotonic_s, Volatile(ignore, key))
 
     def stray(self, what: str) -> Exception | None:
         """As Caller."""

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from refold.agents.effects.order import ATTEMPTS_MAX, BACKOFF_MS, LEASE_S, Done, Probe, Terms, Undo
 from refold.agents.entry import name_of
 from refold.agents.journal.record import Plain
+from refold.agents.journal.volatile import WHOLE, Volatile
 from refold.agents.recorder.current import current
 from refold.agents.recorder.plain import Shape, decoded, shape_of
 from refold.avro.errors import InputError
@@ -62,8 +63,9 @@ class Tool:
 
     def __init__(
         self, function: Callable[..., Any], effect: Literal["read", "write"], name: str, returns: Any,
-        trying: Trying, terms: Terms, undo: Undo | None,
+        trying: Trying, terms: Terms, undo: Undo | None, volatile: Volatile = WHOLE,
     ) -> None:  # fmt: skip
+        self.volatile = volatile
         self.function = function
         self.effect = effect
         self.name = name
@@ -140,15 +142,26 @@ def tool(
     *, effect: Literal["read", "write"] = "read", name: str | None = None, returns: Any = None,
     attempts_max: int | None = None, backoff_ms: int = BACKOFF_MS, retry_on: tuple[type[Exception], ...] = (Exception,),
     safe: tuple[type[Exception], ...] = (), lease_s: float = LEASE_S, probe: Probe | None = None,
-    undo: Undo | None = None,
+    undo: Undo | None = None, ignore: Iterable[str] = (), key: Callable[[Any], Any] | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...  # fmt: skip
+
+
+@overload
+def tool(
+    function: Callable[P, T], /, *, effect: Literal["read", "write"] = "read", name: str | None = None,
+    returns: Any = None, attempts_max: int | None = None, backoff_ms: int = BACKOFF_MS,
+    retry_on: tuple[type[Exception], ...] = (Exception,), safe: tuple[type[Exception], ...] = (),
+    lease_s: float = LEASE_S, probe: Probe | None = None, undo: Undo | None = None, ignore: Iterable[str] = (),
+    key: Callable[[Any], Any] | None = None,
+) -> Callable[P, T]: ...  # fmt: skip
 
 
 def tool(
     function: Callable[..., Any] | None = None, /, *, effect: Literal["read", "write"] = "read",
     name: str | None = None, returns: Any = None, attempts_max: int | None = None, backoff_ms: int = BACKOFF_MS,
     retry_on: tuple[type[Exception], ...] = (Exception,), safe: tuple[type[Exception], ...] = (),
-    lease_s: float = LEASE_S, probe: Probe | None = None, undo: Undo | None = None,
+    lease_s: float = LEASE_S, probe: Probe | None = None, undo: Undo | None = None, ignore: Iterable[str] = (),
+    key: Callable[[Any], Any] | None = None,
 ) -> Any:  # fmt: skip
     """Make a function, sync or async, a tool of whatever run it is called in.
 
@@ -158,15 +171,18 @@ def tool(
     first wait, doubled each time. A read is tried again on the errors in retry_on; a write only on those in `safe`,
     and on NotDone, which say that nothing happened. lease_s: at least twice as long as a write may take. probe(key,
     arguments): finds out what became of a write of which nothing is known. undo(performed): takes it back, when asked.
+    ignore: paths of arguments that may differ where a recorded call is found, such as ("request_id", "options.at");
+    key(arguments): what it is found by in place of them (docs/AGENTS.md).
     """
     if effect not in ("read", "write"):
         raise InputError(f"effect: read or write, given {effect!r}")
+    volatile = Volatile(ignore, key)
 
     def made(function: Callable[P, T]) -> Callable[P, T]:
         called = name or function.__name__
         trying = Trying(1 if attempts_max is None else attempts_max, backoff_ms, retry_on)
         terms = Terms(ATTEMPTS_MAX if attempts_max is None else attempts_max, backoff_ms, lease_s, safe, probe)
-        found = Tool(function, effect, called, returns, trying, terms, undo)
+        found = Tool(function, effect, called, returns, trying, terms, undo, volatile)
 
         @functools.wraps(function)
         def recorded(*args: P.args, **kwargs: P.kwargs) -> T:

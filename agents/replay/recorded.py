@@ -1,4 +1,6 @@
-"""The calls of a recording, found by what was asked: a content-addressed cache, keyed by the whole request.
+"""The calls of a recording, found by what was asked: a content-addressed cache, keyed by the request.
+
+What the code or the recording says is volatile in a request does not count (journal/volatile.py).
 
 Equal requests are answered in the order in which they were recorded, each recorded call once. Where a request may be
 answered from is the scope:
@@ -18,7 +20,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
-from refold.agents.journal.delta import is_same
+from refold.agents.journal.question import asks_same
 from refold.agents.journal.record import OF_THE_CODE, Asked, Call, Kind, Recording, Step
 from refold.agents.recorder.answers import Place
 
@@ -72,9 +74,9 @@ class Recorded:
     def _take(self, place: Place, asked: Asked) -> Call | None:
         own = self._attempts.get((place.step, place.attempt))
         # Code that did not change asks in the recorded order: no hash is needed to see it.
-        if own is not None and own.first < len(own.calls) and _is_same(own.calls[own.first].call.asked, asked):
+        if own is not None and own.first < len(own.calls) and asks_same(own.calls[own.first].call.asked, asked):
             return own.serve(own.first)
-        left = [(attempt, index) for attempt, index in self._by_hash.get(asked.hash, []) if not attempt.served[index]]
+        left = [(attempt, index) for attempt, index in self._alike(asked) if not attempt.served[index]]
         for attempt, index in left:
             if attempt is own:
                 return attempt.serve(index)
@@ -90,7 +92,7 @@ class Recorded:
 
     def same(self, asked: Asked) -> tuple[At, ...]:
         """The calls that were asked so, served or not."""
-        return tuple(attempt.calls[index] for attempt, index in self._by_hash.get(asked.hash, []))
+        return tuple(attempt.calls[index] for attempt, index in self._alike(asked))
 
     def made_up(self, asked: Asked, count: int) -> Call:
         """A time, a number or a name that stands in for one that is not recorded, the same in every replay.
@@ -109,6 +111,19 @@ class Recorded:
         """The calls that were never asked for; what the code answers by itself does not count."""
         return tuple(at for at, served in self.all() if not served and at.call.asked.kind not in OF_THE_CODE)
 
+    def _alike(self, asked: Asked) -> list[tuple[_Attempt, int]]:
+        """The calls that ask the same, in order."""
+        if asked.is_whole and not self._has_volatile:
+            return self._by_hash.get(asked.hash, [])
+        return [
+            (attempt, index) for attempt in self._attempts.values() for index, at in enumerate(attempt.calls)
+            if asks_same(at.call.asked, asked)
+        ]  # fmt: skip
+
+    @cached_property
+    def _has_volatile(self) -> bool:
+        return any(not at.call.asked.is_whole for attempt in self._attempts.values() for at in attempt.calls)
+
     @cached_property
     def _by_hash(self) -> dict[str, list[tuple[_Attempt, int]]]:
         found: dict[str, list[tuple[_Attempt, int]]] = {}
@@ -122,8 +137,3 @@ class Recorded:
             place = Place(step.number, step.name, attempt.number)
             calls = tuple(At(place, position, call) for position, call in enumerate(attempt.calls, 1))
             self._attempts[step.number, attempt.number] = _Attempt(calls, [False] * len(calls))
-
-
-def _is_same(a: Asked, b: Asked) -> bool:
-    """Whether two requests have one hash, most often without computing it."""
-    return a.kind == b.kind and a.name == b.name and a.request == b.request and is_same(a.request, b.request)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 
 from refold.agents.journal.difference import Difference, differences, shown
+from refold.agents.journal.question import compared
 from refold.agents.journal.record import Asked, Plain
 from refold.agents.recorder.answers import Departure, Place
 from refold.agents.replay.recorded import At, Recorded
@@ -37,7 +38,7 @@ class Unrecorded(Departure):
         self.elsewhere = elsewhere
         self.differences: list[Difference] = []
         if nearest is not None:
-            self.differences = differences(_tree(asked), _tree(nearest.call.asked))
+            self.differences = differences(*_trees(asked, nearest.call.asked))
         self.what = "\n".join(self._lines())
         super().__init__(
             f"{self.what}\nA replay answers from the recording alone. Where the code is meant to do otherwise, fork "
@@ -51,6 +52,9 @@ class Unrecorded(Departure):
             yield f"  recorded  the same in {where(at.place)}{', served already' if at.place == self.place else ''}"
         if self.nearest is not None and not self.elsewhere:
             yield f"  nearest   {request_line(self.nearest.call.asked)}, in {where(self.nearest.place)}"
+            for one in (self.asked, self.nearest.call.asked):
+                if not one.is_whole:
+                    yield f"  compared  {one.matching}"
             for each in self.differences[:LINES_MAX]:
                 yield f"  differs   {each.line('asked', 'recorded')}"
             if len(self.differences) > LINES_MAX:
@@ -134,7 +138,11 @@ def _leaves(tree: Plain, path: str) -> Iterator[tuple[str, Plain]]:
         yield path, tree
 
 
-def _tree(asked: Asked) -> Plain:
+def _trees(asked: Asked, recorded: Asked) -> tuple[Plain, Plain]:
     """What differs between requests: names beside the request, without the wrapping of a call without arguments."""
-    request = asked.request if isinstance(asked.request, dict) else {"request": asked.request}
-    return {"kind": asked.kind, "name": asked.name, **request}
+    one, other = (
+        request if isinstance(request, dict) else {"request": request} for request in compared(asked, recorded)
+    )
+    return (
+        {"kind": asked.kind, "name": asked.name, **one}, {"kind": recorded.kind, "name": recorded.name, **other}
+    )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from refold.agents.compare.compare import compare as compared
+from refold.agents.compare.compare import uncompared
 from refold.agents.compare.divergence import Divergence, divergence_json
 from refold.agents.compare.itself import Itself, against_itself
 from refold.agents.compare.provenance import DEPTH, Behind, Folded, Known, folded, provenance
@@ -119,6 +120,7 @@ def _json(
         "a": {"run": pair[0].run.run, "hash": pair[0].run.hash, "steps": len(pair[0].run.steps)},
         "b": {"run": pair[1].run.run, "hash": pair[1].run.hash, "steps": len(pair[1].run.steps)},
         "divergence": None if found is None else divergence_json(found),
+        "uncompared": uncompared(pair[0].run, pair[1].run),
         "provenance": [
             {
                 "side": each.side, "entity": each.entity, "field": each.field, "key": each.key,
@@ -144,6 +146,8 @@ def _show(
     for label, known in zip("AB", pair, strict=True):
         steps = counted(len(known.run.steps), "step")
         screen.say(f"{label} {known.run.run}  {known.run.agent} {known.run.version}".rstrip() + f"  {steps}", "dim")
+    for line in uncompared(pair[0].run, pair[1].run):
+        screen.say(line, "dim")
     for line in lines[1:]:
         screen.say(line)
     for each in [Folded(each, each.chain, 0, 0) for each in behind] if is_full else folded(behind):

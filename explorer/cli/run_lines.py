@@ -78,7 +78,8 @@ class Lines:
         if call.asked.kind in OF_THE_PROCESS:
             yield call.asked.kind, answer
             return
-        yield call.asked.kind, self.request(call)
+        matching = "" if call.asked.is_whole else f"  ({call.asked.matching})"
+        yield call.asked.kind, f"{self.request(call)}{matching}"
         for retry in call.retries:
             wait = f"; again after {retry.backoff_ms} ms" if retry.backoff_ms else ""
             yield "", f"try {retry.attempt} failed: {self.failure(retry.failure)}{wait}"

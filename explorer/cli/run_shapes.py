@@ -104,6 +104,8 @@ def call_json(call: Call, *, has_code: bool = True) -> dict[str, Any]:
         "effect": call.asked.effect or None,
         "edge": of_call(call, has_code=has_code)[0],
         "request": call.asked.request,
+        "ignored": list(call.asked.ignored),
+        "found_by": call.asked.found_by,
         "answer": call.answer,
         "failure": failure_json(call.failure),
         "retries": [

@@ -50,6 +50,11 @@ async def search(query: str, limit: int = 10) -> list[str]:
     return [query] * limit
 
 
+@refold.tool(ignore=["at"])
+def get(order: str, at: int) -> bytes:
+    return order.encode()
+
+
 def chat(*, messages: list[dict[str, str]]) -> str:
     return messages[0]["content"]
 
@@ -81,6 +86,10 @@ def agent(run: Run) -> None:
     assert_type(run.step("refund", refund, "o-7", 50), int)
     assert_type(run.model(chat, messages=[{"role": "user", "content": "?"}]), str)
     assert_type(run.model(chat, messages=[], returns=str), str)
+    assert_type(run.model(chat, messages=[], ignore=["messages[*].id"]), str)
+    assert_type(run.model(chat, messages=[], key=len), str)
+    assert_type(get("o-7", at=5), bytes)
+    assert_type(refold.tool(chat, ignore=["messages"])(messages=[]), str)
     with run.step("decide"):
         assert_type(run.decide("refund", why="paid", options=["refund", "refuse"]), str)
         assert_type(run.decide(7), int)
@@ -107,6 +116,8 @@ def main() -> None:
 WRONG = """\
 def agent(run: Run) -> None:
     find_order(7)  # wrong
+    get(7, at=5)  # wrong
+    refold.tool(chat, ignore=5)  # wrong
     refund("o-7")  # wrong
     refund("o-7", 50, idempotency="k")  # wrong
     run.step("plan", plan, run)  # wrong

@@ -1,0 +1,164 @@
+"""Parts of a request that are no part of what it is found by: ids, timestamps, a prompt that was changed on purpose.
+
+    request_id                  an argument, by its name
+    options.timestamp           what stands in it
+    messages[0].id              an element of a list, from 0; messages[*].id: of each
+    headers["x-request-id"]     a name with other signs
+    args[0]                     an argument without a name
+
+For an HTTP exchange a path goes into the JSON of the request's body. What a path does not find is left alone. A member
+is taken out, an element of a list becomes null, so that the others keep their places.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from refold.avro.errors import InputError
+
+Part: TypeAlias = str | int | None
+"""A name, an index, or None for every element."""
+
+_PART = re.compile(
+    r"""(?:^|(?<=.)\.)(?P<name>[^.\[\]"]+)|\[(?P<index>[0-9]{1,9})\]|\[(?P<every>\*)\]|\[(?P<quoted>"(?:[^"\\]|\\.)*")\]"""
+)
+
+
+@lru_cache(1024)
+def parts_of(path: str) -> tuple[Part, ...]:
+    """The parts of a path.
+
+    Raises:
+        InputError: it is none.
+    """
+    found: list[Part] = []
+    at = 0
+    while at < len(path):
+        part = _PART.match(path, at)
+        if part is None:
+            break
+        if part["quoted"] is not None:
+            try:
+                found.append(msgspec.json.decode(part["quoted"], type=str))
+            except msgspec.DecodeError:
+                break
+        else:
+            found.append(part["name"] or (None if part["every"] else int(part["index"])))
+        at = part.end()
+    if at < len(path) or not isinstance(next(iter(found), None), str):
+        raise InputError(
+            f'{path!r} is no path into a request: it is written as name.name[0]["a name"], [*] for every element, as '
+            "in messages[*].id"
+        )
+    return tuple(found)
+
+
+def without(request: Any, paths: Iterable[str]) -> Any:
+    """The request without what is at these paths; itself where there are none."""
+    ways = [parts_of(path) for path in paths]
+    if not ways or not isinstance(request, dict):
+        return request
+    if "exchange" in request:
+        body = _json(request.get("body"))
+        return request if body is None else {**request, "body": _without(body, ways)}
+    named = _without(arguments_of(request), ways)
+    if "args" in request and "args" not in _named(request):
+        return {**request, "args": named.pop("args", []), "kwargs": named}
+    return {**request, "kwargs": named}
+
+
+def arguments_of(request: Any) -> Any:
+    """What a path goes into, and a key is made of: arguments by name, `args` for those without; of an exchange the
+    JSON of its body."""
+    if not isinstance(request, dict):
+        return request
+    if "exchange" in request:
+        return _json(request.get("body"))
+    return {**({"args": request["args"]} if "args" in request else {}), **_named(request)}
+
+
+def _named(request: dict[str, Any]) -> dict[str, Any]:
+    found = request.get("kwargs")
+    return found if isinstance(found, dict) else {}
+
+
+def _json(body: object) -> Any:
+    if not isinstance(body, str):
+        return None
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _without(tree: Any, ways: list[tuple[Part, ...]]) -> Any:
+    for way in ways:
+        tree = _taken(tree, way)
+    return tree
+
+
+def _taken(tree: Any, way: tuple[Part, ...]) -> Any:
+    """The tree without one part; what does not lie on the way is shared."""
+    first, *rest = way
+    if isinstance(first, str):
+        if not isinstance(tree, dict) or first not in tree:
+            return tree
+        if rest:
+            return {**tree, first: _taken(tree[first], tuple(rest))}
+        return {key: value for key, value in tree.items() if key != first}
+    if not isinstance(tree, list):
+        return tree
+    return [
+        (_taken(each, tuple(rest)) if rest else None) if first is None or first == index else each
+        for index, each in enumerate(tree)
+    ]
+
+
+class Asking(NamedTuple):
+    """A request as it is about to be recorded, with what of it is volatile."""
+
+    request: Any
+    ignored: tuple[str, ...] = ()
+    found_by: Any = None
+
+
+class Volatile:
+    """What of a callable's requests does not count."""
+
+    def __init__(self, ignore: Iterable[str] = (), key: Callable[[Any], Any] | None = None) -> None:
+        """ignore: paths. key: makes of a request's arguments what it is compared by in its place.
+
+        Raises:
+            InputError: a path is none, or both are given.
+        """
+        if isinstance(ignore, str):
+            raise InputError(f"ignore={ignore!r}: give a list of paths, as in ignore=[{ignore!r}]")
+        self.ignored = tuple(ignore)
+        self._key = key
+        for path in self.ignored:
+            parts_of(path)
+        if key is not None and not callable(key):
+            raise InputError("key=: a function of the request's arguments")
+        if key is not None and self.ignored:
+            raise InputError("ignore= and key=: give one of them; what a key leaves out is ignored")
+
+    def asking(self, request: Any) -> Any:
+        """The request with what is volatile in it; itself where nothing is.
+
+        Raises:
+            InputError: the key of this request is None.
+        """
+        if self._key is None:
+            return Asking(request, self.ignored) if self.ignored else request
+        found = self._key(arguments_of(request))
+        if found is None:
+            raise InputError("key=: it made None of a request, and so would of others; give what tells them apart")
+        return Asking(request, (), found)
+
+
+WHOLE = Volatile()
