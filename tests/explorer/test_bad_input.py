@@ -255,6 +255,7 @@ def test_a_good_file_beside_a_bad_one_is_not_imported(refused: Callable[..., str
         (b"[" * 1_000, ["standard input:1", "--max-depth"]),
         (b"Obj\x01" + b"\xff" * 100, ["standard input", "container"]),
     ],
+    ids=["a line that is long once unpacked", "a line that is deep", "no container"],
 )
 def test_standard_input_has_the_bounds_of_a_file_and_its_copy_is_removed(
     given: bytes, words: list[str], refused: Callable[..., str], tmp_path: Path
