@@ -70,10 +70,12 @@ class AgentLog(Log):
         recorded as this run's, where no other run is open.
         """
         from refold.agents.journal.record import Recording
+        from refold.agents.recorder.current import require_may_begin
         from refold.agents.recorder.observations import run_entity
         from refold.agents.recorder.plain import decoded, kept
         from refold.agents.redaction.redactor import is_redacting
 
+        require_may_begin(agent)
         if resume is not None:
             return self._resumed(agent, resume, redact, sample, strays)
         around = self._around

@@ -37,6 +37,18 @@ class Departure(RefoldError):
     left_in: Step | None = None
 
 
+class WithinRun(Departure):
+    """A run was begun within one that is answered from a recording; it was not begun."""
+
+    def __init__(self, run: str, agent: str) -> None:
+        self.agent = agent
+        super().__init__(
+            f"run {run} begins a run of {agent} within itself. A recording holds nothing of what that did, so it "
+            "cannot answer: the run within was not begun, for its writes would take place again. Call the other "
+            "agent's function with this run, or begin its run in a tool, whose answer is recorded"
+        )
+
+
 class Place(NamedTuple):
     """Where in a run something is asked: number and name of the step, number of its attempt; all counted from 1."""
 
@@ -70,6 +82,9 @@ class Answers(Protocol):
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
         """Keyword arguments of a call in that step, in place of the code's own: a fork's other model or prompt."""
 
+    def depart(self, departure: Departure) -> None:
+        """Have the run end with this, unless it departed before."""
+
 
 class World:
     """Everything is asked for and done."""
@@ -91,6 +106,9 @@ class World:
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
         """The code's own."""
         return NO_ARGUMENTS
+
+    def depart(self, departure: Departure) -> None:
+        """Nothing stands recorded that could be left."""
 
 
 WORLD = World()

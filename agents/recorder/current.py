@@ -53,6 +53,9 @@ class Caller(Protocol):
     def stray(self, what: str) -> Exception | None:
         """The error to raise for a call outside of this run; None where the run is live."""
 
+    def require_no_recording(self, agent: str) -> None:
+        """WithinRun where a recording answers, which has nothing of a run of that agent that begins within."""
+
 
 class StrayCall(InputError):
     """A tool was called outside of every run while a run is open in the process; it was not executed."""
@@ -136,6 +139,25 @@ def current(tool: str) -> Caller | None:
         require_open(scope.run, tool)
         return scope.run
     return _adopting(tool, scope) if _open else None
+
+
+def require_may_begin(agent: str) -> None:
+    """That a run of an agent may begin here: it would really do what it does.
+
+    Raises:
+        WithinRun: the code belongs to a run that a recording answers.
+        Departure: it belongs to no run, while a replay is open.
+    """
+    scope = SCOPE.get()
+    if scope.inside:  # of a tool that is really called, whose answer is recorded
+        return
+    if scope.run is not None:
+        scope.run.require_no_recording(agent)
+        return
+    departures = [run.stray(f"begin a run of {agent}") for run in list(_open.values()) if not run.has_ended]
+    for each in departures:
+        if each is not None:
+            raise each
 
 
 def require_open(run: Caller, what: str) -> None:

@@ -32,7 +32,7 @@ from refold.agents.journal.delta import applied, is_same
 from refold.agents.journal.objects import loaded_json
 from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.journal.volatile import Volatile
-from refold.agents.recorder.answers import Answers, World
+from refold.agents.recorder.answers import Answers, WithinRun, World
 from refold.agents.recorder.calls import Calling
 from refold.agents.recorder.carrying import install
 from refold.agents.recorder.current import SCOPE, Branch, Scope, Strays, entered, here, left, require_open
@@ -484,6 +484,13 @@ class Run:
         from refold.agents.capture.httpx_transport import recorded_client
 
         return recorded_client(self._calling, client, self._chance.monotonic_s, Volatile(ignore, key))
+
+    def require_no_recording(self, agent: str) -> None:
+        """As Caller."""
+        if not self._is_live:
+            departure = WithinRun(self.id, agent)
+            self._answers.depart(departure)
+            raise departure
 
     def stray(self, what: str) -> Exception | None:
         """As Caller."""

@@ -208,6 +208,10 @@ class Resumer:
             return None
         return self._answered.take(place._replace(attempt=cut_short), asked)
 
+    def depart(self, departure: Departure) -> None:
+        """Have the run end with this, unless it departed before."""
+        self._committed.departure = self._committed.departure or departure
+
 
 def _cut_short(step: Step) -> Attempt:
     """The attempts that were cut short since one ended, as one: the last, with the calls of all."""
