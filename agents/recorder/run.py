@@ -312,7 +312,12 @@ class Run:
         number = step.attempts[-1].number + 1 if step.attempts else begun + 1
         self._attempted(step, number)
         step.keys = None
-        self._sink.step_begun(step.number, step.name, number, step.attempt.started_at)
+        try:
+            self._sink.step_begun(step.number, step.name, number, step.attempt.started_at)
+        except BaseException:  # the step is not open: what comes now is not part of it
+            if not step.is_parallel:
+                SCOPE.set(step.outer)
+            raise
 
     def _attempted(self, step: OpenStep, number: int) -> None:
         """Have what is started from here on belong to this attempt."""

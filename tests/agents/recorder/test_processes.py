@@ -16,6 +16,7 @@ import refold
 from refold.agents.journal.chain import broken
 from refold.agents.journal.record import Recording
 from refold.agents.log import AgentLog
+from refold.agents.recorder.current import SCOPE
 from refold.agents.recorder.writer import RecordingFailed
 from refold.avro.errors import RefoldError, UnknownEntity
 from refold_tests.child import Child
@@ -189,6 +190,9 @@ def test_a_log_that_is_closed_under_a_run_stops_it_by_name(tmp_path: Path) -> No
         while True:
             with run.step("s"):
                 run.state["n"] += 1
+    with pytest.raises(RecordingFailed, match="closed"):
+        run.step("cannot begin").__enter__()
+    assert SCOPE.get().run is None, "what comes behind belongs to no step"
     with pytest.raises(RecordingFailed, match="closed"):
         run.end(None)
     assert committed(recorded(f"file:{tmp_path / 'log'}")) == 1
