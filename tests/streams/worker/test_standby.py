@@ -99,7 +99,7 @@ def all_ends(log: KafkaLog) -> dict[Place, int]:
     admin = log.clients.admin()
     topics = admin.list_topics(timeout=30).topics
     mine = [name for name in topics if name.startswith(f"{log.topics.prefix}.")]
-    assert len(mine) == 6
+    assert len(mine) == 7
     places = [Place(name, number) for name in mine for number in topics[name].partitions]
     return log.offsets.ends(places, committed=False)
 
