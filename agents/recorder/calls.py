@@ -135,7 +135,7 @@ class Calling:
         """An observation of this run's."""
 
         def say(step: OpenStep, made: Made) -> str:
-            read = [each for call in step.made if call.kind == "read" and call.failure is None
+            read = [each for call in step.made if call.kind == "read" and not call.is_open and call.failure is None
                     for each in decoded(call.answer).get("observations", ())]  # fmt: skip
             shown = self._redact(dict(patch))
             return self._reach.observe(entity, shown, step.number, tuple(dict.fromkeys(read)), given)

@@ -25,6 +25,7 @@ from refold.agents.journal.chain import broken
 from refold.agents.log import AgentLog
 from refold.agents.recorder.current import SCOPE, StrayCall
 from refold.agents.recorder.failures import Unfinished
+from refold.agents.recorder.log_reach import LogReach
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.writer import RecordingFailed
 from refold.agents.replay.forked import NotAllowed
@@ -375,6 +376,29 @@ def test_a_process_that_was_forked_from_a_run_records_nothing_and_does_nothing(l
         with os.fdopen(reading) as pipe:
             assert "forked from the one that records" in pipe.read()
     assert log.recording(run.id).steps[0].calls == ()
+
+
+def test_an_observation_is_made_while_another_thread_reads(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+    read = LogReach.read
+
+    def slowly(self: LogReach, entity: str, at: Any) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return read(self, entity, at)
+
+    monkeypatch.setattr(LogReach, "read", slowly)
+    log.observe("document/a", {"fields": {"text": "one"}}, source="tests")
+    with log.run("a") as run, run.step("s"), ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(run.read, "document/a")
+        try:
+            assert begun.wait(60)
+            run.observe("document/b", {"fields": {"text": "two"}})
+        finally:
+            go.set()
+        assert reading.result().version == 1
+    (step,) = log.recording(run.id).steps
+    assert sorted(call.asked.kind for call in step.calls) == ["observe", "read"]
 
 
 # Order
