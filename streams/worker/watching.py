@@ -105,6 +105,8 @@ class Watch:
                 try:
                     self._look_further(time.monotonic())
                 except Exception as error:
+                    if self._stopping.is_set():
+                        return
                     self._tell_failure("group_and_settings", error)
             self._stopping.wait(EVERY_S)
 
@@ -138,7 +140,9 @@ class Watch:
         if now_s - self._settings_at_s >= SETTINGS_EVERY_S:
             self._settings_at_s = now_s
             with contextlib.suppress(RefoldError, KafkaException):
-                self._note_settings(tuple(TopicAdmin(self._admin, _ASKED_S).unfit(self._address)))
+                unfit = tuple(TopicAdmin(self._admin, _ASKED_S).unfit(self._address))
+                if not self._stopping.is_set():  # a log that goes after its worker did lacks nothing
+                    self._note_settings(unfit)
 
     def _note_settings(self, unfit: tuple[Unfit, ...]) -> None:
         for each in {*unfit} - {*self.now.unfit}:
