@@ -156,7 +156,7 @@ def class_name(kind: type) -> str:
 
 
 def class_named(name: str) -> type | None:
-    """The class of that name among those that are imported already; None where there is none.
+    """The class of that name in a module that is imported; None where there is none.
 
     Names are data: nothing is imported, and no code of a module or a class is asked.
     """
@@ -165,17 +165,25 @@ def class_named(name: str) -> type | None:
         module = ".".join(parts[:end])
         modules = [module, *(each for each in reversed(sys.modules) if each.startswith(LOADED))]
         for each in modules if module == "__main__" else [module]:
-            found: Any = sys.modules.get(each)
-            for part in parts[end:]:
-                found = members_of(found).get(part)
-            if issubclass(type(found), type):
-                kind: type = found
+            kind = class_in(sys.modules.get(each), parts[end:])
+            if kind is not None:
                 return kind
     return None
 
 
+def class_in(module: ModuleType | None, path: list[str]) -> type | None:
+    """The class at a path of names in a module; None where there is none."""
+    found: Any = module
+    for part in path:
+        found = members_of(found).get(part)
+    if issubclass(type(found), type):
+        kind: type = found
+        return kind
+    return None
+
+
 def members_of(found: object) -> Mapping[str, Any]:
-    """What stands in a module or a class itself."""
+    """The members of a module or of a class, by name."""
     if issubclass(type(found), ModuleType):  # one that is loaded lazily loads itself when it is asked by its own ways
         members: Mapping[str, Any] = object.__getattribute__(found, "__dict__")
         return members

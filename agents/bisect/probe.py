@@ -27,7 +27,6 @@ from refold.agents.journal.record import Plain, Recording
 from refold.agents.recorder.answers import Departure
 from refold.agents.redaction.redactor import for_run
 from refold.agents.redaction.tokens import kept_key
-from refold.agents.replay.guard import learn_platform
 from refold.agents.replay.run import replayed
 from refold.agents.replay.unrecorded import Unrecorded
 
@@ -118,7 +117,6 @@ def main() -> None:
     confined_to = str(Path(answer).parent) if trace else ""
     try:
         if trace:
-            learn_platform()
             confine(os.open(trace[0], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), confined_to)
     except NotConfined as error:
         found = Finding(status="unusable", refused=str(error))

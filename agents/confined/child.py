@@ -37,7 +37,7 @@ from refold.agents.recorder.run import Run
 from refold.agents.redaction.redactor import Redact, for_run, unredacted
 from refold.agents.redaction.tokens import fresh_key
 from refold.agents.replay.forked import Forked
-from refold.agents.replay.guard import Guard, learn_platform
+from refold.agents.replay.guard import Guard
 from refold.agents.replay.patch import read_patch
 from refold.agents.replay.run import Reading, Replayed, replayed
 from refold.avro.errors import NotAnswerable
@@ -45,7 +45,6 @@ from refold.avro.errors import NotAnswerable
 
 def answer_to(question: Question, trace: int, out: FileIO) -> Answer:
     """Confine this process, then do the replay, or the fork; what a fork does is written to `out`."""
-    learn_platform()
     try:
         unheld = confine(trace, question.folder)
     except NotConfined as refused:

@@ -30,6 +30,7 @@ import sys
 from typing import NamedTuple
 
 from refold.agents.confined.files import hold_files
+from refold.agents.confined.processor import learn_processor
 
 Step = tuple[int, int, int, int]
 
@@ -77,6 +78,7 @@ def confine(trace: int, folder: str) -> str:
     trace: a descriptor for the stack of what ends it. folder: the one in which files may be written. NotConfined; then
     sockets and processes are as they were, and no code of the user's may be run.
     """
+    learn_processor()
     machine = _MACHINES.get(platform.machine())
     if sys.platform != "linux" or machine is None:
         raise NotConfined(f"it takes Linux on {' or '.join(_MACHINES)}; this is {sys.platform} on {platform.machine()}")

@@ -19,7 +19,15 @@ from typing import Any
 
 from refold.agents.importers.file import ImportFile
 from refold.agents.importers.items import messages_of_items
-from refold.agents.importers.messages import MESSAGE_KEYS, TIME_KEYS, Message, is_message, parse_messages, renamed
+from refold.agents.importers.messages import (
+    MESSAGE_KEYS,
+    TIME_KEYS,
+    Message,
+    is_message,
+    parse_messages,
+    renamed,
+    text_at,
+)
 from refold.agents.importers.model import NO_TIME_START, Conversation, Importer
 from refold.agents.importers.reading import Line
 from refold.agents.importers.times import own_time
@@ -71,7 +79,7 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
         taken: set[str] = set()
     else:
         messages, taken = _listed(given, line.place, file)
-    named = {key: _text(given, key) for key in ("agent", "model") if _text(given, key)}
+    named = {key: text_at(given, key) for key in ("agent", "model") if text_at(given, key)}
     return Conversation(
         run=file.run_of(identity),
         messages=messages,
@@ -210,11 +218,6 @@ def _start(given: Mapping[str, Value]) -> int | None:
             if time is not None:
                 return time
     return None
-
-
-def _text(given: Mapping[str, Value], key: str) -> str:
-    value = given.get(key)
-    return value if isinstance(value, str) else ""
 
 
 IMPORTER = Importer(

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from refold.agents.importers.file import ImportFile, run_id
-from refold.agents.importers.messages import Message, parse_messages, record
+from refold.agents.importers.messages import Message, parse_messages, record, text_at
 from refold.agents.importers.model import Conversation, Importer
 from refold.agents.importers.reading import parse_json
 from refold.agents.importers.times import own_time
@@ -48,12 +48,12 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
         budget.take(text, place)
         given = parse_json(text, place, file.limits)
         line: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-        known = known or _text(line, "type") in KNOWN
+        known = known or text_at(line, "type") in KNOWN
         first = first or place
         group = main
         if line.get("isSidechain") is True:
             owner = _owner(line, owners)
-            group = side.setdefault(owner, _Lines(_text(line, "sessionId"), owner, True))
+            group = side.setdefault(owner, _Lines(text_at(line, "sessionId"), owner, True))
         group.add(given, place, file)
     if not known:
         raise InputError(f"{first}: no line of the file is of a Claude Code session; name its format with --format")
@@ -70,7 +70,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
 
 def recognised(value: Value) -> str:
     """What a value is, if it is a session's line."""
-    if not isinstance(value, Mapping) or _text(value, "type") not in KNOWN:
+    if not isinstance(value, Mapping) or text_at(value, "type") not in KNOWN:
         return ""
     is_one = "leafUuid" in value or (isinstance(value.get("sessionId"), str) and "uuid" in value)
     return "a line of a Claude Code session" if is_one else ""
@@ -128,7 +128,7 @@ class _Lines:
             at = own_time(given.get("timestamp")) if isinstance(given, Mapping) else None
             self.made.append(record(kind if isinstance(kind, str) else "line", given, at))
             return
-        self.session = self.session or _text(given, "sessionId")
+        self.session = self.session or text_at(given, "sessionId")
         for key in REPEATED:
             if key in given:
                 self.constant.setdefault(key, given[key])
@@ -137,7 +137,7 @@ class _Lines:
             self._message(given, dict(message), place)
             return
         if kind == "summary":
-            self.title = _text(given, "summary") or self.title
+            self.title = text_at(given, "summary") or self.title
         elif kind != "system":
             file.keep(f"{kind} line without a message")
         text = given.get("content")
@@ -193,7 +193,7 @@ class _Lines:
                 messages.append(each)
                 continue
             place = place or each.place
-            model = model or _text(each.message, "model")
+            model = model or text_at(each.message, "model")
             time = {"timestamp": each.lines[0]["timestamp"]} if "timestamp" in each.lines[0] else {}
             around = {"line": each.lines[0]} if len(each.lines) == 1 else {"lines": each.lines}
             messages += parse_messages([{**each.message, **time, **around}], each.place)
@@ -207,7 +207,7 @@ class _Lines:
             imported_from=FORMAT,
             place=place or file.shown,
             model=model,
-            version=_text(self.constant, "version"),
+            version=text_at(self.constant, "version"),
             title=self.title,
             input=next(asked, None),
             metadata={**self.constant, **({"meta": dict(meta)} if meta else {})},
@@ -219,8 +219,8 @@ class _Lines:
 
 def _owner(line: Mapping[str, Any], owners: dict[str, str]) -> str:
     """The subagent that a line is of: its id, or the id of the line that its chain begins with."""
-    own, before = _text(line, "uuid"), _text(line, "parentUuid")
-    found = _text(line, "agentId") or owners.get(before) or own or "subagent"
+    own, before = text_at(line, "uuid"), text_at(line, "parentUuid")
+    found = text_at(line, "agentId") or owners.get(before) or own or "subagent"
     owners[own] = found
     return found
 
@@ -250,11 +250,6 @@ def _meta(path: Path, file: ImportFile) -> Mapping[str, Any]:
         raise InputError(f"{beside}: is longer than {META_BYTES_MAX:,} bytes, and no subagent's meta file")
     found = parse_json(text, f"{beside}:1", file.limits)
     return found if isinstance(found, Mapping) else {}
-
-
-def _text(given: Mapping[str, Any], key: str) -> str:
-    value = given.get(key)
-    return value if isinstance(value, str) else ""
 
 
 IMPORTER = Importer(

@@ -21,7 +21,7 @@ from typing import Any
 
 from refold.agents.importers.file import ImportFile, run_id
 from refold.agents.importers.items import Turns
-from refold.agents.importers.messages import record
+from refold.agents.importers.messages import record, text_at
 from refold.agents.importers.model import Conversation, Importer
 from refold.agents.importers.reading import parse_json
 from refold.agents.importers.times import own_time
@@ -60,10 +60,10 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
             if unknown := turns.add(payload, place, at):
                 file.keep(f"item of type {unknown}")
         else:
-            if _text(line, "type") not in KEPT:
+            if text_at(line, "type") not in KEPT:
                 file.keep(f"line of type {kind}" if isinstance(kind, str) else "line without a type")
             if kind == "turn_context" and isinstance(payload, Mapping):
-                model = model or _text(payload, "model")
+                model = model or text_at(payload, "model")
             turns.keep(record(_name(kind, payload), line, at))
     messages = turns.messages()
     if not is_session:
@@ -84,7 +84,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
         place=first,
         start=own_time(meta.get("timestamp")),
         model=model,
-        version=_text(meta, "cli_version"),
+        version=text_at(meta, "cli_version"),
         input=next(asked, None),
         metadata={key: value for key, value in meta.items() if value is not None},
         grows=True,
@@ -96,7 +96,7 @@ def recognised(value: Value) -> str:
     """What a value is, if it is a rollout's line."""
     if not isinstance(value, Mapping):
         return ""
-    known = _text(value, "type") in {"session_meta", "response_item", *KEPT}
+    known = text_at(value, "type") in {"session_meta", "response_item", *KEPT}
     is_line = known and isinstance(value.get("payload"), Mapping) and "timestamp" in value
     return "a line of a Codex rollout" if is_line or _is_old_head(value) else ""
 
@@ -109,11 +109,6 @@ def _name(kind: Value, payload: Value) -> str:
     """event_msg token_count"""
     inner = payload.get("type") if isinstance(payload, Mapping) and kind == "event_msg" else None
     return " ".join(each for each in (kind, inner) if isinstance(each, str)) or "line"
-
-
-def _text(given: Mapping[str, Any], key: str) -> str:
-    value = given.get(key)
-    return value if isinstance(value, str) else ""
 
 
 IMPORTER = Importer(name=FORMAT, summary="rollouts of Codex", recognise=recognised, read=conversations)

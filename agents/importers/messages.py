@@ -247,16 +247,24 @@ def _content_type(content: Value) -> str:
 
 
 def _kind(block: Value) -> str:
-    kind = block.get("type") if isinstance(block, Mapping) else None
-    return kind if isinstance(kind, str) else ""
+    return text_at(block, "type") if isinstance(block, Mapping) else ""
 
 
 def _block(block: Value, key: str, kinds: Any) -> str:
     """The text of a block of one of these kinds."""
     if not isinstance(block, Mapping) or _kind(block) not in kinds:
         return ""
-    value = block.get(key)
+    return text_at(block, key)
+
+
+def text_of(value: Value) -> str:
+    """A value that is text, and "" in place of any other."""
     return value if isinstance(value, str) else ""
+
+
+def text_at(given: Mapping[str, Any], key: str) -> str:
+    """A member that is text, and "" where there is none."""
+    return text_of(given.get(key))
 
 
 def _time(given: Mapping[str, Value]) -> int | None:

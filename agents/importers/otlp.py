@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from refold.agents.importers.file import ImportFile
-from refold.agents.importers.messages import Call, Message, parse_messages, record
+from refold.agents.importers.messages import Call, Message, parse_messages, record, text_of
 from refold.agents.importers.model import Conversation, Importer
 from refold.agents.importers.reading import parse_json
 from refold.agents.importers.spans import Span, attributes_of, time_of
@@ -95,7 +95,7 @@ def _last_values(file: ImportFile) -> dict[str, int]:
 
 
 class _Part(NamedTuple):
-    """A span as it stands in a line, with what it is of."""
+    """A span as it is written in a line, with the resource and the scope that it belongs to."""
 
     trace_id: str
     span: Mapping[str, Value]
@@ -104,7 +104,7 @@ class _Part(NamedTuple):
 
 
 def _parts(value: Value, file: ImportFile) -> Iterator[_Part]:
-    """The spans of a line; what is none is counted."""
+    """The spans of a line. Anything in their place that is no span is counted."""
     given = value if isinstance(value, Mapping) else {}
     for signal in SIGNALS:
         if signal in given:
@@ -118,7 +118,7 @@ def _parts(value: Value, file: ImportFile) -> Iterator[_Part]:
             for span in _objects(of_scope.get("spans"), file):
                 trace_id, span_id = span.get("traceId"), span.get("spanId")
                 if isinstance(trace_id, str) and trace_id and isinstance(span_id, str) and span_id:
-                    yield _Part(_lower(trace_id), span, resource, name if isinstance(name, str) else "")
+                    yield _Part(_lower(trace_id), span, resource, text_of(name))
                 else:
                     file.leave_out("span without a trace id or a span id")
 
@@ -178,7 +178,7 @@ class _Trace:
         messages = _Messages(spans, file).of(ordered)
         resources = [parse_json(text, self.spans[0][0], file.limits) for text in sorted(self.resources)]
         named = [attributes_of(each) for each in resources if isinstance(each, Mapping)]
-        agent = _first([root, *ordered], NAMES) or _text(named[0].get("service.name") if named else None) or FORMAT
+        agent = _first([root, *ordered], NAMES) or text_of(named[0].get("service.name") if named else None) or FORMAT
         about = {name: root.attributes[name] for name in ABOUT if name in root.attributes}
         scopes = sorted({scope for _, _, _, scope in self.spans if scope})
         asked = (each.text for each in messages if each.role == "user" and not each.is_result)
@@ -206,8 +206,8 @@ class _Trace:
 def _span(trace_id: str, given: Value, place: str) -> Span:
     assert isinstance(given, Mapping)
     return Span(
-        trace_id=trace_id, id=_lower(_text(given.get("spanId"))), parent=_lower(_text(given.get("parentSpanId"))),
-        name=_text(given.get("name")), started_at=time_of(given.get("startTimeUnixNano")),
+        trace_id=trace_id, id=_lower(text_of(given.get("spanId"))), parent=_lower(text_of(given.get("parentSpanId"))),
+        name=text_of(given.get("name")), started_at=time_of(given.get("startTimeUnixNano")),
         ended_at=time_of(given.get("endTimeUnixNano")), attributes=attributes_of(given), given=given, place=place,
     )  # fmt: skip
 
@@ -251,7 +251,7 @@ class _Messages:
         for given in asked:
             key = _key(given)
             own[key] += 1
-            call_id = _text(given.get("tool_call_id")) if given["role"] == "tool" else ""
+            call_id = text_of(given.get("tool_call_id")) if given["role"] == "tool" else ""
             if call_id and call_id in self._answered:
                 continue
             if own[key] > self._said[key]:
@@ -330,12 +330,8 @@ def _output(span: Span) -> Value:
 
 
 def _first(spans: list[Span], names: tuple[str, ...]) -> str:
-    found = (_text(span.attributes.get(name)) for span in spans for name in names)
+    found = (text_of(span.attributes.get(name)) for span in spans for name in names)
     return next(filter(None, found), "")
-
-
-def _text(given: Value) -> str:
-    return given if isinstance(given, str) else ""
 
 
 IMPORTER = Importer(

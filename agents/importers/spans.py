@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from refold.agents.importers.messages import parsed
+from refold.agents.importers.messages import parsed, text_of
 from refold.avro.canonical import json_text
 from refold.avro.observation import Value
 from refold.avro.times import TIME_MAX
@@ -83,7 +83,7 @@ class Span:
     def kind(self) -> Kind:
         """What it is."""
         for name, kinds in _KINDS:
-            found = kinds.get(_string(self.attributes.get(name)))
+            found = kinds.get(text_of(self.attributes.get(name)))
             if found is not None:
                 return found
         if any(name in self.attributes for name in _MODELS):
@@ -93,7 +93,7 @@ class Span:
     @property
     def kind_said(self) -> str:
         """What it calls its kind itself; empty where it does not say."""
-        said = (_string(self.attributes.get(name)) for name, _ in _KINDS)
+        said = (text_of(self.attributes.get(name)) for name, _ in _KINDS)
         return next(filter(None, said), "")
 
     @property
@@ -111,7 +111,7 @@ class Span:
             if event.get("name") == "exception" and isinstance(said, str) and said:
                 return said
         status = self.given.get("status")
-        return _string(status.get("message")) if isinstance(status, Mapping) else ""
+        return text_of(status.get("message")) if isinstance(status, Mapping) else ""
 
     @property
     def model(self) -> str:
@@ -160,7 +160,7 @@ class Span:
         asked: list[dict[str, Value]] = []
         answered: list[dict[str, Value]] = []
         for event in _events(self.given):  # what a newer convention has in attributes
-            more, name = attributes_of(event), _string(event.get("name"))
+            more, name = attributes_of(event), text_of(event.get("name"))
             attributes |= {key: value for key, value in more.items() if key in _LISTED}
             if name in _SPOKEN:
                 asked.append(_spoken(more, _SPOKEN[name]))
@@ -181,11 +181,11 @@ class Span:
         written = self.given.get("attributes")
         if not isinstance(written, list):
             return self.given
-        left = [each for each in written if not _string(_member(each, "key")).startswith((*_FLAT, *_LISTED))]
+        left = [each for each in written if not text_of(_member(each, "key")).startswith((*_FLAT, *_LISTED))]
         return {**self.given, "attributes": left}
 
     def _first(self, names: Iterable[str]) -> str:
-        return next(filter(None, (_string(self.attributes.get(name)) for name in names)), "")
+        return next(filter(None, (text_of(self.attributes.get(name)) for name in names)), "")
 
     def _value(self, names: Iterable[str]) -> Value:
         found = next((self.attributes[name] for name in names if name in self.attributes), None)
@@ -267,7 +267,7 @@ def _plain(message: Mapping[str, Value]) -> list[dict[str, Value]]:
     calls: list[Value] = []
     results: list[dict[str, Value]] = []
     for part in parts:
-        kind, content = _string(_member(part, "type")), _member(part, "content")
+        kind, content = text_of(_member(part, "type")), _member(part, "content")
         if kind == "text" and isinstance(content, str):
             texts.append(content)
         elif kind == "reasoning" and isinstance(content, str):
@@ -276,10 +276,10 @@ def _plain(message: Mapping[str, Value]) -> list[dict[str, Value]]:
             calls.append(part)
         elif kind == "tool_call_response":
             answer = next((part[key] for key in ("response", "result", "content") if key in part), None)
-            results.append({"role": "tool", "tool_call_id": _string(_member(part, "id")), "content": answer})
+            results.append({"role": "tool", "tool_call_id": text_of(_member(part, "id")), "content": answer})
         else:
             others.append(part)
-    role = _string(message.get("role")) or "user"
+    role = text_of(message.get("role")) or "user"
     made: dict[str, Value] = {"role": role, "content": "\n".join(texts) if texts else None}
     if others:
         made["content"] = [*({"type": "text", "text": each} for each in texts), *others]
@@ -299,7 +299,7 @@ def _flat(given: Value, name: str) -> list[dict[str, Value]]:
 def _openai(given: Any) -> dict[str, Value]:
     """A message of any of these conventions with the names that OpenAI's have, and forms that can be read."""
     given = given if isinstance(given, Mapping) else {"content": given}
-    made: dict[str, Value] = {"role": _string(given.get("role")) or "user", "content": _content(given)}
+    made: dict[str, Value] = {"role": text_of(given.get("role")) or "user", "content": _content(given)}
     for key in ("name", "reasoning"):
         if isinstance(given.get(key), str):
             made[key] = given[key]
@@ -317,7 +317,7 @@ def _content(given: Mapping[str, Value]) -> Value:
     content = given.get("content")
     if content is None and "contents" in given:
         parts = [_member(each, "message_content") for each in _in_order(given["contents"])]
-        texts = [_string(_member(each, "text")) for each in parts if _member(each, "type") == "text"]
+        texts = [text_of(_member(each, "text")) for each in parts if _member(each, "type") == "text"]
         return "\n".join(texts) if len(texts) == len(parts) else parts
     return content
 
@@ -327,8 +327,8 @@ def _call(given: Value) -> dict[str, Value]:
     function = _member(body, "function") or body
     arguments = _member(function, "arguments")
     return {
-        "id": _string(_member(body, "id")),
-        "function": {"name": _string(_member(function, "name")) or "tool", "arguments": arguments},
+        "id": text_of(_member(body, "id")),
+        "function": {"name": text_of(_member(function, "name")) or "tool", "arguments": arguments},
     }
 
 
@@ -362,7 +362,3 @@ def _tree(given: Value) -> Value:
 
 def _member(given: Any, key: str) -> Any:
     return given.get(key) if isinstance(given, Mapping) else None
-
-
-def _string(given: Value) -> str:
-    return given if isinstance(given, str) else ""

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from refold.agents.entry import LOADED, loaded_names, members_of
+from refold.agents.entry import LOADED, class_in, loaded_names
 
 _MAIN = "__main__"
 
@@ -30,11 +29,8 @@ def loaded_class(name: str) -> type | None:
     """The class of that name in a module that is loaded here; None where there is none."""
     place, _, path = name.partition(":")
     for module in _modules(place):
-        found: Any = module
-        for part in path.split("."):
-            found = members_of(found).get(part)
-        if issubclass(type(found), type):
-            kind: type = found
+        kind = class_in(module, path.split("."))
+        if kind is not None:
             return kind
     return None
 

@@ -304,8 +304,7 @@ class Calling:
     def _answered(self, made: Made, answer: Any, shape: Shape) -> Any:
         data, duration_ms = shape.recorded(answer), (self._chance.monotonic_s() - made.began_s) * 1000
         with self._turn:
-            if not made.is_open:
-                raise self._unfinished(made)
+            self._require_open(made)
             made.answer, made.duration_ms, made.is_open = data, duration_ms, False
             self._tell(made)
         return answer

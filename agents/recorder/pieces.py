@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 from refold.agents.journal.objects import loaded
@@ -161,13 +161,9 @@ class Replaying:
         return loaded(tree.get("returned"))
 
     async def _pieces_async(self, tree: Plain) -> AsyncIterator[Any]:
-        try:
-            for _, value in tree[_PIECES]:
-                yield loaded(value)
-        except GeneratorExit:
-            self._ended(None)
-            raise
-        self._end()
+        with closing(self._pieces(tree)) as pieces:
+            for each in pieces:
+                yield each
 
     def _end(self) -> None:
         self._ended(self._failed)

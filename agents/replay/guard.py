@@ -12,8 +12,8 @@
 4. Other threads and contexts of the process go on: the guard cannot know whether the code had them act for it. While a
    guard is open, each thing of step 2 that they do is noted. Code in `outside()` and refold's own threads are exempt.
 5. What was denied or noted is in `escapes`. A replay with escapes is never called the same.
-6. Python asks a process (`uname -p`) for the processor's name when somebody first wants to know the platform, and keeps
-   the answer. SDKs want to know it. It is asked before the guard begins, so that the code finds the answer there.
+6. What Python would start a process for when it is first asked for the platform is learned before the guard begins
+   (agents/confined/processor.py).
 
 This does not see: extensions that connect in C (librdkafka, libcurl, grpc), a method of a C type that is called past
 its Python class (`_socket.socket.send`), a function that was kept before the first guard in another place than a
@@ -25,11 +25,11 @@ The kernel closes these for a confined replay (agents/confined/kernel.py).
 from __future__ import annotations
 
 import contextvars
-import platform
 import sys
 from types import FrameType, TracebackType
 from typing import Self
 
+from refold.agents.confined.processor import learn_processor
 from refold.agents.replay.callbacks import Kept
 from refold.agents.replay.hooks import install
 from refold.agents.replay.watch import Under, Watch, close_watch, open_watch, set_under, unset_under
@@ -42,7 +42,7 @@ class Guard(Watch):
     _kept: Kept
 
     def __enter__(self) -> Self:
-        learn_platform()
+        learn_processor()
         install()
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_name == "__enter__":
@@ -60,8 +60,3 @@ class Guard(Watch):
         close_watch(self)
         unset_under(self._token)
         self.frame = None
-
-
-def learn_platform() -> None:
-    """Have Python know the processor's name: see step 6 of the module."""
-    platform.uname().processor  # noqa: B018

@@ -36,7 +36,7 @@ class LogStores:
             return open_store(self._address.blobs)
         return self._topic() if self._found.has_contents else None
 
-    def make(self) -> ContentStore:
+    def make(self) -> TopicContents:
         """The log's own topic, made now. StorageError."""
         self._admin().make_contents(self._address)
         return self._topic()
@@ -47,9 +47,7 @@ class LogStores:
         if url is not None:
             yield open_store(url)
             return
-        if not self._has_topic():
-            self._admin().make_contents(self._address)
-        with contextlib.closing(self._topic()) as store:
+        with contextlib.closing(self._topic() if self._has_topic() else self.make()) as store:
             yield store
 
     def is_divided(self) -> bool:

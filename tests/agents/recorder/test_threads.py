@@ -6,13 +6,11 @@ import asyncio
 import multiprocessing
 import multiprocessing.pool
 import os
-import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from refold.agents.recorder.writer import RecordingFailed
 from refold.agents.replay.forked import NotAllowed
 from refold.agents.replay.unrecorded import OutsideOfRun
 from refold.avro.errors import InputError
+from refold_tests.older_thread import older_thread
 
 done: list[str] = []
 
@@ -235,36 +234,6 @@ def test_calls_of_threads_and_tasks_are_of_their_step(log: AgentLog, agent: Call
 
 
 # Strays
-
-
-@contextmanager
-def older_thread() -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """A thread from before, which is given work by a queue; what it gives, or raises, comes back."""
-    asked: queue.Queue[Callable[[], Any] | None] = queue.Queue()
-    answered: queue.Queue[Any] = queue.Queue()
-
-    def serve() -> None:
-        while (work := asked.get()) is not None:
-            try:
-                answered.put(work())
-            except BaseException as error:
-                answered.put(error)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-
-    def through(work: Callable[[], Any]) -> Any:
-        asked.put(work)
-        found = answered.get(timeout=60)
-        if isinstance(found, BaseException):
-            raise found
-        return found
-
-    try:
-        yield through
-    finally:
-        asked.put(None)
-        thread.join()
 
 
 def test_a_stray_call_is_refused_while_a_run_is_open(log: AgentLog) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from refold.agents.golden.exercise import judged_run
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import Departure, WithinRun
 from refold.agents.recorder.run import Run
+from refold_tests.older_thread import older_thread
 
 done: list[int] = []
 
@@ -102,30 +102,14 @@ def test_a_run_that_begins_in_a_tool_is_part_of_the_tools_answer(log: AgentLog) 
 
 
 def test_a_thread_from_before_begins_none_while_a_replay_is_open(log: AgentLog) -> None:
-    asked: queue.Queue[Callable[[], Any] | None] = queue.Queue()
-    said: queue.Queue[Any] = queue.Queue()
+    with older_thread() as through:
 
-    def serve() -> None:
-        while (work := asked.get()) is not None:
-            try:
-                said.put(work())
-            except Exception as error:
-                said.put(error)
+        def agent(run: Run) -> Any:
+            with run.step("outer"), contextlib.suppress(Departure):
+                through(lambda: log.run("inner").drive(paying))
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-
-    def agent(run: Run) -> Any:
-        with run.step("outer"):
-            asked.put(lambda: log.run("inner").drive(paying))
-            said.get()
-
-    try:
         log.run("outer", id="r1").drive(agent)
         assert done == [3]
         with pytest.raises(Departure, match="begin a run of inner"):
             log.replay("r1", agent)
-    finally:
-        asked.put(None)
-        thread.join()
     assert done == [3]
