@@ -15,6 +15,12 @@ from refold_tests.recipes import RECIPES
 from refold_tests.tree import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs").glob("guides/*.md"))]
+ALL_PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "helm" / "refold" / "README.md"]
+INDEX = ROOT / "docs" / "index.md"
+
+
+def _path(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 # tests/explorer/test_incident.py, tests/sinks/test_sinks_page.py and tests/test_recipes.py follow these, and look at
@@ -39,14 +45,37 @@ def test_python_that_needs_a_server_imports_what_it_uses(page: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *PAGES[1:]], ids=lambda page: page.name)
+LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as the usual forge and mkdocs make them of words without marks."""
+    headings = HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", each.lower()).strip().replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=_path)
 def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, anchor in LINK.findall(FENCED.sub("", text)):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in _anchors(file), f"{page.name} links to {target}#{anchor}"
     folders = "avro|reducers|streams|agents|sinks|explorer|monitoring|tests|docs|bench|src"
     for named in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (ROOT / named).exists(), f"{page.name} names {named}"
+
+
+def test_the_index_lists_every_page() -> None:
+    linked = {(INDEX.parent / target).resolve() for target, _ in LINK.findall(INDEX.read_text(encoding="utf-8"))}
+    assert [_path(each) for each in ALL_PAGES if each != INDEX and each not in linked] == []
+
+
+def test_the_architecture_fits_on_four_pages() -> None:
+    """At 3,500 bytes a page. What does not fit belongs in docs/reference or docs/decisions."""
+    assert len((ROOT / "ARCHITECTURE.md").read_bytes()) <= 14_000
 
 
 ROW = re.compile(r"^\| .* \|$", re.MULTILINE)

@@ -54,7 +54,7 @@ def test_values_shown_as_json_are_read_back(observation: Observation) -> None:
     assert json.dumps(whole) == json.dumps(line_of(observation)["patch"])
 
 
-# DESIGN section 9: an envelope field stands in the wire, the id and the export, or in none.
+# An envelope field stands in the wire, the id and the export, or in none.
 
 PARTS = [*Observation._fields]
 WHOLE: dict[str, Any] = {
