@@ -18,12 +18,11 @@ again (recorder/answers.py).
 
 from __future__ import annotations
 
-import datetime as dt
 import inspect
 import os
 import random
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from contextvars import Token
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
@@ -31,8 +30,8 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from refold.agents.journal.delta import applied, is_same
 from refold.agents.journal.objects import loaded_json
 from refold.agents.journal.record import Plain, Recording, Step
-from refold.agents.journal.volatile import Volatile
 from refold.agents.recorder.answers import Answers, WithinRun, World
+from refold.agents.recorder.asks import Asks
 from refold.agents.recorder.calls import Calling
 from refold.agents.recorder.carrying import install
 from refold.agents.recorder.current import SCOPE, Branch, Scope, Strays, entered, here, left, require_open
@@ -40,7 +39,7 @@ from refold.agents.recorder.failures import RecordedFailure, failure_of, outcome
 from refold.agents.recorder.made import NULL, MadeAttempt, MadeStep
 from refold.agents.recorder.parallel import end_parallel, end_parallel_with, end_waited_for
 from refold.agents.recorder.plain import Shape, decoded, encoded, kept, shape_of, snapshot
-from refold.agents.recorder.reach import Chance, Reach, ReadView
+from refold.agents.recorder.reach import Chance, Reach
 from refold.agents.recorder.sinks import Sink
 from refold.agents.recorder.steps import OpenStep, StepBlock
 from refold.agents.recorder.tools import Tool, Trying, tool
@@ -50,7 +49,6 @@ from refold.avro.errors import InputError, RefoldError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Key = Callable[[Any], Any]
 RetryOn = tuple[type[Exception], ...]
 
 
@@ -62,7 +60,7 @@ class Changed(RefoldError):
     """The agent's code does not do what it did when a step was recorded that is to stand."""
 
 
-class Run:
+class Run(Asks):
     """One execution of an agent; a context manager. Steps one after the other; calls in a step from any task or thread.
 
     id, agent, input, task: as given. state: the run's working memory, a dict of values that come back from the record
@@ -445,50 +443,7 @@ class Run:
         self._state.clear()
         self._state.update(state)
 
-    # Calls: see recorder/calls.py
-
-    @overload
-    def model(
-        self, client: Callable[..., T], /, *args: Any, returns: Any, ignore: Iterable[str] = (), key: Key | None = None,
-        **kwargs: Any,
-    ) -> T: ...  # fmt: skip
-
-    @overload
-    def model(self, client: Callable[..., T], /, *args: Any, ignore: Iterable[str], **kwargs: Any) -> T: ...
-
-    @overload
-    def model(self, client: Callable[..., T], /, *args: Any, key: Key, **kwargs: Any) -> T: ...
-
-    @overload
-    def model(self, client: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-
-    def model(  # type: ignore[misc]  # as for a step
-        self, client: Callable[..., Any], /, *args: Any, returns: Any = None, ignore: Iterable[str] = (),
-        key: Key | None = None, **kwargs: Any,
-    ) -> Any:  # fmt: skip
-        """Call a model's client, sync or async, with these arguments. returns: the type of the answer, if no JSON.
-
-        ignore, key: what of the request does not count, or what it is found by in a replay, as for a tool.
-        """
-        return self._calling.model(client, args, kwargs, returns, Volatile(ignore, key))
-
-    def client(self, client: T, *, ignore: Iterable[str] = (), key: Key | None = None) -> T:
-        """An SDK's client, sync or async, whose HTTP exchanges are this run's: `run.client(openai.OpenAI())`.
-
-        The SDK is used as it is, also for streams, raw responses and its own retries. In a replay its objects are made
-        of the recorded bytes.
-
-        Args:
-            client: the SDK's, or one of httpx.
-            ignore: paths into the JSON of requests that do not count where a recorded exchange is found.
-            key: makes of that JSON what an exchange is found by in its place.
-
-        Raises:
-            InputError: the client is not one on httpx.
-        """
-        from refold.agents.capture.httpx_transport import recorded_client
-
-        return recorded_client(self._calling, client, self._chance.monotonic_s, Volatile(ignore, key))
+    # Others' calls, and runs
 
     def require_no_recording(self, agent: str) -> None:
         """As Caller."""
@@ -504,30 +459,3 @@ class Run:
     def call_tool(self, found: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a tool as part of this run; an awaitable where it is async."""
         return self._calling.tool(found, args, kwargs)
-
-    def decide(self, choice: T, why: str = "", options: Iterable[Any] | None = None) -> T:
-        """Record what was decided, why, and what else could have been; returns the choice."""
-        asked = {"choice": choice, "why": why, "options": None if options is None else list(options)}
-        self._calling.note("decide", "", asked)
-        return choice
-
-    def read(self, entity: str, at: Any = None) -> ReadView:
-        """Read an entity, now or at a WHEN; that it was read, and which state of it, is recorded."""
-        return self._calling.read(entity, at)
-
-    def observe(self, entity: str, patch: Mapping[str, Any], **given: Any) -> str:
-        """Record something about an entity, caused by what this step read; further keywords as Log.observe."""
-        return self._calling.observe(entity, patch, given)
-
-    def now(self) -> dt.datetime:
-        """The time, UTC."""
-        micros = self._calling.value("now", self._chance.now_micros)
-        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
-
-    def random(self) -> float:
-        """A number in [0, 1), from the run's seed if it has one."""
-        return float(self._calling.value("random", self._dice.random))
-
-    def uuid(self) -> str:
-        """A fresh id."""
-        return str(self._calling.value("uuid", self._chance.new_id))

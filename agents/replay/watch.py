@@ -202,6 +202,7 @@ _OURS = {
         "replay/hooks.py",
         "replay/run.py",
         "recorder/run.py",
+        "recorder/asks.py",
         "recorder/current.py",
         "recorder/tools.py",
         "recorder/carrying.py",
