@@ -1,7 +1,13 @@
 """Folders of one process in the temporary folder, which the next process removes if their own was killed.
 
-`refold-read-*` holds RocksDB's messages and links to the files of a log that is read; `refold-confined-*` is where a
-confined replay may write files.
+| folder | holds |
+|---|---|
+| `refold-read-*` | RocksDB's messages and links to the files of a log that is read |
+| `refold-confined-*` | the files that a confined replay may write |
+| `refold-import-*` | what was read from standard input or a pipe, to be imported |
+| `refold-rebuild-*` | what the processes of a rebuild, and RocksDB in them, write |
+| `refold-bisect-*` | work trees of `bisect`, and what its probes write |
+| `refold-scratch-*` | files that are made for a remote object store |
 
 1. A process makes the folder, makes the file `lock` in it, and holds an exclusive flock on that file while it lives. If
    another process has the lock by then, or has removed the folder, it makes another. A child that inherits the
@@ -33,7 +39,7 @@ _swept: set[tuple[str, str]] = set()
 
 
 class TemporaryFolder:
-    """A folder that is there until `remove`, or until the process ends.
+    """A folder that is there until `remove`, or until the process ends; as a context manager, until the block ends.
 
     path: the folder. descriptor: it holds the folder's lock.
     """
@@ -60,6 +66,12 @@ class TemporaryFolder:
             if found is not None:
                 self.descriptor = found
                 return
+
+    def __enter__(self) -> Path:
+        return Path(self.path)
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def remove(self) -> None:
         """Remove it; to be called once."""

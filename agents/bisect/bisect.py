@@ -17,7 +17,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -26,10 +25,11 @@ from typing import NamedTuple
 import msgspec
 
 from refold.agents.bisect.probe import Finding
-from refold.agents.bisect.repository import Commit, Repository
+from refold.agents.bisect.repository import FOLDER, Commit, Repository
 from refold.agents.confined.process import denied_by_kernel, not_confinable
 from refold.agents.journal.record import Recording
 from refold.avro.errors import InputError
+from refold.streams.temporary import TemporaryFolder
 
 TIMEOUT_S = 300.0
 SAID_LINES_MAX = 5
@@ -115,10 +115,10 @@ class _Search:
 
     def _probed(self, commit: Commit) -> Finding:
         with (
-            tempfile.TemporaryDirectory(prefix="refold-bisect-") as name,
+            TemporaryFolder(FOLDER) as folder,
             self._repository.checked_out(commit.id) as at,
         ):
-            found = self._in_child(Path(name), at)
+            found = self._in_child(folder, at)
         self._found[commit] = found
         self._tell(commit, found)
         return found

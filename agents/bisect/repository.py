@@ -1,21 +1,22 @@
 """A git repository whose history is searched: its commits, and each of them in a work tree of its own.
 
-Nothing but `git worktree add` and `remove` changes anything in it, and these only what git keeps about linked work
-trees: no branch, no index and no file of the user's own work tree. Hooks do not run.
+Nothing but `git worktree add`, `remove` and `prune` changes anything in it, and these only what git keeps about linked
+work trees: no branch, no index and no file of the user's own work tree. Hooks do not run.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from refold.avro.errors import InputError
+from refold.streams.temporary import TemporaryFolder
+
+FOLDER = "refold-bisect-"
 
 
 class Commit(NamedTuple):
@@ -53,15 +54,15 @@ class Repository:
     @contextmanager
     def checked_out(self, commit: str) -> Iterator[Path]:
         """A commit in a temporary work tree: the folder there that `inside` names."""
-        place = Path(tempfile.mkdtemp(prefix="refold-bisect-"))
-        tree = place / "tree"
-        try:
-            self._git("worktree", "add", "--detach", "--force", str(tree), commit)
-            yield tree / self.inside
-        finally:
-            self._run("worktree", "remove", "--force", str(tree))
-            shutil.rmtree(place, ignore_errors=True)
-            self._run("worktree", "prune")
+        with TemporaryFolder(FOLDER) as place:
+            tree = place / "tree"
+            try:
+                self._git("worktree", "add", "--detach", "--force", str(tree), commit)
+                yield tree / self.inside
+            finally:
+                self._run("worktree", "remove", "--force", str(tree))
+                # Also what git keeps about those that killed processes left.
+                self._run("worktree", "prune")
 
     def _git(self, *arguments: str) -> str:
         done = self._run(*arguments)

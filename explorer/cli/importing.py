@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,6 +23,7 @@ from refold.streams.exchange.files import ExchangeFile
 from refold.streams.exchange.intake import Intake
 from refold.streams.exchange.limits import Limits
 from refold.streams.exchange.vocabulary import Vocabulary
+from refold.streams.temporary import TemporaryFolder
 
 STDIN = "-"
 STDIN_SHOWN = "standard input"
@@ -139,12 +139,12 @@ def _on_disk(files: tuple[str, ...], limits: Limits) -> Iterator[list[ExchangeFi
     """The files to read, several times: what can be read only once is put on disk first."""
     if files.count(STDIN) > 1:
         raise InputError("-: standard input can be read once; name it once")
-    with tempfile.TemporaryDirectory(prefix="refold-import-") as folder:
+    with TemporaryFolder("refold-import-") as folder:
         found = []
         for number, given in enumerate(files):
             path = Path(given)
             if given == STDIN or path.is_fifo() or path.is_char_device():
-                copy = Path(folder) / str(number)
+                copy = folder / str(number)
                 _spool(given, copy)
                 found.append(ExchangeFile(copy, STDIN_SHOWN if given == STDIN else given, limits))
             else:

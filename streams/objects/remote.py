@@ -11,7 +11,6 @@ the mark is. It is looked at once nothing was found, and only then.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from typing import Any
 from refold.avro.errors import InputError, StoreRefused, StoreUnavailable
 from refold.streams.objects.faults import asking
 from refold.streams.objects.port import Found, Objects
+from refold.streams.temporary import TemporaryFolder
 
 MARK = "REFOLD"
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 20
@@ -142,8 +142,8 @@ class RemoteObjects(Objects):
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="refold-") as folder:
-            yield Path(folder)
+        with TemporaryFolder("refold-scratch-") as folder:
+            yield folder
 
     def _create(self, name: str, data: bytes) -> bool:
         try:

@@ -37,6 +37,7 @@ from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
+from refold.streams.temporary import TemporaryFolder
 
 # Starting a child, and taking up what it folded, costs about as much as folding 5,000 records.
 RECORDS_MIN = 50_000
@@ -83,7 +84,7 @@ def rebuild_apart(
     parts: dict[int, Part] = {}
     failed: dict[int, str] = {}
     with ExitStack() as ending, selectors.DefaultSelector() as selector:
-        folder = ending.enter_context(tempfile.TemporaryDirectory(prefix="refold-rebuild-"))
+        folder = str(ending.enter_context(TemporaryFolder("refold-rebuild-")))
         for _ in range(processes):
             try:
                 child = _Child(folder, setup, log, cut, store, known, ending)
