@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo kafka test test-faults fuzz record-outage bench soak lint format clean
+.PHONY: help demo kafka test test-faults fuzz record-faults bench soak lint format clean
 
 help: ## this list
 	@echo 'refold: start with `make demo`; before you push, `make test`.'
@@ -43,8 +43,8 @@ test-faults: $(VENV)/.installed-dev ## the fault tests, 30 rounds each: kill -9,
 fuzz: $(VENV)/.installed-dev ## drive every entrance with damaged and hostile input, for 10 minutes; ARGS="--seconds 36000"
 	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.fuzz.campaign $(ARGS)
 
-record-outage: $(VENV)/.installed-dev ## record a worker's metrics in real faults anew, for the tests of alerts: 13 minutes
-	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.outage $(ARGS)
+record-faults: $(VENV)/.installed-dev ## record a worker's metrics in real faults anew, for the tests of alerts: 25 minutes
+	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.record_faults $(ARGS)
 
 soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests with many more examples: hours
 	@REFOLD_SOAK=1 REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-300} \

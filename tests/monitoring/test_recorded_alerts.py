@@ -1,4 +1,4 @@
-"""The alerts on real faults, as they were recorded (`make record-outage`): which one fires, from when to when."""
+"""The alerts on real faults, as they were recorded (`make record-faults`): which one fires, from when to when."""
 
 from __future__ import annotations
 
@@ -11,51 +11,79 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from refold_tests.outage import OUTAGE, TOPIC_GONE, Recording, in_notation, used_metrics
 from refold_tests.prometheus import ALERTS, METRICS, promtool
+from refold_tests.scraped import RECORDED, Recording, in_notation, used_metrics
 
 EVERY_S = 15
-# Each alert is for a minute, and a scrape comes up to an interval after the fact.
-FOR_S, SCRAPED_S = 60, 15
+# A scrape comes up to an interval after the fact, and rules are evaluated as often.
+SCRAPED_S = 15
+WINDOW_S = 600
+"""How long an alert fires on something that happened once."""
 # What a worker of one log that folds everything has no series of.
 OTHERS = {name for name in METRICS if name.startswith(("refold_sink_", "refold_standby_"))}
 Rules = dict[str, dict[str, Any]]
+WORKER = 'instance="worker:6066",job="refold"'
 
 
 class Fault(NamedTuple):
-    """A recorded fault. firing: the one alert that fires. noticed_s: within which the worker notices it."""
+    """A recorded fault. firing: the labels of the one alert that fires, once a series of it. for_s: how long it waits.
+    noticed_s: within which the worker notices the beginning. until_s: when the fault is over for it, after the first
+    scrape. unnoticed_s: within which the worker notices that."""
 
     recording: Recording
-    firing: str
+    firing: list[str]
+    for_s: int
     noticed_s: int
+    until_s: float
+    unnoticed_s: int
 
     def expected(self) -> list[dict[str, Any]]:
         """What fires at times from the first scrape to the last: not where it may be either way."""
         cases: list[dict[str, Any]] = []
-        begun_s, over_s = self.recording.begun_s, self.recording.over_s
+        begun_s = self.recording.begun_s
         for at_s in range(0, int(self.recording.end_s), EVERY_S):
-            if at_s < begun_s + FOR_S or at_s > over_s + 2 * SCRAPED_S:
+            if at_s < begun_s + self.for_s or at_s > self.until_s + self.unnoticed_s + 2 * SCRAPED_S:
                 firing: list[dict[str, Any]] = []
-            elif begun_s + self.noticed_s + FOR_S + SCRAPED_S < at_s < over_s:
-                firing = [{"labels": self.firing, "value": 1}]
+            elif begun_s + self.noticed_s + self.for_s + SCRAPED_S < at_s < self.until_s:
+                firing = [{"labels": each, "value": 1} for each in self.firing]
             else:
                 continue
             cases.append({"expr": 'ALERTS{alertstate="firing"}', "eval_time": f"{at_s}s", "exp_samples": firing})
         return cases
 
 
-OUTAGE_FAULT = Fault(
-    Recording.read(OUTAGE),
-    'ALERTS{alertname="RefoldBrokerLost",alertstate="firing",severity="critical",log="shop",'
-    'instance="worker:6066",job="refold"}',
-    noticed_s=4,
-)
-GONE_FAULT = Fault(
-    Recording.read(TOPIC_GONE),
-    'ALERTS{alertname="RefoldLogAbsent",alertstate="firing",severity="critical",log="shop",topic="shop.changes"}',
-    noticed_s=65,
-)
-FAULTS = [pytest.param(OUTAGE_FAULT, id="outage"), pytest.param(GONE_FAULT, id="topic_gone")]
+def fault(
+    name: str, alert: str, severity: str, *more: str,
+    for_s: int = 0, noticed_s: int = 30, once: bool = False, unnoticed_s: int = 30,
+) -> Fault:  # fmt: skip
+    """The fault in a file of that name. more: further labels of each series that fires. once: it happened, and was over
+    at once; the alert looks back."""
+    recording = Recording.read(RECORDED / f"{name}.yml")
+    firing = [f'ALERTS{{alertname="{alert}",alertstate="firing",severity="{severity}",log="{name}"{each}}}'
+              for each in more or ("",)]  # fmt: skip
+    until_s = recording.begun_s + WINDOW_S if once else recording.over_s
+    return Fault(recording, firing, for_s, noticed_s, until_s, unnoticed_s)
+
+
+FAULTS = {
+    "outage": fault("outage", "RefoldBrokerLost", "critical", f",{WORKER}", for_s=60, noticed_s=4, unnoticed_s=0),
+    "topic_gone": fault(
+        "topic_gone", "RefoldLogAbsent", "critical", ',topic="topic_gone.changes"', for_s=60, noticed_s=65
+    ),
+    "drifted": fault(
+        "drifted", "RefoldTopicSettingsDrifted", "critical", ',topic="drifted.observations"',
+        for_s=120, noticed_s=65, unnoticed_s=65,
+    ),
+    "foreign": fault("foreign", "RefoldForeignRecords", "warning", ',topic="schemas"', once=True),
+    "dead_letter": fault("dead_letter", "RefoldDeadLetters", "warning", f',{WORKER},partition="0"', once=True),
+    "held": fault("held", "RefoldTypesHeld", "warning", once=True),
+    "pending": fault("pending", "RefoldTypeVersionsPending", "warning", once=True),
+    "reducer_fails": fault("reducer_fails", "RefoldReducerFails", "warning", f",{WORKER}", once=True),
+    "damaged": fault("damaged", "RefoldDamagedRecord", "critical", ',partition="1"', for_s=60),
+    "lagging": fault(
+        "lagging", "RefoldGroupLagging", "warning", ',partition="0"', ',partition="1"', for_s=900, unnoticed_s=70
+    ),
+}  # fmt: skip
 
 
 def tried(
@@ -77,16 +105,22 @@ def tried(
     return promtool("test", "rules", folder / "tests.yml")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_one_alert_fires_during_the_fault_and_none_before_or_after(fault: Fault, tmp_path: Path) -> None:
-    firing = [each["eval_time"] for each in fault.expected() if each["exp_samples"]]
-    assert len(firing) > 1
-    done = tried(tmp_path, fault)
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_alert_fires_during_the_fault_and_none_before_or_after(name: str, tmp_path: Path) -> None:
+    firing = [bool(each["exp_samples"]) for each in FAULTS[name].expected()]
+    assert firing[0] is False
+    assert firing.count(True) > 1
+    assert name == "topic_gone" or firing[-1] is False
+    done = tried(tmp_path, FAULTS[name])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def mute(rules: Rules) -> None:
-    rules["RefoldBrokerLost"]["expr"] = "vector(0) > 1"
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_rule_that_is_mute_fails_it(name: str, tmp_path: Path) -> None:
+    (alert,) = {each.split('"')[1] for each in FAULTS[name].firing}
+    done = tried(tmp_path, FAULTS[name], lambda rules: rules[alert].update(expr="vector(0) > 1"))
+    assert done.returncode != 0
+    assert alert in done.stdout + done.stderr
 
 
 def hasty(rules: Rules) -> None:
@@ -105,51 +139,55 @@ def drift_too(rules: Rules) -> None:
     rules["RefoldTopicSettingsDrifted"]["expr"] = "max by (log, topic) (refold_topic_missing) > 0"
 
 
+def lag_too(rules: Rules) -> None:
+    rules["RefoldGroupLagging"] |= {"expr": "max by (log, partition) (refold_group_lag_records) > 10", "for": "1m"}
+
+
 def forgetful(rules: Rules) -> None:
     rules["RefoldLogAbsent"]["expr"] = "max by (log, topic) (refold_topic_settings_drifted) == 1"
 
 
 @pytest.mark.parametrize(
-    ("fault", "change", "named"),
+    ("name", "change", "named"),
     [
-        (OUTAGE_FAULT, mute, "RefoldBrokerLost"),
-        (OUTAGE_FAULT, hasty, "RefoldBrokerLost"),
-        (OUTAGE_FAULT, late, "RefoldBrokerLost"),
-        (OUTAGE_FAULT, group_too, "RefoldGroupLost"),
-        (GONE_FAULT, drift_too, "RefoldTopicSettingsDrifted"),
-        (GONE_FAULT, forgetful, "RefoldLogAbsent"),
+        pytest.param("outage", hasty, "RefoldBrokerLost", id="hasty"),
+        pytest.param("outage", late, "RefoldBrokerLost", id="late"),
+        pytest.param("outage", group_too, "RefoldGroupLost", id="group_too"),
+        pytest.param("topic_gone", drift_too, "RefoldTopicSettingsDrifted", id="drift_too"),
+        pytest.param("topic_gone", forgetful, "RefoldLogAbsent", id="forgetful"),
+        pytest.param("damaged", lag_too, "RefoldGroupLagging", id="lag_too"),
     ],
 )
-def test_other_rules_fail_it(fault: Fault, change: Callable[[Rules], None], named: str, tmp_path: Path) -> None:
-    """A rule that does not fire, or fires at another time, or pages twice for the one fault."""
-    done = tried(tmp_path, fault, change)
+def test_other_rules_fail_it(name: str, change: Callable[[Rules], None], named: str, tmp_path: Path) -> None:
+    """A rule that fires at another time, or pages twice for the one fault."""
+    done = tried(tmp_path, FAULTS[name], change)
     assert done.returncode != 0
     assert named in done.stdout + done.stderr
 
 
 def test_a_worker_that_says_nothing_of_the_outage_fails_it(tmp_path: Path) -> None:
-    recording = OUTAGE_FAULT.recording
+    recording = FAULTS["outage"].recording
     scrapes = round(recording.end_s / recording.interval_s)
     said = {name: in_notation([1.0] * scrapes) if name.startswith("refold_broker_connected") else values
             for name, values in recording.values.items()}  # fmt: skip
-    assert tried(tmp_path, OUTAGE_FAULT, series=said).returncode != 0
+    assert tried(tmp_path, FAULTS["outage"], series=said).returncode != 0
     killed = int(recording.begun_s / recording.interval_s)
     silent = {name: f"1x{killed} stale" if name.startswith("refold_") else values
               for name, values in recording.values.items()}  # fmt: skip
-    assert tried(tmp_path, OUTAGE_FAULT, series=silent).returncode != 0
+    assert tried(tmp_path, FAULTS["outage"], series=silent).returncode != 0
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_no_series_ended(fault: Fault) -> None:
-    for name, values in fault.recording.values.items():
-        assert "stale" not in values.split(), name
-    assert re.fullmatch(r"1x\d+", fault.recording.values['up{instance="worker:6066",job="refold"}'])
+@pytest.mark.parametrize("name", FAULTS)
+def test_no_series_ended(name: str) -> None:
+    values = FAULTS[name].recording.values
+    assert [series for series, each in values.items() if "stale" in each.split()] == []
+    assert re.fullmatch(r"1x\d+", values[f"up{{{WORKER}}}"])
 
 
 def test_what_alerts_are_about_is_recorded() -> None:
-    """Where it is not: an alert is about a metric that is newer than the recordings, so `make record-outage`."""
-    recorded = {name.partition("{")[0] for each in (OUTAGE_FAULT, GONE_FAULT) for name in each.recording.values}
-    assert used_metrics() - OTHERS <= recorded
+    """Where it is not: an alert is about a metric that is newer than the recordings, so `make record-faults`."""
+    for each in FAULTS.values():
+        assert used_metrics() - OTHERS <= {name.partition("{")[0] for name in each.recording.values}
 
 
 @pytest.mark.parametrize(

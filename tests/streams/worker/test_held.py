@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,33 +18,15 @@ from refold.reducers.custom import code_of
 from refold.streams.log.kafka.activations import Activation, activation_key, activation_value
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import MARKERS
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.schemas import schema_record
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import append, await_status, check_whole, fold_all, history, opened, running, url_of
 from refold_tests.poison import produce, verdicts
 from refold_tests.reducers import REDUCERS, trap
+from refold_tests.strange_types import naming, other_code, put_definition
 from refold_tests.things import THING, said
 
 pytestmark = pytest.mark.timeout(300)
 NAME = "refold_trap:folded"
-
-
-def naming(type_name: str, function: str, source: str = "00" * 32, version: int = 1) -> TypeDefinition:
-    """A definition as a stranger writes it; it is closed by what the code makes."""
-    code = {"name": function, "version": version, "source": source}
-    field = {"name": "last", "type": "string", "refold.reducer": "custom", "refold.function": function,
-             "refold.code": code}  # fmt: skip
-    return parse({"type": "record", "name": type_name, "fields": [field], "refold.closed_by": "last"})
-
-
-def written(log: KafkaLog, definition: TypeDefinition) -> None:
-    """Write a definition into `.schemas` past every rule of refold's, as a producer may."""
-    sent = schema_record(Place(log.topics.schemas, 0), definition, None)
-    producer = log.clients.producer()
-    producer.produce(log.topics.schemas, value=sent.value, headers=sent.headers, partition=0)
-    assert producer.flush(60) == 0
-    log.refresh()
 
 
 def strange(log: KafkaLog, definition: TypeDefinition, number: int) -> bytes:
@@ -71,7 +52,7 @@ def test_the_worker_folds_the_others_on_and_the_held_ones_once_their_code_is_reg
     evil.append(naming("stranger", NAME, "11" * 32, 2))
     held = set()
     for number, definition in enumerate(evil):
-        written(log, definition)
+        put_definition(log, definition)
         held.add(strange(log, definition, number))
         acknowledged |= append(log, history(rng, 20))
     fold_all(log, tmp_path / "worker")
@@ -109,12 +90,12 @@ def test_the_worker_folds_the_others_on_and_the_held_ones_once_their_code_is_reg
 def test_a_type_without_code_never_comes_to_name_any(log: KafkaLog, tmp_path: Path) -> None:
     with refold.open(log.url) as writer:
         writer.observe("tool_config/acme", {"rate_limit": 50})
-    written(log, naming("tool_config", "os:system"))
+    put_definition(log, naming("tool_config", "os:system"))
     document = shipped_types()["tool_config"].document
     code = {"refold.reducer": "custom", "refold.function": NAME,
             "refold.code": {"name": NAME, "version": 1, "source": "00" * 32}}  # fmt: skip
     fields = [each | code if each["name"] == "rate_limit" else each for each in document["fields"]]
-    written(log, parse({**document, "fields": fields}))
+    put_definition(log, parse({**document, "fields": fields}))
     assert len(log.registry.versions("tool_config")) == 1
     fold_all(log, tmp_path)
     assert verdicts(log) == []
@@ -140,14 +121,6 @@ def test_a_worker_that_lacks_the_code_of_what_its_table_holds_ends_and_gives_no_
         check_whole(log, tmp_path, set())
 
 
-def other_code(source: str = "00" * 32, version: int = 2, **fields: Mapping[str, object]) -> TypeDefinition:
-    """THING by other code under the same name, with some fields more."""
-    found = [each | {"refold.code": {**each["refold.code"], "version": version, "source": source}}
-             if "refold.code" in each else each for each in THING.document["fields"]]  # fmt: skip
-    found += [{"name": name, **given} for name, given in fields.items()]
-    return parse({**THING.document, "fields": found})
-
-
 def test_a_strangers_version_of_a_type_with_code_is_pending_and_the_worker_folds_on(
     log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -156,8 +129,8 @@ def test_a_strangers_version_of_a_type_with_code_is_pending_and_the_worker_folds
     fold_all(log, tmp_path)
     extra = {"type": ["null", "long"], "refold.reducer": "latest"}
     pending = other_code(extra=extra)
-    written(log, other_code())
-    written(log, pending)
+    put_definition(log, other_code())
+    put_definition(log, pending)
     assert [each.definition for each in log.registry.pending()] == [other_code(), pending]
     with refold.open(log.url, read_only=True) as reader:
         before = reader.rebuild()
@@ -179,7 +152,7 @@ def test_a_strangers_version_of_a_type_with_code_is_pending_and_the_worker_folds
     # The operator takes it as theirs: a worker that has the code activates it, and the record is retried.
     monkeypatch.setattr("refold_tests.histories.folded.refold_version", 3, raising=False)
     mine = other_code(str(code_of("refold_tests.histories:folded")["source"]), 3, extra=extra)
-    written(log, mine)
+    put_definition(log, mine)
     assert log.registry.find(mine) is None
     fold_all(log, tmp_path)
     log.refresh()
@@ -198,7 +171,7 @@ def test_an_activation_takes_both_of_its_records(log: KafkaLog, tmp_path: Path) 
     fold_all(log, tmp_path)
     more = {"name": "more", "type": ["null", "long"], "refold.reducer": "latest"}
     later = parse({**THING.document, "fields": [*THING.document["fields"], more]})
-    written(log, later)
+    put_definition(log, later)
     (pending,) = log.registry.pending()
     producer = log.clients.producer()
     value = activation_value(Activation(pending.offset, 1))

@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import refold
 from refold.testing.kafka import Kafka
-from refold_tests.outage import scraping
 from refold_tests.prometheus import METRICS
-from refold_tests.waiting import await_true
+from refold_tests.scraped import scraping
+from refold_tests.waiting import WAIT_S, await_true
 from refold_tests.worker_process import Worker, starting
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -55,7 +55,7 @@ def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], 
         before = series(worker)
         for each in ("started", "group_joined", "partitions_taken", "partition_rebuilt", "broker_connected"):
             assert worker.events(each), each
-        scraper = ending.enter_context(scraping(f"{worker.url}/metrics", 0.25))
+        scraper = ending.enter_context(scraping(f"{worker.url}/metrics", 0.25, WAIT_S))
 
         getattr(kafka, how)(1)
         await_true(lambda: not worker.is_ready)
