@@ -16,10 +16,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo kafka test test-faults fuzz record-faults bench soak lint format clean
+.PHONY: help demo kafka check test test-faults fuzz record-faults bench soak docs lint format clean
 
 help: ## this list
-	@echo 'refold: start with `make demo`; before you push, `make test`.'
+	@echo 'refold: start with `make demo`; while you work, `make check`; before you push, `make test`.'
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
@@ -32,6 +32,9 @@ demo: $(VENV)/.installed ## see it work: the main job, end to end, on the embedd
 
 kafka: $(VENV)/.installed-dev ## run a real Apache Kafka in the foreground, to try refold on (needs Java 17 and Maven)
 	@$(BIN)/python -m refold.testing.kafka $(ARGS)
+
+check: lint ## for the inner loop: lint, types, and every test that starts no server and kills no process
+	@$(BIN)/pytest -q -n $(JOBS) --dist loadgroup -m inner $(ARGS)
 
 test: lint ## what CI runs: lint, then every test, the fault tests in their short form
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
@@ -52,6 +55,9 @@ soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests w
 
 bench: $(VENV)-bench/.installed ## measure on this machine, with the hot path compiled where there is a C compiler
 	@PYTHONPATH=bench $(VENV)-bench/bin/python bench/run.py $(ARGS)
+
+docs: $(VENV)/.installed-dev ## build the documentation as a site, in build/docs/site; it needs no network to be read (needs npm)
+	@$(BIN)/python -P docs/site/build.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff and mypy --strict, changing nothing
 	@$(BIN)/ruff check --quiet

@@ -19,7 +19,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ from refold.testing.kafka import Kafka  # noqa: E402
 from refold.testing.postgres import Postgres  # noqa: E402
 from refold.testing.postgres import started as started_postgres  # noqa: E402
 from refold.testing.registry import SchemaRegistry, start_registry  # noqa: E402
-from refold_tests import brokers, java, postgres, registries, s3, servers  # noqa: E402
+from refold_tests import brokers, inner_loop, java, postgres, registries, s3, servers  # noqa: E402
 from refold_tests.absent import without  # noqa: E402
 from refold_tests.child import Child, children  # noqa: E402
 from refold_tests.kafka_topics import Broker  # noqa: E402
@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses a broker or a registry, before `-m` is looked at."""
+    """Mark by their fixtures what uses a server, and what `make check` runs, before `-m` is evaluated."""
     for item in items:
         names = {*getattr(item, "fixturenames", ())}
         if names & {"kafka", "kafka_cluster"}:
@@ -87,6 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("registry")
         if names & {"postgres_server", "postgres_database", "own_postgres"}:
             item.add_marker("postgres")
+        if not inner_loop.reasons(item):
+            item.add_marker("inner")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -114,6 +116,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_report_header() -> str:
     """Shown once, above the tests: what it takes to run the same again."""
     return f"refold: REFOLD_SEED={os.environ['REFOLD_SEED']}, profile {PROFILE}, {FAULT_ROUNDS} fault rounds"
+
+
+@pytest.fixture(autouse=True)
+def _is_inner(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test of the inner loop starts no server and kills no process."""
+    with inner_loop.guarded() if request.node.get_closest_marker("inner") else nullcontext():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -59,7 +59,7 @@ def test_nothing_that_is_compiled_rests_on_a_cached_property() -> None:
 
 
 # All tests of this file share one build, so xdist gives them to one worker.
-pytestmark = pytest.mark.xdist_group("compiled")
+pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("compiled")]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import refold
 from refold_tests.tree import ROOT, shipped_files
 
 # All tests of this file share one build, so xdist gives them to one worker.
-pytestmark = pytest.mark.xdist_group("wheel")
+pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("wheel")]
 
 # Top-level modules of the `kafka` extra: a module of ours may need them, the package may not.
 OPTIONAL = ("confluent_kafka", "faust", "mode", "prometheus_client")

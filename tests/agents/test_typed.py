@@ -19,6 +19,8 @@ import pytest
 from refold_tests.absent import without
 from refold_tests.tree import ROOT
 
+pytestmark = pytest.mark.outside
+
 AGENT = """\
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import refold
 from refold_tests.command import refold_command
 
 # One import serves all tests of this file, so xdist gives them to one worker.
-pytestmark = pytest.mark.xdist_group("acceptance")
+pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("acceptance")]
 
 
 @dataclass(frozen=True, slots=True)

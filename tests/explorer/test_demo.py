@@ -234,6 +234,7 @@ def statuses(actors: Sequence[Actor]) -> list[tuple[str, int | None]]:
     return [(each.name, each._process.returncode) for each in actors]
 
 
+@pytest.mark.outside
 def test_the_agent_is_killed_and_the_others_end_well(tmp_path: Path, actors: list[Actor]) -> None:
     assert run(tmp_path / "log", keep=False) == 0
     expected = [("deployer", 0), ("agent", -signal.SIGKILL), ("deployer", 0), ("evaluator", 0), ("bank", 0)]
@@ -258,6 +259,7 @@ def test_an_agent_that_fails_ends_the_demo(
     assert statuses(actors) == [("deployer", 0), ("agent", 2)]
 
 
+@pytest.mark.outside
 def test_an_interrupted_demo_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actors: list[Actor]
 ) -> None:

@@ -87,6 +87,7 @@ def test_follow_goes_on_until_sigterm(postgres_database: Database, tmp_path: Pat
         process.communicate()
 
 
+@pytest.mark.outside
 def test_metrics_are_served_as_every_page_is(tmp_path: Path) -> None:
     """By the token off loopback, over TLS, to known hosts alone; /health answers a probe without the token."""
     observed(tmp_path / "log", 1)
@@ -121,6 +122,7 @@ def test_metrics_are_served_as_every_page_is(tmp_path: Path) -> None:
         process.communicate()
 
 
+@pytest.mark.outside
 def test_the_parquet_sinks_page_says_how_far_the_store_is_behind(tmp_path: Path) -> None:
     """A commit every hour: what is recorded after the first one is lag, and its age grows."""
     observed(tmp_path / "log", 1)
@@ -182,6 +184,7 @@ def test_a_password_is_shown_nowhere(postgres_database: Database, tmp_path: Path
     assert SECRET not in refused.err
 
 
+@pytest.mark.outside
 def test_a_store_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     observed(tmp_path / "log", 1)
     command = [*COMMAND, "sink", "postgres", "--to", f"postgresql://u:{SECRET}@127.0.0.1:1/x", "--follow"]

@@ -28,7 +28,7 @@ EPOCH_RECORDS = 300
 CHANGED_MIN = 200
 
 # One import serves all tests of this file, so xdist gives them to one worker.
-pytestmark = pytest.mark.xdist_group("snapshots-acceptance")
+pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("snapshots-acceptance")]
 
 
 @pytest.fixture(scope="module")

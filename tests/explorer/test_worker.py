@@ -118,6 +118,7 @@ def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path, url: str) -> Non
         (["--advertise", "ftp://worker"], "--advertise"),
     ],
 )
+@pytest.mark.outside
 def test_pages_that_cannot_be_served_are_one_clear_line(
     tmp_path: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +158,7 @@ def test_with_a_token_and_tls_workers_and_commands_ask_workers(
     assert [each.stop() for each in workers] == [(0, ""), (0, "")]
 
 
+@pytest.mark.outside
 def test_an_embedded_log_needs_no_worker(tmp_path: Path) -> None:
     worker = Worker("--log", f"file:{tmp_path}")
     try:

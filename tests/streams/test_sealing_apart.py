@@ -455,6 +455,7 @@ def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> N
     assert sealer._child is None
 
 
+@pytest.mark.outside
 def test_signals_to_end_are_its_owners(seed: int, store: MemoryStore, apart: ApartSealer) -> None:
     """Who presses Ctrl-C, or ends a service, sends them to the processes of both."""
     table = Table(random.Random(seed), 50)

@@ -55,6 +55,7 @@ class FileOpenedStore(OpenedStore):
             assert start(KILLED, self.path, PARTITIONS, statement).end() == -9
 
 
+@pytest.mark.outside
 class TestFileStore(SnapshotStoreConformance):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> OpenedStore:

@@ -22,6 +22,8 @@ from refold_tests.command import environment, refold_command
 from refold_tests.histories_of_code import History
 from refold_tests.refusing import REFUSING
 
+pytestmark = pytest.mark.outside
+
 ENTRY = "refunds:agent"
 AGENT = """
 from prices import fee

@@ -288,6 +288,7 @@ with refold.open(sys.argv[1]) as log:
 
 
 @pytest.mark.parametrize(("sdk", "is_async"), [("openai", False), ("anthropic", True)])
+@pytest.mark.outside
 def test_a_run_that_is_killed_in_a_stream_goes_on(
     server: ModelServer, tmp_path: Path, sdk: str, is_async: bool
 ) -> None:

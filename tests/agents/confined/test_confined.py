@@ -21,6 +21,8 @@ from refold.avro.errors import InputError
 from refold_tests.command import environment, refold_command
 from refold_tests.refusing import REFUSING
 
+pytestmark = pytest.mark.outside
+
 CODE = """
 import asyncio, os, sys
 

@@ -25,6 +25,8 @@ from refold_tests import escapes
 from refold_tests.absent import without
 from refold_tests.command import environment
 
+pytestmark = pytest.mark.outside
+
 HELPER = r"""
 #include <arpa/inet.h>
 #include <pthread.h>

@@ -25,6 +25,8 @@ from refold_tests.processes import is_gone
 from refold_tests.refusing import WITHOUT_LANDLOCK
 from refold_tests.waiting import await_true
 
+pytestmark = pytest.mark.outside
+
 CODE = """
 import contextlib, ctypes, os, pathlib, signal, tempfile
 

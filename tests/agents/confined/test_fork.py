@@ -20,6 +20,8 @@ from refold.avro.errors import InputError, UnknownEntity
 from refold_tests.command import environment, refold_command
 from refold_tests.refusing import REFUSING
 
+pytestmark = pytest.mark.outside
+
 CODE = """
 import asyncio, ctypes, os, sys
 import refold

@@ -14,6 +14,8 @@ from refold.agents.golden.file import read, replace, signed
 from refold_tests.command import environment
 from refold_tests.tree import ROOT
 
+pytestmark = pytest.mark.outside
+
 EXAMPLE = ROOT / "docs" / "examples" / "golden"
 TRACE = "paid-four-times.golden.json"
 

@@ -245,6 +245,7 @@ with refold.open("file:log") as log:
 """
 
 
+@pytest.mark.outside
 def test_a_write_that_differs_only_in_ignored_parts_is_sent_once(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(PROGRAM)
     given: Any = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import pytest
+
 from refold.agents.redaction.commands import options_in
 from refold.agents.redaction.context import assigned_in, bearers_in, urls_in
 from refold.agents.redaction.hints import ALL, hints_in
@@ -21,6 +23,8 @@ from refold.agents.redaction.redactor import Redactor
 from refold.agents.redaction.shapes import AFTER_URLS, BEFORE_URLS, GROUPS
 from refold.agents.redaction.tokens import between_tokens, token_spans
 from refold.avro.errors import RedactionFailed
+
+pytestmark = pytest.mark.outside
 
 KEY = b"0123456789abcdef"
 NAMES = Names()

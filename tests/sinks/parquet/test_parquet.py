@@ -422,6 +422,7 @@ def test_a_store_that_refuses_or_is_away_and_back(
             assert_rebuilt(followed, place)
 
 
+@pytest.mark.outside
 def test_a_store_that_was_killed_and_lost_everything_is_filled_again(
     followed: SinkLog, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

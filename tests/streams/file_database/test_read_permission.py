@@ -105,6 +105,7 @@ def reading(request: pytest.FixtureRequest, killed: Path, tmp_path: Path) -> Rea
     return read
 
 
+@pytest.mark.outside
 def test_what_only_reads_works_after_a_crash_too(reading: Reader, killed: Path, tmp_path: Path) -> None:
     before = _bytes(reading.path)  # type: ignore[attr-defined]
     for words in READING:
@@ -120,12 +121,14 @@ def test_what_only_reads_works_after_a_crash_too(reading: Reader, killed: Path, 
     assert _bytes(reading.path) == before  # type: ignore[attr-defined]
 
 
+@pytest.mark.outside
 def test_doctor_examines_it(reading: Reader) -> None:
     done = reading("doctor", "--json")
     assert done.status in (0, 1), done.err
     assert "70" not in done.err
 
 
+@pytest.mark.outside
 def test_what_writes_names_the_path_and_what_is_missing(reading: Reader) -> None:
     for words in (["observe", "tool_config/acme", "rate_limit=1"], ["mark", "x"], ["snapshot"]):
         said = reading(*words).refused()
@@ -134,6 +137,7 @@ def test_what_writes_names_the_path_and_what_is_missing(reading: Reader) -> None
         assert "right to write" in said
 
 
+@pytest.mark.outside
 def test_a_lost_write_is_still_refused(reading: Reader) -> None:
     path: Path = reading.path  # type: ignore[attr-defined]
     for file in (path / "db").glob("*.log"):
@@ -145,6 +149,7 @@ def test_a_lost_write_is_still_refused(reading: Reader) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+@pytest.mark.outside
 def test_what_may_not_be_read_is_named(killed: Path, tmp_path: Path) -> None:
     path = tmp_path / "log"
     shutil.copytree(killed, path)
@@ -160,6 +165,7 @@ def test_what_may_not_be_read_is_named(killed: Path, tmp_path: Path) -> None:
     assert "may not read" in done.stderr
 
 
+@pytest.mark.outside
 def test_a_link_called_synced_is_not_followed(killed: Path, tmp_path: Path) -> None:
     path, target = tmp_path / "log", tmp_path / "precious"
     shutil.copytree(killed, path)
@@ -198,6 +204,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.outside
 def test_the_folder_of_a_killed_reader_is_removed_and_no_other(
     killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

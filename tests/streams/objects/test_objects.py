@@ -149,6 +149,7 @@ def test_a_creation_whose_answer_was_lost_is_ones_own(
         assert not store.create("b", b"another's")
 
 
+@pytest.mark.outside
 def test_a_store_that_lost_everything_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with started_s3() as s3:
         reach(monkeypatch, s3.endpoint)

@@ -130,6 +130,7 @@ def test_a_table_whose_last_observation_the_log_has_not_is_refused(log: KafkaLog
         assert "it lost its end, and went on without it" in str(problem)
 
 
+@pytest.mark.kafka
 def test_a_broker_that_lost_the_end_of_its_disk(tmp_path: Path, seed: int) -> None:
     """Its file is cut while it is down. What is left moves to a new log, as the messages say."""
     observations = history(random.Random(seed), 200)

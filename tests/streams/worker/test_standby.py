@@ -208,6 +208,7 @@ def test_offsets_in_an_open_transaction_are_not_followed_and_hold_nothing_up(
     check_whole(log, tmp_path / "b", acknowledged)
 
 
+@pytest.mark.kafka
 def test_a_broker_that_is_away_is_waited_for(tmp_path: Path, seed: int) -> None:
     observations = history(random.Random(seed), 100)
     with started() as kafka:

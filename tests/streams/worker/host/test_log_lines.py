@@ -130,6 +130,7 @@ def test_every_line_of_a_worker_is_json(
     assert rebuilt["took_s"] >= 0
 
 
+@pytest.mark.outside
 def test_a_worker_that_cannot_start_says_why_in_json(run: Callable[..., Lines], tmp_path: Path) -> None:
     words = ("--log", "kafka://127.0.0.1:1/x", "--agents", "no.such.module", "--data", tmp_path)
     (line,) = run(*words, "--log-format", "json").ended(2)

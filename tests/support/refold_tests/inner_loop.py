@@ -1,0 +1,48 @@
+"""Which tests `make check` runs: all that start no server and kill no process.
+
+`pytest_collection_modifyitems` of conftest.py marks them `inner`. `guarded` ends a test that is marked so and starts a
+server or kills a process all the same; tests/test_inner_loop.py checks that no other test is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from refold.testing.processes import Supervised
+
+# Each starts a server, or gives the test processes that are killed at its end.
+FIXTURES = frozenset({
+    "chart", "child", "kafka", "kafka_cluster", "own_postgres", "own_registry", "postgres_server", "receiver",
+    "s3_endpoint", "schema_registry",
+})  # fmt: skip
+# Each says that a test starts a server, kills a process, or takes long for its work.
+MARKERS = frozenset({"faults", "fuzz", "kafka", "outside", "postgres", "registry"})
+
+
+def reasons(item: pytest.Item) -> set[str]:
+    """Why a test is left out: the fixtures and markers; empty for a test of the inner loop."""
+    fixtures = {*getattr(item, "fixturenames", ())}
+    return (fixtures & FIXTURES) | ({marker.name for marker in item.iter_markers()} & MARKERS)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Fail where this process starts a server of refold.testing's or sends SIGKILL to another process."""
+    kill = os.kill
+
+    def checked_kill(pid: int, number: int) -> None:
+        assert number != signal.SIGKILL, "this test kills a process: mark it `outside`"
+        kill(pid, number)
+
+    def refused(*given: object, **named: object) -> None:
+        raise AssertionError("this test starts a server: mark it `outside`")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "kill", checked_kill)
+        patch.setattr(Supervised, "launch", refused)
+        yield

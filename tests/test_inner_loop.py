@@ -1,0 +1,131 @@
+"""`make check` runs every test that starts no server and kills no process, and no other (refold_tests/inner_loop.py).
+
+At run time `guarded` ends an inner test that starts a server or kills another process. What it cannot see, a child that
+kills itself, is found here in the text of the test and of what the test names in its module.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from refold.testing.processes import Supervised
+from refold_tests import inner_loop
+from refold_tests.tree import ROOT
+
+# Modules and tests that start no server and kill nothing, but work for too long to be waited for: each with why.
+LONG = {
+    "tests/agents/bisect/test_bisect.py": "replays many commits, each in a process of its own",
+    "tests/agents/confined/test_escapes.py": "tries each way out of a confined process, in a process of its own",
+    "tests/agents/golden/test_plugin.py": "runs pytest in a process for each case",
+    "tests/agents/redaction/test_linear.py": "redacts texts of megabytes, to compare how the time grows",
+    "tests/agents/test_typed.py": "runs mypy and pyright on an example agent",
+    "tests/explorer/test_acceptance.py": "imports all recorded conversations",
+    "tests/explorer/test_snapshots_acceptance.py": "folds all recorded conversations again at many cuts",
+    "tests/test_compiled.py": "compiles the hot path to C",
+    "tests/test_wheel.py": "builds and installs a wheel",
+}
+KILLS = re.compile(r"\bSIGKILL\b|\.kill\(")
+COLLECT = """
+import json, sys
+import pytest
+
+class Collected:
+    def pytest_collection_finish(self, session):
+        from refold_tests import inner_loop
+
+        found = [(each.nodeid.partition("@")[0], sorted(inner_loop.reasons(each)), each.get_closest_marker("inner") is not None)
+                 for each in session.items]
+        print("\\n" + json.dumps(found), file=sys.stderr)
+
+sys.exit(pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider"], plugins=[Collected()]))
+"""  # noqa: E501
+
+
+@pytest.fixture(scope="module")
+def collected() -> list[tuple[str, list[str], bool]]:
+    """Of every test: its node id, why it is left out, and whether it is marked `inner`."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", COLLECT], cwd=ROOT, capture_output=True, text=True, timeout=800, check=False,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        | {"PYTHONPATH": str(ROOT / "tests" / "support")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found: list[tuple[str, list[str], bool]] = json.loads(done.stderr.splitlines()[-1])
+    return found
+
+
+@cache
+def _parts(path: Path) -> dict[str, tuple[str, frozenset[str]]]:
+    """Of a module's functions, classes and variables: their text, and the names in it."""
+    text = path.read_text(encoding="utf-8")
+    found = {}
+    for node in ast.parse(text).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node]
+        names = [getattr(each, "name", None) or getattr(each, "id", None) for each in targets]
+        words = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        words |= {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+        for name in filter(None, names):
+            found[name] = (ast.get_source_segment(text, node) or "", frozenset(words))
+    return found
+
+
+def _text(path: Path, name: str) -> str:
+    """What a test and all that it names in its module say."""
+    parts = _parts(path)
+    seen, ahead = set[str](), [name]
+    while ahead:
+        if (each := ahead.pop()) in parts and each not in seen:
+            seen.add(each)
+            ahead.extend(parts[each][1])
+    return "\n".join(parts[each][0] for each in sorted(seen))
+
+
+@pytest.mark.timeout(900)
+def test_an_inner_test_kills_nothing(collected: list[tuple[str, list[str], bool]]) -> None:
+    assert len(collected) > 3_000
+    killing = set()
+    for node, why, is_inner in collected:
+        assert is_inner == (not why), node
+        path, _, name = node.partition("::")
+        if is_inner and KILLS.search(_text(ROOT / path, re.split(r"::|\[", name)[0])):
+            killing.add(node.partition("[")[0])
+    assert killing <= {"tests/test_inner_loop.py::test_the_guard_ends_what_kills_and_what_starts_a_server"}
+
+
+@pytest.mark.timeout(900)
+def test_nothing_else_is_left_out(collected: list[tuple[str, list[str], bool]]) -> None:
+    """A test is left out for a server, for a kill that its text shows, or because it is named in LONG."""
+    without_reason = set()
+    for node, why, _ in collected:
+        path, _, name = node.partition("::")
+        is_long = path in LONG or node.partition("[")[0] in LONG
+        if why == ["outside"] and not is_long and not KILLS.search(_text(ROOT / path, re.split(r"::|\[", name)[0])):
+            without_reason.add(node.partition("[")[0])
+    assert without_reason == set()
+    nodes = {node.partition("[")[0] for node, *_ in collected}
+    assert {each for each in LONG if not any(node.startswith(each) for node in nodes)} == set()
+
+
+def test_the_guard_ends_what_kills_and_what_starts_a_server(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        with inner_loop.guarded():
+            with pytest.raises(AssertionError, match="kills a process"):
+                process.kill()
+            with pytest.raises(AssertionError, match="starts a server"):
+                Supervised("x", tmp_path / "log", remove=None).launch(["true"])
+            os.kill(process.pid, signal.SIGCONT)
+        assert process.poll() is None
+    finally:
+        process.communicate(b"\n")
+    assert process.returncode == 0
