@@ -69,8 +69,9 @@ def test_links_and_named_files_exist(page: Path) -> None:
 
 
 def test_the_index_lists_every_page() -> None:
+    """But for the decisions, which are a folder in the order of their numbers."""
     linked = {(INDEX.parent / target).resolve() for target, _ in LINK.findall(INDEX.read_text(encoding="utf-8"))}
-    assert [_path(each) for each in ALL_PAGES if each != INDEX and each not in linked] == []
+    assert [_path(each) for each in ALL_PAGES if each.parent.name != "decisions" and each not in {INDEX, *linked}] == []
 
 
 def test_the_architecture_fits_on_four_pages() -> None:

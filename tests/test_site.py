@@ -65,9 +65,11 @@ def test_what_a_page_would_fetch_is_found(page: str, found: int, tmp_path: Path,
 
 
 def test_the_navigation_is_the_index(builder: ModuleType) -> None:
-    index = "# x\n\n## One\n\n[A](a.md), [B](../b.md)\n\n## Two\n\n| [C](c/d.md#e) | [F](c/f.md) |\n"
-    assert builder.navigation(index) == [
+    index = "# x\n\n## One\n\n[A](a.md), [B](../b.md)\n\n## Two\n\n| [C](c/d.md#e) | [F](c/f.md) |\n\n## Decisions\n"
+    page = ROOT / "docs" / "decisions" / "168-the-inner-loop-by-fixtures.md"
+    assert builder.navigation(index, [page]) == [
         {"Home": "README.md"},
         {"One": [{"A": "docs/a.md"}, {"B": "b.md"}]},
         {"Two": [{"F": "docs/c/f.md"}]},
+        {"Decisions": [{"168: The inner loop is found by fixtures and markers": str(page.relative_to(ROOT))}]},
     ]

@@ -95,6 +95,7 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.outside
 def test_the_folder_of_a_killed_import_is_removed_by_the_next(tmp_path: Path, place: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     with killed([*COMMAND, "import", "-"], log, place, "refold-import-*/0") as (left,):
@@ -119,6 +120,7 @@ def agent(run):
 """
 
 
+@pytest.mark.outside
 def test_the_folders_of_a_killed_bisect_are_removed_by_the_next(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +158,7 @@ with RemoteObjects("memory://store").scratch() as folder:
 """
 
 
+@pytest.mark.outside
 def test_the_folder_of_a_killed_sink_is_removed_by_the_next(tmp_path: Path, place: Path) -> None:
     command = [sys.executable, "-P", "-c", SCRATCH]
     with killed(command, "", place, "refold-scratch-*/file") as (left,):

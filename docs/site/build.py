@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +46,7 @@ SCRIPTS = {
     ),
 }  # fmt: skip
 
+NUMBER = re.compile(r"^\d{3}[:.] ")
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#:\s]+\.md)\)")
 # What a browser fetches by itself: scripts, styles, icons, pictures, fonts. A link that a reader follows is none of it.
@@ -62,11 +63,12 @@ def pages() -> list[Path]:
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "helm" / "refold" / "README.md"]
 
 
-def navigation(index: str) -> list[dict[str, object]]:
+def navigation(index: str, decisions: Sequence[Path]) -> list[dict[str, object]]:
     """The site's navigation: a tab for each section of docs/index.md, with the pages that it links to, in its order.
 
     Args:
         index: The text of docs/index.md.
+        decisions: The pages of the section "Decisions".
 
     Returns:
         mkdocs' `nav`, with paths from the root of the repository.
@@ -75,8 +77,17 @@ def navigation(index: str) -> list[dict[str, object]]:
     _, *parts = HEADING.split(index)
     for title, body in zip(parts[::2], parts[1::2], strict=True):
         linked = {(Path("docs") / target).as_posix(): text for text, target in LINK.findall(body)}
-        found.append({title: [{text: target.replace("docs/../", "")} for target, text in linked.items()]})
+        entries = [{text: target.replace("docs/../", "")} for target, text in linked.items()]
+        if title == "Decisions":
+            entries = [{_title(page): page.relative_to(ROOT).as_posix()} for page in decisions]
+        found.append({title: entries})
     return found
+
+
+def _title(page: Path) -> str:
+    """Number and heading of a decision."""
+    heading = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    return f"{page.name[:3]}: {NUMBER.sub('', heading)}"
 
 
 def stage(folder: Path) -> None:
@@ -156,7 +167,9 @@ def build(folder: Path) -> Path:
         "INHERIT": str(HERE / "mkdocs.yml"),
         "docs_dir": str(folder / "pages"),
         "site_dir": str(folder / "site"),
-        "nav": navigation((ROOT / "docs" / "index.md").read_text(encoding="utf-8")),
+        "nav": navigation(
+            (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), sorted((ROOT / "docs" / "decisions").glob("*.md"))
+        ),
     }
     # JSON is YAML.
     (folder / "mkdocs.yml").write_text(json.dumps(settings, indent=1), encoding="utf-8")
