@@ -1,4 +1,5 @@
-"""What tools and models answered to an agent, as its steps recorded it: with its reads (knew.py), all that it knew.
+"""What tools, models and runs within answered to an agent, as its steps recorded it: with its reads (knew.py), all that
+it knew.
 
 1. A step's journal has the calls of each attempt, with what was asked and what came of it: an answer or a failure. An
    attempt that failed counts as one that did not: the agent knows it, whatever became of the attempt.
@@ -90,5 +91,5 @@ def _of_step(log: Log, vault: Keeper, fields: Fields, run: str, number: int, cut
 
 def _answers(run: str, number: int, attempt: int, calls: Iterable[Call]) -> Iterator[Heard]:
     for place, call in enumerate(calls, 1):
-        if call.asked.kind in ("tool", "model"):
+        if call.asked.kind in ("tool", "model", "run"):
             yield Heard(run, number, attempt, place, call.started_at + round(call.duration_ms * 1000), call)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -16,17 +17,21 @@ from refold.agents.effects.book import StartOf
 from refold.agents.effects.ledger import Ledger
 from refold.agents.effects.order import Order
 from refold.agents.journal.chain import start_hash
-from refold.agents.journal.record import Recording, Step
-from refold.agents.recorder.answers import WORLD, Answers
+from refold.agents.journal.record import Plain, Recording, Step
+from refold.agents.recorder.answers import WORLD, Answers, Within
+from refold.agents.recorder.children import ChildCall, Given
 from refold.agents.recorder.current import Strays
-from refold.agents.recorder.log_reach import LogReach
+from refold.agents.recorder.log_reach import LogReach, read_again
 from refold.agents.recorder.made import Folder
 from refold.agents.recorder.observations import run_entity
 from refold.agents.recorder.reach import Chance
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.sinks import LogSink
-from refold.agents.redaction.redactor import RunRedactor
-from refold.agents.replay.player import Resumer
+from refold.agents.recordings.load import load
+from refold.agents.redaction.redactor import RunRedactor, for_run
+from refold.agents.redaction.tokens import fresh_key
+from refold.agents.replay.memory import in_memory
+from refold.agents.replay.player import Ended, Resumer
 from refold.agents.sampling import check_share, class_of
 from refold.agents.vault import Keeper, run_key
 from refold.avro.errors import InputError
@@ -36,10 +41,78 @@ from refold.streams.blobs.url import NO_STORE
 from refold.streams.client import Log, Surroundings
 
 # A field of each that earlier definitions had not.
-_RECORDED_TYPES = {"run": "redacted", "step": "answered", "effect": "lease_ms"}
+_RECORDED_TYPES = {"run": "caller_run", "step": "answered", "effect": "lease_ms"}
 _CLOCKS_DIFFER_MS = 10 * 60 * 1000
 # Of the 2^64 numbers that a source may count, a run goes on from another 2^32 each time it is taken up.
 _SEQ_OF_ATTEMPT = 1 << 32
+
+
+class LiveChildren:
+    """Makes the runs within a run of a log: there, or in memory where they ended. See recorder/children.py."""
+
+    def __init__(
+        self, live: Live, log: Log, around: Surroundings, vault: Keeper, head: Recording, redact: RunRedactor,
+        start_of: StartOf,
+    ) -> None:  # fmt: skip
+        """head: the run's, as it is recorded."""
+        self._live = live
+        self._log = log
+        self._around = around
+        self._vault = vault
+        self._head = head
+        self._redact = redact
+        self._start_of = start_of
+
+    def require_log(self, url: str) -> None:
+        """As Children."""
+        if url not in ("", self._log.port.url):
+            raise InputError(
+                f"run {self._head.run} is recorded in {self._log.port.url}, and so are the runs that begin within it; "
+                f"one was asked of {url}"
+            )
+
+    def begin(self, head: Recording, given: Given, within: Within, call: ChildCall) -> Run:
+        """As Children."""
+        parent = self._head
+        head = msgspec.structs.replace(
+            head, kind=head.kind or parent.kind, user=head.user or parent.user, redacted=parent.redacted,
+            started_at=self._around.now_micros(),
+        )  # fmt: skip
+        attempt = 1
+        if within.is_sought or given.is_named:
+            stood = self._log.states([run_entity(head.run)]).get(run_entity(head.run))
+            if stood is not None:
+                within = self._stood(head, call, is_sought=within.is_sought)
+                attempt = stood.fields.get("attempts", 1) + 1
+        if within.is_whole and within.recording is not None:
+            return self._in_memory(within.recording, within.answers, call)
+        if attempt > 1 and within.recording is not None:
+            head = within.recording
+        return self._live.child(
+            head, given, self._redacting(), within.answers, _from_the_beginning if given.has_task else self._start_of,
+            call, attempt,
+        )  # fmt: skip
+
+    def _stood(self, head: Recording, call: ChildCall, *, is_sought: bool) -> Within:
+        """What stands of a run with that id, which this one began before its process ended."""
+        found = load(self._log, head.run, self._vault)
+        if not is_sought or (found.caller, found.caller_step) != (head.caller, head.caller_step):
+            raise InputError(f"run {head.run} is recorded already: give another id, or none")
+        if found.status != "ended":
+            return Within(Resumer(found), found)
+        call.expect(found)
+        return Within(Ended(found), found, is_whole=True)
+
+    def _in_memory(self, recording: Recording, answers: Answers, call: ChildCall) -> Run:
+        def fields(entity: str, answer: Plain) -> Mapping[str, Any]:
+            return read_again(self._log, entity, answer).shown()
+
+        redact = self._redacting() if recording.redacted else None
+        return in_memory(recording, answers, fields, redact, None, call=call).run
+
+    def _redacting(self) -> RunRedactor:
+        """The parent's, which knows what that was told up to here."""
+        return for_run(self._redact, fresh_key)  # it has its key
 
 
 class Live:
@@ -59,6 +132,11 @@ class Live:
 
     def resume(self, recording: Recording, attempt: int, redact: RunRedactor, share: float, strays: Strays) -> Run:
         """A run that did not end, or that failed, from where it stands; attempt: how often it was begun, with this."""
+        if recording.caller:
+            raise InputError(
+                f"run {recording.run} began in step {recording.caller_step} of run {recording.caller}: go on with "
+                "that, which resumes this one where its code comes to it"
+            )
         if recording.status == "ended" and recording.outcome == "succeeded":
             raise InputError(f"run {recording.run} ended well; fork it to have another end (refold run fork)")
         if not recording.has_code:
@@ -77,17 +155,36 @@ class Live:
         """A child of a run, begun in the log; what it does is given to the sink by another than a Run of this."""
         return self._begun(head, entry, 1, itertools.count(), redact, 1)
 
+    def child(
+        self, head: Recording, given: Given, redact: RunRedactor, answers: Answers, start_of: StartOf, call: ChildCall,
+        attempt: int = 1,
+    ) -> Run:  # fmt: skip
+        """A run within another; head: as recorded, of one that is resumed."""
+        shown = _redacted(head, redact) if attempt == 1 else head
+        if not given.has_task:  # it says nothing, and has to tell children apart
+            shown = msgspec.structs.replace(shown, task=head.task)
+        return self._run(
+            shown, given.entry, attempt, redact, answers, given.sample, strays=given.strays, start_of=start_of,
+            given=msgspec.structs.replace(head, task=shown.task), call=call,
+        )  # fmt: skip
+
     def _run(
         self, head: Recording, entry: str, attempt: int, redact: RunRedactor, answers: Answers,
         share: float = 1, *, given: Recording | None = None, strays: Strays = "refuse",
+        start_of: StartOf | None = None, call: ChildCall | None = None,
     ) -> Run:  # fmt: skip
         """head: as it is recorded; given: as the agent's code gets it."""
         seq = itertools.count((attempt - 1) * _SEQ_OF_ATTEMPT)
         sink = self._begun(head, entry, attempt, seq, redact, share)
-        ledger = self._ledger(head, redact, seq, is_resumed=attempt > 1)
+        start_of = start_of or self._start_of(head, is_resumed=attempt > 1)
+        ledger = self._ledger(redact, seq, start_of)
+        children = LiveChildren(self, self._log, self._around, self._vault, head, redact, start_of)
         reach = LogReach(self._log, ledger, head.agent, head.run, seq)
         chance = Chance(self._around.now_micros, self._around.new_id)
-        return Run(given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays)
+        return Run(
+            given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays,
+            children=children, call=call,
+        )  # fmt: skip
 
     def _begun(
         self, head: Recording, entry: str, attempt: int, seq: Iterator[int], redact: RunRedactor, share: float
@@ -107,7 +204,7 @@ class Live:
         sink.begun()
         return sink
 
-    def _ledger(self, head: Recording, redact: RunRedactor, seq: Iterator[int], *, is_resumed: bool) -> Ledger:
+    def _ledger(self, redact: RunRedactor, seq: Iterator[int], start_of: StartOf) -> Ledger:
         """The run's own: it says what it says of effects as the run."""
 
         def source(order: Order) -> Source:
@@ -115,13 +212,13 @@ class Live:
 
         return Ledger(
             self._log, self._around.now_micros, self._around.new_id, keeper=self._vault, redact=redact,
-            new_source=source, start_of=self._start_of(head, is_resumed=is_resumed),
+            new_source=source, start_of=start_of,
         )  # fmt: skip
 
     def _start_of(self, head: Recording, *, is_resumed: bool) -> StartOf:
         """The offset in a partition below which nothing was said of this run's effects."""
         if head.task and not head.parent:
-            return lambda partition: 0
+            return _from_the_beginning
         port = self._log.port
         if not is_resumed:  # keys begin with the run's id, and it begins now
             with self._log.turn:
@@ -140,6 +237,10 @@ class Live:
         for name, field in _RECORDED_TYPES.items():
             if field not in self._log.types[name].fields:
                 self._log.register(shipped_types()[name])
+
+
+def _from_the_beginning(partition: int) -> int:
+    return 0
 
 
 def _redacted(head: Recording, redact: RunRedactor) -> Recording:

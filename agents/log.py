@@ -68,26 +68,36 @@ class AgentLog(Log):
         is kept as long as a success is (agents/sampling.py); all others are. strays: what becomes of a tool that is
         called outside of every run while this one is open in the process: "refuse" (StrayCall), or "adopt": it is
         recorded as this run's, where no other run is open.
+
+        In the code of a run it begins a run within that one, with its redactor (docs/AGENTS.md).
         """
-        from refold.agents.journal.record import Recording
-        from refold.agents.recorder.current import require_may_begin
+        from msgspec.structs import replace
+
+        from refold.agents.recorder.children import Given
+        from refold.agents.recorder.current import caller_of
+        from refold.agents.recorder.heads import head_of
         from refold.agents.recorder.observations import run_entity
-        from refold.agents.recorder.plain import decoded, kept
         from refold.agents.redaction.redactor import is_redacting
 
-        require_may_begin(agent)
+        caller = caller_of(agent, is_resumed=resume is not None)
         if resume is not None:
             return self._resumed(agent, resume, redact, sample, strays)
+        head = head_of(
+            id or "", agent, version=version, code_version=code_version, kind=kind, task=task, title=title, user=user,
+            seed=seed, input=input, state=state, tags=tags, metadata=metadata,
+        )  # fmt: skip
+        if caller is not None:
+            if is_redacting(redact):
+                raise InputError(
+                    f"run {caller.id} records what the run within it is given: give redact= to that one, "
+                    "and both have it"
+                )
+            found: Run = caller.begin_within(head, Given(entry, sample, strays, bool(id)), self.port.url)
+            return found
         around = self._around
         if id and self.states([run_entity(id)]):
             raise InputError(f"run {id} is recorded already: go on with it by resume=, or give another id")
-        head = Recording(
-            run=id or around.new_id(), agent=agent, version=version, code_version=code_version, kind=kind, task=task,
-            title=title, user=user, seed=seed, input=decoded(kept(input, "the run's input")),
-            state=decoded(kept(dict(state or {}), "the run's state")), tags=tuple(tags),
-            metadata=decoded(kept(dict(metadata or {}), "the run's metadata")), started_at=around.now_micros(),
-            redacted=is_redacting(redact),
-        )  # fmt: skip
+        head = replace(head, run=id or around.new_id(), started_at=around.now_micros(), redacted=is_redacting(redact))
         return self._live.begin(head, entry, self._redacting(redact), sample, strays)
 
     def _resumed(self, agent: str, run: str, redact: Redact | None, sample: float, strays: Strays) -> Run:
@@ -222,6 +232,7 @@ class AgentLog(Log):
             code_version=parent.code_version if code_version is None else code_version, tags=tuple(tags),
             started_at=self._around.now_micros(), ended_at=0, steps=(), status="running", outcome="", output=None,
             failure=None, hash="", flagged=False, pinned=False, retention_class="", redacted=is_redacting(redact),
+            caller="", caller_step=0, children={},
         )  # fmt: skip
         return parent, head, redacting
 

@@ -47,12 +47,16 @@ def uncompared(a: Recording, b: Recording) -> list[str]:
 
 
 class _Comparison:
-    def __init__(self, a: Recording, b: Recording, exact: bool) -> None:
+    def __init__(self, a: Recording, b: Recording, exact: bool, names: Renaming | None = None) -> None:
+        """names: of the runs that these are within."""
         self._a, self._b, self._exact = a, b, exact
-        self._names = Renaming()
+        self._names = names or Renaming()
+        self._within: dict[tuple[str, str], Divergence | None] = {}
         if not exact:
             self._names.note(a.run, b.run)
-        self._rules = Rules(self._names, exact, asked_first=not (a.has_code or b.has_code))
+        self._rules = Rules(
+            self._names, exact, asked_first=not (a.has_code or b.has_code), within=self._compared_within
+        )
 
     def divergence(self) -> Divergence | None:
         """The whole comparison."""
@@ -60,6 +64,14 @@ class _Comparison:
         if found is None:
             return None
         return msgspec.structs.replace(found, forked=_forked(self._a, self._b))
+
+    def _compared_within(self, a: str, b: str) -> Divergence | Literal[False] | None:
+        child_a, child_b = self._a.children.get(a), self._b.children.get(b)
+        if child_a is None or child_b is None:
+            return False
+        if (a, b) not in self._within:
+            self._within[a, b] = _Comparison(child_a, child_b, self._exact, self._names).divergence()
+        return self._within[a, b]
 
     def _start(self) -> Divergence | None:
         things: list[tuple[What, Plain, Plain]] = [
@@ -118,7 +130,7 @@ class _Comparison:
         called_a, called_b = [_calls_of(x) for x in rest_a], [_calls_of(y) for y in rest_b]
         begin = 1 if keys_a[0] == keys_b[0] else 0
         pairs = list(aligned(keys_a[begin:], keys_b[begin:], called_a[begin:], called_b[begin:]))
-        if begin or found[0].what in ("answer", "failure"):
+        if begin or found[0].what in ("answer", "failure", "run"):
             # The same was asked: whatever they asked for next, this is where they part.
             made = self._first_of(found, index)
         elif _is_reordered(pairs, keys_a, keys_b):
@@ -152,7 +164,8 @@ class _Comparison:
         is_told = found.what == "kept" and not (self._a.has_code or self._b.has_code)
         return Divergence(
             step=side_b.step if side_a.step is None else side_a.step, what=found.what,
-            why="answered" if is_told else why_of(found.what),
+            why="answered" if is_told else why_of(found.what) if found.within is None else found.within.why,
+            within=found.within,
             a=side_a, b=side_b, differences=tuple(self._differences(found, index)),
             only="" if found.what != "call" else "a" if found.b_call is None else "b",
         )  # fmt: skip
@@ -164,7 +177,7 @@ class _Comparison:
         return Side(run=run.run, step=step.number, name=step.name, attempt=attempt, call=call, value=value)
 
     def _differences(self, found: Found, index: int | None) -> list[Difference]:
-        if found.what in ("step", "order", "call"):
+        if found.what in ("step", "order", "call", "run"):
             return []
         if found.what == "kept" and index is not None:
             state_a, state_b = _state_after(self._a, index), _state_after(self._b, index)

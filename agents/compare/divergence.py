@@ -11,6 +11,7 @@
     arguments                       the same is called with other arguments
     decision                        another choice, rationale or options
     answer, failure                 the same was asked, and something else came back
+    run                             a run within was begun with the same, and did something else (within)
     attempts, step_failure          the step was tried more often, or failed otherwise
     kept                            the step left another state
     result, outcome                 the step's result, and how it ended
@@ -38,7 +39,8 @@ from refold.agents.journal.record import Plain
 
 What: TypeAlias = Literal[
     "agent", "input", "seed", "state", "step", "order", "name", "call", "tool", "arguments", "decision", "answer",
-    "failure", "attempts", "step_failure", "kept", "result", "outcome", "run_outcome", "output", "run_failure", "patch",
+    "failure", "run", "attempts", "step_failure", "kept", "result", "outcome", "run_outcome", "output", "run_failure",
+    "patch",
 ]  # fmt: skip
 Why: TypeAlias = Literal["started", "answered", "asked", "decided", "kept", "longer"]
 
@@ -87,7 +89,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     step: the step's number, as both count it up to there; 0 for what they were started with, None for how the runs
     ended. only: the side ("a" or "b") that alone has the step or call, where one has. differences: place by place.
     also: what else differs in the same step. later: the steps behind it that differ, aligned. forked: where one run is
-    a fork of the other, {"side", "parent", "at", "patch"}.
+    a fork of the other, {"side", "parent", "at", "patch"}. within: where two runs within part; why is theirs.
     """
 
     step: int | None
@@ -100,10 +102,12 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[What, ...] = ()
     later: tuple[Later, ...] = ()
     forked: Plain = None
+    within: Divergence | None = None
 
 
 def divergence_json(found: Divergence) -> Plain:
     """The JSON tree: `--json`'s."""
     tree = msgspec.to_builtins(found)
     tree["differences"] = [each._asdict() for each in found.differences]
+    tree["within"] = None if found.within is None else divergence_json(found.within)
     return tree

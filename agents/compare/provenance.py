@@ -64,6 +64,9 @@ OF_ACTION: dict[What, str] = {"arguments": "inputs", "tool": "tool", "call": "to
 
 def provenance(found: Divergence, a: Known, b: Known, depth: int = DEPTH) -> list[Behind]:
     """What stands behind both sides, a's first. depth: how many causes back a chain goes."""
+    if found.within is not None:
+        child_a, child_b = a.run.children[found.within.a.run], b.run.children[found.within.b.run]
+        return provenance(found.within, Known(child_a, a.log), Known(child_b, b.log), depth)
     read_a, read_b = _read(found.a, a.run, found.what), _read(found.b, b.run, found.what)
     if read_a is not None and read_b is not None:
         return list(_of_reads(read_a, read_b, a, b, depth))

@@ -9,27 +9,30 @@ Things are looked at in the order in which they came about: an attempt's calls, 
 and then what the step kept, gave back and came to. Of a conversation (has_code False) everything asked
 in a step comes before every answer, for one message asked it all.
 
+A run within is compared as a run. Where it did the same, it is no difference that it has another id.
+
 Calls are paired from the front while the same is asked. From the first that differs on they are aligned: by the whole
 request, then by what is called, so that one that was put in is told from one that was changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from refold.agents.capture.exchange import is_exchange
 from refold.agents.compare.aligning import aligned
-from refold.agents.compare.divergence import What
+from refold.agents.compare.divergence import Divergence, What
 from refold.agents.compare.renaming import FRESH, Renaming
 from refold.agents.journal.question import compared
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Plain, Step
+from refold.agents.journal.record import Asked, Attempt, Call, Failure, Plain, Step, child_of
 
 
 class Found(NamedTuple):
-    """One thing that differs. a, b: what stands there. *_attempt, *_call: numbers of each side's attempt and call."""
+    """One thing that differs. a, b: what stands there. *_attempt, *_call: numbers of each side's attempt and call.
+    within: of runs within, where these part."""
 
     what: What
     a: Plain
@@ -38,14 +41,17 @@ class Found(NamedTuple):
     b_call: int | None = None
     a_attempt: int | None = None
     b_attempt: int | None = None
+    within: Divergence | None = None
 
 
 class Rules(NamedTuple):
-    """How strictly to look. exact: what every live run hears anew counts too (renaming.py)."""
+    """How strictly to look. exact: what every live run hears anew counts too (renaming.py). within: compares two runs
+    within the sides, by their ids; False where the recording of one is not there."""
 
     names: Renaming
     exact: bool = False
     asked_first: bool = False
+    within: Callable[[str, str], Divergence | Literal[False] | None] = lambda a, b: False
 
     def is_same(self, a: Plain, b: Plain) -> bool:
         """Whether two trees are the same, as far as this comparison goes."""
@@ -181,6 +187,11 @@ def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: Rules) -> Iterat
         tree_b = {"answer": b.answer, "failure": failed_b}
         yield Found("failure", tree_a, tree_b, a_call, b_call)
         return
+    inner = rules.within(child_of(a), child_of(b)) if a.asked.kind == "run" else False
+    if inner:
+        yield Found("run", _heard(a, rules.exact), _heard(b, rules.exact), a_call, b_call, within=inner)
+    if inner is not False:
+        return
     if not rules.exact and a.asked.kind in FRESH:
         rules.names.heard(a, b)
         return
@@ -190,12 +201,15 @@ def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: Rules) -> Iterat
 
 
 def _heard(call: Call, exact: bool) -> Plain:
-    """What was read is told by what was read, and an exchange by its bytes; at which point of the log, and at which
-    times, only if it is to be exact."""
+    """What was read is told by what was read, an exchange by its bytes, a run within by how it ended; at which point of
+    the log, at which times, and with which hash, only if it is to be exact."""
     if call.asked.kind == "model" and is_exchange(call.asked.request) and isinstance(call.answer, dict) and not exact:
         chunks = [body for _, body in call.answer.get("chunks", ())]
         headers = [[name, value] for name, value in call.answer.get("headers", ()) if name.lower() != "date"]
         return {**call.answer, "chunks": chunks, "headers": headers}
+    if call.asked.kind == "run" and isinstance(call.answer, dict):
+        left_out = ("run",) if exact else ("run", "hash")
+        return {key: value for key, value in call.answer.items() if key not in left_out}
     if call.asked.kind != "read" or not isinstance(call.answer, dict):
         return call.answer
     left_out = ("fields",) if exact else ("fields", "cut")

@@ -15,6 +15,7 @@ WHATS: dict[What, str] = {
     "step": "a step that the other has not", "order": "another order", "name": "a step of another name",
     "call": "a call that the other has not", "tool": "another call", "arguments": "other arguments",
     "decision": "another decision", "answer": "another answer", "failure": "failed on one side",
+    "run": "a run within does otherwise",
     "attempts": "more attempts on one side", "step_failure": "the attempt failed otherwise",
     "kept": "another state afterwards", "result": "another result", "outcome": "another outcome",
     "run_outcome": "the run's outcome", "output": "the run's output", "run_failure": "the run's failure",
@@ -45,6 +46,11 @@ def told(found: Divergence | None, *, is_short: bool = False, is_folded: bool = 
         child = found.forked["side"].upper()
         changed = _text(found.forked["patch"], is_short)
         yield f"{child} is a fork, from after step {found.forked['at']}, changed by {changed}"
+    if found.within is not None:
+        yield "in a run within:"
+        lines = told(found.within, is_short=is_short, is_folded=is_folded)
+        yield from (f"  {line}".rstrip() for line in lines)
+        return
     yield ""
     for label, side in (("A", found.a), ("B", found.b)):
         yield f"{label} {_place(side)}"

@@ -38,8 +38,9 @@ from refold.agents.redaction.redactor import Redact, for_run, unredacted
 from refold.agents.redaction.tokens import fresh_key
 from refold.agents.replay.forked import Forked
 from refold.agents.replay.guard import Guard
+from refold.agents.replay.memory import MemoryChildren, Reading
 from refold.agents.replay.patch import read_patch
-from refold.agents.replay.run import Reading, Replayed, replayed
+from refold.agents.replay.run import Replayed, replayed
 from refold.avro.errors import NotAnswerable
 
 
@@ -82,9 +83,12 @@ def _fork(question: Question, parent: Recording, agent: Agent, redact: Redact | 
     head = question.recording
     answers = Forked(parent, head.forked_at, read_patch(head.patch), "recorded", is_confined=True)
     sink = JournalSink(lambda line: _say(out, line))
+    fields = _Values(question.reads).fields
+    why = "a confined fork begins none: fork it without --confined"
     run = Run(
-        head, answers=answers, sink=sink, reach=Reading(_Values(question.reads).fields),
-        chance=Chance(lambda: time.time_ns() // 1000, lambda: uuid4().hex), redact=redact or unredacted,
+        head, answers=answers, sink=sink, reach=Reading(fields), redact=redact or unredacted,
+        chance=Chance(lambda: time.time_ns() // 1000, lambda: uuid4().hex),
+        children=MemoryChildren(head.run, fields, redact, None, why),
     )  # fmt: skip
     with Guard(answers.depart, confined_to=question.folder):
         if inspect.iscoroutinefunction(agent):

@@ -21,7 +21,7 @@ from refold.agents.journal.record import Recording
 from refold.agents.recorder.failures import failure_of
 from refold.agents.recorder.sinks import Sink
 from refold.agents.redaction.redactor import Redact
-from refold.agents.replay.run import Fields
+from refold.agents.replay.memory import Fields
 from refold.avro.errors import InputError
 
 Begin = Callable[[], Sink]

@@ -102,9 +102,10 @@ class JournalSink(Sink):
     def flush(self) -> None:
         """What was said stays, also if this process is killed."""
 
-    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
-        """Said at once."""
+    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
+        """Said at once. Its hash is made where it is written."""
         self._say(RunEnded(outcome, output, failure, at))
+        return ""
 
     def departed(self, failure: Failure, at: int) -> None:
         """Said at once."""

@@ -20,7 +20,8 @@ from refold.agents.confined.process import ended, without_answer
 from refold.agents.entry import entry_for
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.redaction.redactor import Redact, Redactor
-from refold.agents.replay.run import Fields, Replayed
+from refold.agents.replay.memory import Fields
+from refold.agents.replay.run import Replayed
 from refold.avro.errors import InputError, RefoldError
 
 
@@ -73,7 +74,7 @@ def reads_of(recording: Recording, fields: Fields | None) -> Iterator[Read]:
     """The values of everything that a run read, for a process that has no log."""
     if fields is None:
         return
-    for step in recording.steps:
+    for step in (step for run in recording.family for step in run.steps):
         for attempt in step.attempts:
             for call in attempt.calls:
                 if call.asked.kind == "read" and isinstance(call.answer, dict) and "fields" not in call.answer:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from refold.agents.golden.file import Answer, Golden, Origin
 from refold.agents.golden.portable import portable
 from refold.agents.golden.verdict import admitted
-from refold.agents.journal.record import Plain, Recording
+from refold.agents.journal.record import Plain, Recording, children_of
 from refold.agents.recordings.values import Fields, with_values
 from refold.agents.redaction.redactor import Redact
-from refold.avro.errors import InputError
+from refold.avro.errors import InputError, NotAnswerable
 
 
 def golden_of_run(
@@ -28,6 +28,9 @@ def golden_of_run(
 
     InputError where it could not do its work; NotAnswerable where content is gone.
     """
+    missing = [child for each in run.family for child in children_of(each.steps) if child not in each.children]
+    if missing:
+        raise NotAnswerable(f"run {run.run}: the recording of run {missing[0]}, which began within it, is not there")
     if not entry:
         raise InputError(
             f"run {run.run} does not say which function its agent is: name it with --entry module:function"

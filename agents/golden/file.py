@@ -35,7 +35,7 @@ from pathlib import Path
 import msgspec
 
 from refold.agents.golden.text import compact, parsed, pretty
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Fork, Plain, Recording, Retry, Step
+from refold.agents.journal.record import Asked, Attempt, Call, Failure, Fork, Plain, Recording, Retry, Step, child_of
 from refold.agents.journal.stepping import chained, unchained
 from refold.avro.canonical import json_tree
 from refold.avro.errors import CorruptionError, InputError
@@ -214,6 +214,10 @@ def _read_1(document: dict[str, Plain], place: str) -> Golden:
 
 def _misshapen(run: Recording) -> str:
     """What is wrong with the form of what was recorded, "" where nothing is: trees whose form a kind decides."""
+    for child in run.children.values():
+        wrong = _misshapen(child)
+        if wrong:
+            return wrong
     for step in run.steps:
         for attempt in step.attempts:
             for number, call in enumerate(attempt.calls, 1):
@@ -222,6 +226,8 @@ def _misshapen(run: Recording) -> str:
                     isinstance(call.asked.request, dict) and "choice" in call.asked.request
                 ):
                     return f"{place} has a request with a choice"
+                if call.asked.kind == "run" and child_of(call) not in run.children:
+                    return f"{place} has an answer with the id of a run that is among the children"
     for fork in run.parted:
         if isinstance(fork.patch, dict) and not isinstance(fork.patch.get("state", []), list):
             return "run.patch: its state is a list of edits"

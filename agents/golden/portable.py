@@ -27,8 +27,9 @@ def portable(recording: Recording, redact: Redact | None = None) -> Recording:
     if redact is None:
         return chained(_Portable(_as_it_is).recording(recording))
     redactor = for_run(redact, fresh_key)  # nobody needs the key again: tokens are left as they are
-    redactor.shown(recording.input)
-    for step in recording.steps:
+    for run in recording.family:
+        redactor.shown(run.input)
+    for step in (step for run in recording.family for step in run.steps):
         for call in (call for attempt in step.attempts for call in attempt.calls):
             redactor.exchange(call.asked.request, [call.answer, call.failure and call.failure.message])
     return chained(_Portable(redactor).recording(recording))
@@ -73,7 +74,8 @@ class _Portable:
             patch=patch(given.forked_at, given.patch),
             forks=tuple(Fork(at=each.at, patch=patch(each.at, each.patch)) for each in given.forks),
             metadata=self.tree(given.metadata), tags=tuple(map(str, self.tree(list(given.tags)))), user="",
-            started_at=0, ended_at=0, flagged=False, pinned=False, retention_class="",
+            children={run: self.recording(each) for run, each in given.children.items()}, started_at=0, ended_at=0,
+            flagged=False, pinned=False, retention_class="",
         )  # fmt: skip
 
     def step(self, step: Step, delta: tuple[list[Plain], ...]) -> Step:

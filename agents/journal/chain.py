@@ -8,7 +8,7 @@
     fork         SHA-256("refold-fork/1\\0" + CBOR {previous, patch}) stands between the parent's step and the child's
     run          SHA-256("refold-end/1\\0" + CBOR {previous, outcome, output, failure})
 
-Absent parts are null; numbers under the rules of a log (50.0 is 50). Never in it: the run's id, times, durations, keys
+Absent parts are null; numbers under the rules of a log (50.0 is 50). Never in it: ids of runs, times, durations, keys
 of effects, where an answer came from, tracebacks. So the same code against the same answers gives the same hash, in any
 process, as often as it is replayed, and a change of what is asked, decided, kept or returned gives another.
 """
@@ -16,10 +16,13 @@ process, as often as it is replayed, and a change of what is asked, decided, kep
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from refold.agents.journal.record import Attempt, Call, Failure, Outcome, Plain, Recording, Step
+from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, Plain, Recording, Step
 from refold.avro.canonical import encode, json_tree
+
+# A read is the same with or without its values, and a run within by whatever id.
+_LEFT_OUT: Mapping[Kind, str] = {"read": "fields", "run": "run"}
 
 
 def state_hash(state: Plain) -> str:
@@ -73,8 +76,8 @@ def _attempt(attempt: Attempt) -> Plain:
 def _call(call: Call) -> Plain:
     asked = call.asked
     answer = call.answer
-    if asked.kind == "read" and isinstance(answer, dict):  # with or without its values, it is the same read
-        answer = {key: value for key, value in answer.items() if key != "fields"}
+    if asked.kind in _LEFT_OUT and isinstance(answer, dict):
+        answer = {key: value for key, value in answer.items() if key != _LEFT_OUT[asked.kind]}
     return [asked.kind, asked.name, asked.request, answer, _failure(call.failure)]
 
 

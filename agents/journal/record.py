@@ -15,6 +15,8 @@ A call's `kind` says what was asked:
     observe  name is the entity; request the patch; answer the observation's id
     now      answer microseconds since 1970; random: a float in [0, 1); uuid: text
     decide   request {"choice", "why", "options"}; no answer: it is the code's own
+    run      name is the agent of a run within this one (recorder/children.py); request {"input", "state", "seed"};
+             answer {"run" (its id), "outcome", "hash"}. The id alone is there before it has ended.
 
 All values are JSON trees, exact to the type of each number (journal/exact.py). Times are microseconds since 1970-01-01.
 """
@@ -22,6 +24,7 @@ All values are JSON trees, exact to the type of each number (journal/exact.py). 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -32,7 +35,7 @@ from refold.avro.canonical import encode, json_tree
 Plain: TypeAlias = Any
 """A JSON value: None, bool, int, float, str, list of them, dict of them by text."""
 
-Kind: TypeAlias = Literal["tool", "model", "read", "observe", "now", "random", "uuid", "decide"]
+Kind: TypeAlias = Literal["tool", "model", "read", "observe", "now", "random", "uuid", "decide", "run"]
 Effect: TypeAlias = Literal["", "read", "write"]
 Outcome: TypeAlias = Literal["", "succeeded", "failed", "cancelled", "timed_out", "unknown"]
 
@@ -192,7 +195,9 @@ class Recording(_Struct, frozen=True):
     was changed; `steps` then begin with the parent's. forks: of a parent that is a fork itself, where it and those
     before it part from theirs, oldest first. redacted: it was recorded through a redactor. hash: of the whole run
     (journal/chain.py). has_code: whether today's code can be run against it; an imported conversation has only what it
-    says. synthetic_time: whether its source left out times; then a time of 0 was never known.
+    says. caller, caller_step: for a run within another, that run and its step. children: by id, the recordings of the
+    runs within it, as far as they are there. synthetic_time: whether its source left out times; then a time of 0 was
+    never known.
     """
 
     run: str
@@ -219,6 +224,9 @@ class Recording(_Struct, frozen=True):
     forks: tuple[Fork, ...] = ()
     redacted: bool = False
     hash: str = ""
+    caller: str = ""
+    caller_step: int = 0
+    children: dict[str, Recording] = {}
     has_code: bool = True
     synthetic_time: bool = False
     flagged: bool = False
@@ -226,6 +234,13 @@ class Recording(_Struct, frozen=True):
     retention_class: str = ""
     tags: tuple[str, ...] = ()
     metadata: Plain = {}
+
+    @property
+    def family(self) -> Iterator[Recording]:
+        """This run and all within it."""
+        yield self
+        for child in self.children.values():
+            yield from child.family
 
     @property
     def parted(self) -> tuple[Fork, ...]:
@@ -237,6 +252,21 @@ class Recording(_Struct, frozen=True):
         """What the run's code is started with: the input, or what the last fork has in its place."""
         patches = [each.patch for each in self.parted if isinstance(each.patch, dict) and "input" in each.patch]
         return patches[-1]["input"] if patches else self.input
+
+
+def child_of(call: Call) -> str:
+    """The id of the run within that a call began; empty where it began none."""
+    answer = call.answer
+    if call.asked.kind != "run" or not isinstance(answer, dict) or not isinstance(answer.get("run"), str):
+        return ""
+    found: str = answer["run"]
+    return found
+
+
+def children_of(steps: Iterable[Step]) -> Iterator[str]:
+    """The ids of the runs that began in some steps, in their order."""
+    found = (child_of(call) for step in steps for attempt in step.attempts for call in attempt.calls)
+    yield from dict.fromkeys(each for each in found if each)
 
 
 def to_tree(part: msgspec.Struct) -> Plain:

@@ -12,7 +12,7 @@ import msgspec
 
 from refold.agents.journal.chain import fork_hash, run_hash, start_hash, state_hash, step_hash
 from refold.agents.journal.delta import following
-from refold.agents.journal.record import Plain, Recording
+from refold.agents.journal.record import Call, Plain, Recording, child_of
 from refold.avro.errors import InputError
 
 
@@ -44,7 +44,9 @@ def state_at(recording: Recording, number: int) -> Plain:
 
 
 def chained(recording: Recording) -> Recording:
-    """The recording with all hashes that follow from what stands in it."""
+    """The recording with all hashes that follow from what stands in it, and in the runs within it."""
+    children = {run: chained(each) for run, each in recording.children.items()}
+    recording = _with_children(recording, children)
     state = recording.state
     previous = start_hash(recording.agent, recording.input, recording.seed, state)
     before = state_hash(state)
@@ -70,7 +72,28 @@ def chained(recording: Recording) -> Recording:
 
 def unchained(recording: Recording) -> Recording:
     """The recording without what `chained` computes."""
+    recording = _with_children(recording, {run: unchained(each) for run, each in recording.children.items()})
     steps = tuple(
         msgspec.structs.replace(step, state_before="", state_after="", previous="", hash="") for step in recording.steps
     )
     return msgspec.structs.replace(recording, steps=steps, hash="")
+
+
+def _with_children(recording: Recording, children: dict[str, Recording]) -> Recording:
+    """The recording with others for the runs within it, and their hashes in the calls that began them."""
+    if not children:
+        return recording
+
+    def call(each: Call) -> Call:
+        child = children.get(child_of(each))
+        if child is None or "hash" not in each.answer:
+            return each
+        return msgspec.structs.replace(each, answer={**each.answer, "hash": child.hash})
+
+    steps = tuple(
+        msgspec.structs.replace(step, attempts=tuple(
+            msgspec.structs.replace(attempt, calls=tuple(map(call, attempt.calls))) for attempt in step.attempts
+        ))
+        for step in recording.steps
+    )  # fmt: skip
+    return msgspec.structs.replace(recording, steps=steps, children=children)

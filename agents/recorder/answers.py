@@ -6,7 +6,8 @@ The recorder asks before it does anything that code cannot answer by itself:
 2. `begun` before the first attempt of a step in this process: attempts are counted over restarts, and stand in the
    step as they were.
 3. `arguments` before a model or a tool is called: keyword arguments that stand in for the code's own, in the request.
-4. `call` for each call in a step: a recorded one comes back, and is served; None means that the world is asked.
+4. `within` when a run begins within this one: what that one is answered with.
+5. `call` for each call in a step: a recorded one comes back, and is served; None means that the world is asked.
 
 What any of them raises is a Departure. It is no failure of the agent's: it is not recorded as one, no step is tried
 again for it, and it ends the run with it even where the agent's code caught it.
@@ -38,14 +39,13 @@ class Departure(RefoldError):
 
 
 class WithinRun(Departure):
-    """A run was begun within one that is answered from a recording; it was not begun."""
+    """A run was begun within one that is answered from a recording, which has nothing of it; it was not begun."""
 
-    def __init__(self, run: str, agent: str) -> None:
+    def __init__(self, run: str, agent: str, why: str) -> None:
         self.agent = agent
         super().__init__(
-            f"run {run} begins a run of {agent} within itself. A recording holds nothing of what that did, so it "
-            "cannot answer: the run within was not begun, for its writes would take place again. Call the other "
-            "agent's function with this run, or begin its run in a tool, whose answer is recorded"
+            f"run {run} begins a run of {agent} within itself, and {why}: it was not begun, for its writes would take "
+            "place again"
         )
 
 
@@ -85,6 +85,24 @@ class Answers(Protocol):
     def depart(self, departure: Departure) -> None:
         """Have the run end with this, unless it departed before."""
 
+    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+        """What a run that begins within is answered with. head: with the id that it gets where it is a new one. found:
+        the recorded call that began it, if one did."""
+
+
+class Within(NamedTuple):
+    """How a run within is answered. answers: its own. recording: what these have, None without.
+
+    is_whole: the recording has all that it did, and nothing of it is written again. stands: nor is it replayed, so it
+    has to end as it ended. is_sought: what stands of it is not known, and the log is to be asked.
+    """
+
+    answers: Answers
+    recording: Recording | None = None
+    is_whole: bool = False
+    stands: bool = False
+    is_sought: bool = False
+
 
 class World:
     """Everything is asked for and done."""
@@ -109,6 +127,10 @@ class World:
 
     def depart(self, departure: Departure) -> None:
         """Nothing stands recorded that could be left."""
+
+    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+        """The world, too."""
+        return Within(self)
 
 
 WORLD = World()

@@ -8,10 +8,14 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
+from refold.agents.journal.record import Recording
 from refold.agents.journal.volatile import Volatile
 from refold.agents.recorder.calls import Calling
+from refold.agents.recorder.children import Given
+from refold.agents.recorder.current import Strays
+from refold.agents.recorder.heads import head_of
 from refold.agents.recorder.reach import Chance, ReadView
 
 P = ParamSpec("P")
@@ -68,6 +72,30 @@ class Asks:
         from refold.agents.capture.httpx_transport import recorded_client
 
         return recorded_client(self._calling, client, self._chance.monotonic_s, Volatile(ignore, key))
+
+    def child(
+        self, agent: str, *, version: str = "", code_version: str = "", input: Any = None,
+        state: Mapping[str, Any] | None = None, seed: int | None = None, task: str = "", title: str = "",
+        user: str = "", kind: str = "", entry: str = "", tags: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None, sample: float = 1, strays: Strays = "refuse",
+    ) -> Self:  # fmt: skip
+        """Begin a run of another agent within this one, in its log; a context manager.
+
+        As `log.run` in this run's code, where no log is at hand, and with the same arguments (docs/AGENTS.md).
+
+        Raises:
+            Departure: a recording answers this run, and has nothing of the one within.
+            InputError: this is called in a tool of the run.
+        """
+        head = head_of(
+            "", agent, version=version, code_version=code_version, kind=kind, task=task, title=title, user=user,
+            seed=seed, input=input, state=state, tags=tags, metadata=metadata,
+        )  # fmt: skip
+        return self.begin_within(head, Given(entry, sample, strays), "")
+
+    def begin_within(self, head: Recording, given: Given, log: str) -> Self:
+        """As Caller."""
+        raise NotImplementedError
 
     def decide(self, choice: T, why: str = "", options: Iterable[Any] | None = None) -> T:
         """Record what was decided, why, and what else could have been; returns the choice."""

@@ -34,7 +34,7 @@ from refold.agents.recorder.answers import Answers, Place
 from refold.agents.recorder.current import SCOPE, Order, branch_of, here, require_open
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
 from refold.agents.recorder.made import Made, MadeAttempt
-from refold.agents.recorder.opened import OpenCall
+from refold.agents.recorder.opened import OpenCall, OpenRun
 from refold.agents.recorder.parallel import step_of_call
 from refold.agents.recorder.pieces import Replaying, Taking, awaited, awaiting, came_later, comes_later
 from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
@@ -397,18 +397,44 @@ class Calling:
 
     def opened(self, kind: Kind, name: str, request: Plain) -> OpenCall:
         """Begin a call that ends later."""
+        with self._opening(kind, name, request) as (step, made, block, is_inside):
+            is_recorded = self._is_recorded(step, made, is_inside)
+        return self._open(made, block, is_recorded=is_recorded)
+
+    def opened_run(self, name: str, request: Plain) -> OpenRun:
+        """Begin a call that is a run within: recorder/children.py."""
+        if self in SCOPE.get().inside:
+            raise InputError(
+                f"run {self._run.id}: a run of {name} within it begins in its code, and not in a tool or a model's "
+                "client, whose answer is recorded: begin it with log.run there, as a run by itself"
+            )
+        with self._opening("run", name, request) as (step, made, block, _):
+            asked = made.asked(self._redact)
+            place = Place(step.number, step.name, step.attempt.number)
+            found = None if self._is_live else self._answers.call(place, asked)
+            failed = sum(1 for each in step.earlier if each.ended_at) + len(step.attempts) - 1
+            self._durable()
+        opened = self._open(made, block, is_recorded=found is not None)
+        return OpenRun(opened, found, place, failed, made.order, asked.hash)
+
+    @contextmanager
+    def _opening(
+        self, kind: Kind, name: str, request: Plain
+    ) -> Iterator[tuple[OpenStep, Made, CallBlock | None, bool]]:
+        """A call that begins, in the open step or in one of its own, which ends if this fails."""
         title = f"{kind}: {name}"
         is_inside, step = self._placed(title)
         block = CallBlock(self._run, title) if step is None and not is_inside else None
         if block is not None:
             block.__enter__()
         try:
-            step, made = self._begin(kind, name, "", request, is_inside)
-            is_recorded = self._is_recorded(step, made, is_inside)
+            yield *self._begin(kind, name, "", request, is_inside), block, is_inside
         except BaseException as error:
             if block is not None:
                 block.__exit__(type(error), error, None)
             raise
+
+    def _open(self, made: Made, block: CallBlock | None, *, is_recorded: bool) -> OpenCall:
         answer, fail = partial(self._said, made), partial(self._failed, made)
         return OpenCall(made, block, is_recorded=is_recorded, answer=answer, fail=fail)
 

@@ -54,7 +54,14 @@ class Caller(Protocol):
         """The error to raise for a call outside of this run; None where the run is live."""
 
     def require_no_recording(self, agent: str) -> None:
-        """WithinRun where a recording answers, which has nothing of a run of that agent that begins within."""
+        """WithinRun where a recording answers, which has nothing of a run of that agent that begins here."""
+
+    def is_asking(self, inside: tuple[Any, ...]) -> bool:
+        """Whether code that is inside these calls is inside one of this run's."""
+
+    def begin_within(self, head: Any, given: Any, log: str) -> Any:
+        """A run within this one. head: a Recording; given: as recorder/children.py. log: the URL of the log that is
+        asked to begin it."""
 
 
 class StrayCall(InputError):
@@ -141,23 +148,27 @@ def current(tool: str) -> Caller | None:
     return _adopting(tool, scope) if _open else None
 
 
-def require_may_begin(agent: str) -> None:
-    """That a run of an agent may begin here: it would really do what it does.
+def caller_of(agent: str, *, is_resumed: bool = False) -> Caller | None:
+    """The run that a run of an agent begins within here; None: within none. is_resumed: it was begun before.
 
     Raises:
-        WithinRun: the code belongs to a run that a recording answers.
+        WithinRun: the code belongs to a run that a recording answers, and the other one could not be its child.
         Departure: it belongs to no run, while a replay is open.
     """
     scope = SCOPE.get()
-    if scope.inside:  # of a tool that is really called, whose answer is recorded
-        return
-    if scope.run is not None:
-        scope.run.require_no_recording(agent)
-        return
+    caller = scope.run
+    if caller is not None:
+        if caller.is_asking(scope.inside):  # in a tool that is really called, whose answer is recorded
+            return None
+        if not (is_resumed or caller.has_ended):
+            return caller
+        caller.require_no_recording(agent)
+        return None
     departures = [run.stray(f"begin a run of {agent}") for run in list(_open.values()) if not run.has_ended]
     for each in departures:
         if each is not None:
             raise each
+    return None
 
 
 def require_open(run: Caller, what: str) -> None:

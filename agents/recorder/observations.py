@@ -46,6 +46,7 @@ def run_begun(head: Recording, entry: str, attempt: int, seal: Seal) -> Patch:
     patch = _present(
         agent=head.agent, agent_version=head.version, code_version=head.code_version, kind=head.kind, task=head.task,
         user=head.user, entry=entry, parent_run=head.parent, tags=list(head.tags), seed=head.seed,
+        caller_run=head.caller, caller_step=head.caller_step if head.caller else None,
     )  # fmt: skip
     patch |= {"status": "running", "attempts": attempt, "started_at": head.started_at}
     if head.redacted:

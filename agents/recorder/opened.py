@@ -9,11 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
-from refold.agents.journal.record import Plain
+from refold.agents.journal.record import Call, Plain
+from refold.agents.recorder.answers import Place
+from refold.agents.recorder.current import Order
 from refold.agents.recorder.failures import raised
 from refold.agents.recorder.made import Made
-from refold.agents.recorder.plain import decoded
+from refold.agents.recorder.plain import decoded, encoded
+
+
+class OpenRun(NamedTuple):
+    """A call that is a run within this one, begun.
+
+    found: what is recorded of the call. place: of its attempt. failed: how many attempts of the step failed before.
+    order: where among the calls of its attempt it belongs. hash: of what was asked.
+    """
+
+    call: OpenCall
+    found: Call | None
+    place: Place
+    failed: int
+    order: Order
+    hash: str
 
 
 class OpenCall:
@@ -47,6 +65,15 @@ class OpenCall:
     def is_open(self) -> bool:
         """Whether its answer may still grow: its step has not ended."""
         return self._made.is_open
+
+    @property
+    def name(self) -> str:
+        """What is called."""
+        return self._made.name
+
+    def says(self, answer: Plain) -> None:
+        """What its answer is if it never ends."""
+        self._made.answer = encoded(answer, "an answer")
 
     def settle_with(self, so_far: Callable[[], Plain]) -> None:
         """What its answer is where its step ends before it does."""

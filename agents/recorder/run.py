@@ -34,6 +34,7 @@ from refold.agents.recorder.answers import Answers, WithinRun, World
 from refold.agents.recorder.asks import Asks
 from refold.agents.recorder.calls import Calling
 from refold.agents.recorder.carrying import install
+from refold.agents.recorder.children import ChildCall, Children, Given, begin_child
 from refold.agents.recorder.current import SCOPE, Branch, Scope, Strays, entered, here, left, require_open
 from refold.agents.recorder.failures import RecordedFailure, failure_of, outcome_of, raised
 from refold.agents.recorder.made import NULL, MadeAttempt, MadeStep
@@ -71,9 +72,11 @@ class Run(Asks):
 
     def __init__(
         self, head: Recording, *, answers: Answers, sink: Sink, reach: Reach, chance: Chance, redact: Redact,
-        strays: Strays = "refuse", on_stray: Callable[[str], Exception] | None = None,
+        strays: Strays = "refuse", on_stray: Callable[[str], Exception] | None = None, children: Children,
+        call: ChildCall | None = None,
     ) -> None:  # fmt: skip
-        """on_stray: of a replay, makes the error for a call outside of every run."""
+        """on_stray: of a replay, makes the error for a call outside of every run. children: makes the runs within this
+        one. call: of a run within another, the other's side of it."""
         self.id = head.run
         self.process = os.getpid()
         self.strays = strays
@@ -84,7 +87,9 @@ class Run(Asks):
         self._state: dict[str, Any] = loaded_json(encoded(head.state, "the run's state"))
         self.output: Any = None
         self.task = head.run if head.parent else head.task or head.run  # what a fork does is its own
-        self._answers = answers
+        self.answers = self._answers = answers
+        self._children = children
+        self._call = call
         self._is_live = isinstance(answers, World)  # nothing that is asked stands recorded
         self._sink = sink
         self._chance = chance
@@ -162,6 +167,8 @@ class Run(Asks):
         now = self._chance.now_micros()
         if self._answers.departure is not None:
             self._sink.departed(failure_of(self._answers.departure, now), now)
+            if self._call is not None:
+                self._call.departed(self._answers.departure)
             return self._depart(error)
         output, problem = None, unfinished
         if error is None:
@@ -170,7 +177,9 @@ class Run(Asks):
             except InputError as unkept:
                 error = problem = unkept
         failure = None if error is None else failure_of(error, now)
-        self._sink.ended(outcome_of(error), output, failure, now)
+        whole = self._sink.ended(outcome_of(error), output, failure, now)
+        if self._call is not None:
+            self._call.ended(outcome_of(error), whole)
         if problem is not None:
             raise problem
 
@@ -448,9 +457,19 @@ class Run(Asks):
     def require_no_recording(self, agent: str) -> None:
         """As Caller."""
         if not self._is_live:
-            departure = WithinRun(self.id, agent)
+            departure = WithinRun(self.id, agent, "the recording has nothing of it")
             self._answers.depart(departure)
             raise departure
+
+    def is_asking(self, inside: tuple[Any, ...]) -> bool:
+        """As Caller."""
+        return self._calling in inside
+
+    def begin_within(self, head: Recording, given: Given, log: str) -> Self:
+        """As Caller."""
+        self._children.require_log(log)
+        child: Self = begin_child(self, self._calling, self._children, head, given)
+        return child
 
     def stray(self, what: str) -> Exception | None:
         """As Caller."""

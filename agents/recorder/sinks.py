@@ -53,8 +53,8 @@ class Sink(Protocol):
     def flush(self) -> None:
         """Return when all of it is durable."""
 
-    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
-        """The run ended, and with it this; at: microseconds."""
+    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
+        """The run ended, and with it this; its hash. at: microseconds."""
 
     def departed(self, failure: Failure, at: int) -> None:
         """The code left what the recording holds, and the run can go no further by it; with that, this ends."""
@@ -94,11 +94,12 @@ class MemorySink:
     def flush(self) -> None:
         """Nothing is durable."""
 
-    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
+    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """Close the recording."""
         self._recording = _ended(
             self.recording, self._folder, outcome, self._redact(output), self._folder.failure(failure), at
         )
+        return self._recording.hash
 
     def departed(self, failure: Failure, at: int) -> None:
         """It failed."""
@@ -144,6 +145,7 @@ class LogSink:
         self._steps: list[Step] = []
         self._is_resumed = attempt > 1
         self._begun = ""
+        self._hash = ""
         self._last = ""
         self._at = 0
         self._held: _Begin | None = None
@@ -189,17 +191,19 @@ class LogSink:
         """Return when all of it is durable; RecordingFailed where it cannot be."""
         self._writer.flush()
 
-    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
+    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """Durable on return."""
         try:
             self._writer.put(lambda: self._ended(outcome, output, failure, at))
         finally:
             self._writer.close()
+        return self._hash
 
     def departed(self, failure: Failure, at: int) -> None:
         """A fork failed. A run that was resumed stands as it stood, for the right code to resume it."""
         if not self._is_resumed:
-            return self.ended("failed", None, failure, at)
+            self.ended("failed", None, failure, at)
+            return
         self._writer.close()
 
     def _begin(self, entry: str, attempt: int) -> None:
@@ -272,6 +276,7 @@ class LogSink:
         head = msgspec.structs.replace(self._head, steps=tuple(self._steps))
         found = _ended(head, self._folder, outcome, self._redact(output), self._folder.failure(failure), at)
         found = msgspec.structs.replace(found, retention_class=self._class_of(found))
+        self._hash = found.hash
         self._observe(run_entity(found.run), run_ended(found, self._seal), "", (self._last or self._begun,), at)
 
     def _observe(

@@ -79,7 +79,8 @@ class RunRow:
     """A run in a list. Times in microseconds, None where there is none yet; outcome "running" without one; parent "".
 
     synthetic_time: whether its source left out times; then a time that is None was never known.
-    steps: how many it has taken, with those before a fork. title: "" where it has none, None where it cannot be read.
+    caller, caller_step: for a run within another, that run and its step. steps: how many it has taken, with those
+    before a fork. title: "" where it has none, None where it cannot be read.
     """
 
     run: str
@@ -93,6 +94,8 @@ class RunRow:
     title: str | None
     flagged: bool
     synthetic_time: bool = False
+    caller: str = ""
+    caller_step: int = 0
 
     @property
     def started(self) -> dt.datetime | None:
@@ -205,6 +208,8 @@ def _row(run: Fields, own: Sequence[Fields], damaged: dict[str, str]) -> RunRow:
         outcome=outcome_of(run),
         steps=plain("forked_at_step", 0) + len(own) if step_count(run) is None else step_count(run) or 0,
         parent=plain("parent_run", ""),
+        caller=plain("caller_run", ""),
+        caller_step=plain("caller_step", 0),
         title=title,
         flagged=plain("flagged", False),
     )

@@ -3,6 +3,7 @@
 1. Read the run; of one that was imported, what its conversation says (imported.py).
 2. Of a fork, read the parent first, in the same way, and keep its steps up to where the child parts from it. What the
    child does not say of itself is its parent's: agent, input, seed, state.
+   What it does not hold of the runs within it is read likewise, as far as it is there.
 3. Read the steps that follow, many at a time, until one is not there: a run that did not end says nowhere how many it
    has. Of one that did, all must be there.
 4. A step's attempts are what its journal holds under their numbers. One that has not ended, because it goes on or its
@@ -13,6 +14,7 @@ Steps are looked up by name: on a log with indexes that reads the run's own reco
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,12 +22,12 @@ from typing import Any
 
 import msgspec
 
-from refold.agents.journal.record import Attempt, Fork, Plain, Recording, Step
+from refold.agents.journal.record import Attempt, Fork, Plain, Recording, Step, children_of
 from refold.agents.recordings.answered import answered_calls
 from refold.agents.recordings.fields import Fields, Look, PartMissing
 from refold.agents.recordings.imported import imported, is_imported
 from refold.agents.vault import Keeper
-from refold.avro.errors import CorruptionError, Expired, InputError, UnknownEntity
+from refold.avro.errors import CorruptionError, Expired, InputError, NotAnswerable, UnknownEntity
 from refold.avro.observation import type_of
 from refold.streams.client import Log
 from refold.streams.point import When
@@ -158,12 +160,26 @@ def _recording(look: Look, fields: Fields, run: str, vault: Keeper, children: tu
         forks=_forks(parent, len(before)),
         redacted=plain("redacted", False),
         hash=plain("hash", "") if is_ended else "",
+        caller=plain("caller_run", ""),
+        caller_step=plain("caller_step", 0),
+        children=_within(look, steps, vault, (*children, run)),
         flagged=plain("flagged", False),
         pinned=plain("pinned", False),
         retention_class=plain("retention_class", ""),
         tags=tuple(plain("tags", ())),
         metadata=fields.metadata(),
     )
+
+
+def _within(look: Look, steps: Iterable[Step], vault: Keeper, callers: tuple[str, ...]) -> dict[str, Recording]:
+    """The runs that began in these steps, as far as they are there and can be read."""
+    found: dict[str, Recording] = {}
+    for run in children_of(steps):
+        if run in callers:
+            raise CorruptionError(f"run {run} is recorded as a run within itself")
+        with contextlib.suppress(UnknownEntity, NotAnswerable):
+            found[run] = _recording(look, _run(look, run, vault), run, vault, callers)
+    return found
 
 
 def _parent(look: Look, fields: Fields, run: str, vault: Keeper, children: tuple[str, ...]) -> Recording | None:

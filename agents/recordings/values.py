@@ -14,7 +14,7 @@ Fields = Callable[[str, Plain], Mapping[str, Any]]
 
 
 def with_values(run: Recording, fields: Fields) -> Recording:
-    """The recording, standing alone. What `fields` raises where content is gone comes through."""
+    """The recording and those within it, standing alone. What `fields` raises where content is gone comes through."""
 
     def call(each: Call) -> Call:
         answer = each.answer
@@ -28,4 +28,5 @@ def with_values(run: Recording, fields: Fields) -> Recording:
     def step(each: Step) -> Step:
         return msgspec.structs.replace(each, attempts=tuple(map(attempt, each.attempts)))
 
-    return msgspec.structs.replace(run, steps=tuple(map(step, run.steps)))
+    children = {name: with_values(each, fields) for name, each in run.children.items()}
+    return msgspec.structs.replace(run, steps=tuple(map(step, run.steps)), children=children)

@@ -64,6 +64,8 @@ def of_call(call: Call, *, has_code: bool) -> tuple[Determinism, str]:
         if has_code:
             return "deterministic", "the code's own, computed again"
         return "recorded", "as the recording says; the code that chose it is not at hand"
+    if call.asked.kind == "run" and has_code:
+        return "deterministic", "a run within: its code runs again, against its own recording"
     if call.failure is not None:
         return "recorded", f"failed with {call.failure.exception}, which is raised again"
     if not has_code and call.answer is None:

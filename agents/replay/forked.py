@@ -4,7 +4,9 @@
 2. Behind it a result that the patch names is served.
 3. A tool that writes, and an observation, may be run if it is allowed by name. Otherwise it gets what the parent's
    steps behind the fork recorded for an equal request; without that it is NotAllowed.
-4. Everything else goes by policy:
+4. A run within goes by the same policy, with the same leave and the same changes of arguments. Its code runs; a
+   recorded run that the parent began behind the fork with the same input answers as the parent's steps do.
+5. Everything else goes by policy:
 
     live       the world is asked
     recorded   what the parent's steps behind the fork recorded for an equal request; without that it is Unrecorded
@@ -18,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal, TypeAlias
 
-from refold.agents.journal.record import OF_THE_CODE, Asked, Attempt, Call, Kind, Plain, Recording, Step
-from refold.agents.recorder.answers import NO_ARGUMENTS, Departure, Place
+from refold.agents.journal.record import OF_THE_CODE, Asked, Attempt, Call, Kind, Plain, Recording, Step, child_of
+from refold.agents.recorder.answers import NO_ARGUMENTS, Departure, Place, Within
 from refold.agents.replay.patch import Patch, Results
 from refold.agents.replay.player import Committed
 from refold.agents.replay.recorded import OF_THE_PROCESS, Recorded
@@ -76,6 +78,7 @@ class Forked:
             raise InputError(f"run {parent.run} cannot be forked at step {at}: its committed steps end at {last}")
         if policy not in POLICIES or (policy == "asked" and ask is None):
             raise InputError(f"a fork's policy is one of {', '.join(POLICIES)} (asked: with somebody to ask)")
+        self._parent = parent
         self._committed = Committed(parent, at)
         self._recorded = Recorded(parent, "run", after=at)
         self._results = Results(patch, at)
@@ -114,6 +117,8 @@ class Forked:
         self._require()
         if place.step <= self._at:
             return self._committed.call(place, asked)
+        if asked.kind == "run":
+            return self._recorded.take(place, asked)
         result = self._results.take(place, asked)
         if result is not None:
             return Call(asked=asked, answer=result.answer, failure=result.failure, source="recorded")
@@ -122,6 +127,21 @@ class Forked:
         if self._policy == "live" or asked.kind in OF_THE_CODE:
             return None
         return self._recorded.take(place, asked) or self._without(place, asked)
+
+    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+        """One from before the fork is answered by its recording; one after it goes by this policy.
+
+        Of that the recording answers, too, if the parent's steps behind the fork began it with the same.
+        """
+        self._require()
+        if place.step <= self._at:
+            return self._committed.within(head, found)
+        child = head if found is None else self._parent.children.get(child_of(found), head)
+        answers = Forked(
+            child, 0, self._patch.arguments_alone, self._policy, allow=self._allow, ask=self._ask,
+            is_confined=self._is_confined,
+        )  # fmt: skip
+        return Within(answers, child)
 
     def _written(self, place: Place, asked: Asked) -> Call | None:
         is_allowed = allowed_as(asked) in self._allow

@@ -46,12 +46,24 @@ class Patch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """As it is recorded."""
         return to_tree(self)
 
+    @property
+    def arguments_alone(self) -> Patch:
+        """What it changes in runs within."""
+        return Patch(arguments=self.arguments)
+
+    def with_arguments(self, other: Patch) -> Patch:
+        """This one, with the other's arguments where it has none of that name."""
+        return msgspec.structs.replace(self, arguments={**other.arguments, **self.arguments})
+
     def arguments_of(self, kind: Kind, name: str) -> Mapping[str, Plain]:
         """Those of the call's name, over those of every model call."""
         if not self.arguments:
             return NO_ARGUMENTS
         of_models = self.arguments.get("model", {}) if kind == "model" else {}
         return {**of_models, **self.arguments.get(name, {})}
+
+
+NO_PATCH = Patch()
 
 
 def read_patch(tree: Plain) -> Patch:

@@ -18,6 +18,9 @@ that it left is seen by the run (recorder/run.py).
 The step that was pending goes on with the attempts that are left to it. Where its last attempt was cut short, the calls
 of it that had ended answer equal ones of the next attempt, each once (recordings/answered.py); all else asks the world.
 A fork is not resumed: what it was allowed to write is not recorded, and its parent can be forked again.
+
+Ended. A run within another, which ended, where the other goes on: in a resume, and before a fork. Its committed steps
+are not run again, as by a Resumer, and nothing comes after them.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from collections.abc import Mapping
 import msgspec
 
 from refold.agents.journal.difference import Difference
-from refold.agents.journal.record import OF_THE_CODE, Asked, Attempt, Call, Kind, Plain, Recording, Step
-from refold.agents.recorder.answers import NO_ARGUMENTS, Departure, Place
-from refold.agents.replay.patch import read_patch
+from refold.agents.journal.record import OF_THE_CODE, Asked, Attempt, Call, Kind, Plain, Recording, Step, child_of
+from refold.agents.recorder.answers import NO_ARGUMENTS, WORLD, Departure, Place, Within, WithinRun
+from refold.agents.replay.patch import NO_PATCH, Patch, read_patch
 from refold.agents.replay.recorded import OF_THE_PROCESS, At, Recorded, Scope
 from refold.agents.replay.unrecorded import unrecorded
 from refold.avro.errors import InputError
@@ -55,11 +58,12 @@ class EndOfRecording(Departure):
 class Replayer:
     """Answers from a recording alone. departure: the first call that it could not answer."""
 
-    def __init__(self, recording: Recording, scope: Scope = "step") -> None:
+    def __init__(self, recording: Recording, scope: Scope = "step", *, arguments: Patch = NO_PATCH) -> None:
+        """arguments: what a fork that this run is within changes in them."""
         self._recorded = Recorded(recording, scope)
         self._earlier = {step.number: _earlier(step) for step in recording.steps}
         self._parents = Committed(recording, recording.forked_at)
-        self._patch = read_patch(recording.patch)
+        self._patch = read_patch(recording.patch).with_arguments(arguments)
         self._recording = recording
         self._last = sum(1 for step in recording.steps if step.is_committed)
         self._taken: set[tuple[int, int]] = set()
@@ -107,6 +111,15 @@ class Replayer:
     def depart(self, departure: Departure) -> None:
         """Have the run end with this, unless it departed before."""
         self.departure = self.departure or departure
+
+    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+        """The run within, replayed; a fork's patch holds for it, too."""
+        child = child_in(self._recording, head, found)
+        patch = NO_PATCH if self._parents.has(place.step) else self._patch.arguments_alone
+        return Within(self._replaying(child, patch), child, is_whole=True)
+
+    def _replaying(self, child: Recording, patch: Patch) -> Replayer:
+        return Replayer(child, self._recorded.scope, arguments=patch)
 
     def _require(self) -> None:
         """Raise what was raised before: code that caught it gets no further."""
@@ -159,9 +172,61 @@ class Committed:
         if self.departure is not None:
             raise self.departure
 
+    def within(self, head: Recording, found: Call | None) -> Within:
+        """A run within, which ended with its step or before."""
+        self.require()
+        child = child_in(self._recording, head, found)
+        return Within(Ended(child), child, is_whole=True, stands=True)
+
     def _depart(self, departure: Departure) -> None:
         self.departure = departure
         raise departure
+
+
+class Ended:
+    """Answers of a run within that ended, where the run around it goes on."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._committed = Committed(recording, len(recording.steps))
+
+    @property
+    def departure(self) -> Departure | None:
+        """The first thing that was not as committed."""
+        return self._committed.departure
+
+    def step(self, number: int, name: str) -> Step:
+        """The committed step. WithinRun where the code goes on behind the last."""
+        self._require_recorded(number)
+        return self._committed.step(number, name)
+
+    def begun(self, number: int) -> tuple[Attempt, ...]:
+        """The attempts before the run was last taken up in this step."""
+        self._require_recorded(number)
+        return self._committed.begun(number)
+
+    def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
+        """The code's own."""
+        return NO_ARGUMENTS
+
+    def call(self, place: Place, asked: Asked) -> Call | None:
+        """The recorded call. Unrecorded without one; None for what is the code's own."""
+        return self._committed.call(place, asked)
+
+    def depart(self, departure: Departure) -> None:
+        """Have the run end with this, unless it departed before."""
+        self._committed.departure = self._committed.departure or departure
+
+    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+        """One that ended, too."""
+        return self._committed.within(head, found)
+
+    def _require_recorded(self, number: int) -> None:
+        self._committed.require()
+        if not self._committed.has(number):
+            ended = f"it ended with step {len(self._recording.steps)}, and its code goes on"
+            self.depart(WithinRun(self._recording.caller, self._recording.agent, ended))
+            self._committed.require()
 
 
 class Resumer:
@@ -211,6 +276,20 @@ class Resumer:
     def depart(self, departure: Departure) -> None:
         """Have the run end with this, unless it departed before."""
         self._committed.departure = self._committed.departure or departure
+
+    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+        """What stands of it: what ended is not done again, what was cut short goes on."""
+        self._committed.require()
+        return self._committed.within(head, found) if found is not None else Within(WORLD, is_sought=True)
+
+
+def child_in(recording: Recording, head: Recording, found: Call | None) -> Recording:
+    """The recording of the run that a recorded call began. WithinRun where it is not there."""
+    run = "" if found is None else child_of(found)
+    child = recording.children.get(run)
+    if child is None:
+        raise WithinRun(recording.run, head.agent, f"the recording of that run ({run}) is not there")
+    return child
 
 
 def _cut_short(step: Step) -> Attempt:

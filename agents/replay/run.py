@@ -20,34 +20,25 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from refold.agents.entry import Agent
-from refold.agents.journal.chain import start_hash
 from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.journal.stepping import begun_with, chained, states
 from refold.agents.recorder.answers import Departure
-from refold.agents.recorder.made import Folder
-from refold.agents.recorder.reach import Chance, NoReach
-from refold.agents.recorder.run import Run
-from refold.agents.recorder.sinks import MemorySink
-from refold.agents.redaction.redactor import Redact, unredacted
+from refold.agents.redaction.redactor import Redact
 from refold.agents.replay.edges import Edge, edges
 from refold.agents.replay.guard import Guard
+from refold.agents.replay.memory import Fields, in_memory
 from refold.agents.replay.parting import Parting, parting
 from refold.agents.replay.player import EndOfRecording, Replayer
 from refold.agents.replay.recorded import At
 from refold.agents.replay.unrecorded import OutsideOfRun
-from refold.agents.replay.watch import Escape, outside, site_of
+from refold.agents.replay.watch import Escape, site_of
 from refold.avro.errors import InputError
-
-Fields = Callable[[str, Plain], Mapping[str, Any]]
-"""The values behind a recorded read: (entity, what is recorded of the read) -> its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +151,10 @@ class _UnderWay:
                 f"run {recording.run} was imported, so there is no code to run against it: go through it with "
                 f"refold run steps {recording.run}"
             )
-        known = recording.steps if redact is None else ()
-        redact = redact or unredacted
-        head = msgspec.structs.replace(
-            recording, steps=(), status="running", outcome="", output=None, failure=None, hash=""
-        )
         self._recording = recording
         self._answers = answers or Replayer(recording)
-        start = start_hash(head.agent, head.input, head.seed, head.state)
-        folder = Folder(redact, start, head.state, known)
-        self._folder = folder
-        self._sink = MemorySink(head, folder, redact)
-        chance = Chance(lambda: 0, lambda: "", lambda: 0.0, lambda _: None, _no_time)
-        self.run = Run(
-            head, answers=self._answers, sink=self._sink, reach=Reading(fields), chance=chance, redact=redact,
-            on_stray=self._stray,
-        )  # fmt: skip
+        self._made = in_memory(recording, self._answers, fields, redact, self._stray)
+        self.run = self._made.run
         self._guard = Guard(self._answers.depart, confined_to=confined_to)
 
     def __enter__(self) -> None:
@@ -186,15 +165,15 @@ class _UnderWay:
     ) -> bool:
         self._guard.__exit__(kind, error, trace)
         if isinstance(error, Departure):
-            error.so_far, error.left_in = self._sink.recording, self._left_in()
+            error.so_far, error.left_in = self._made.recording, self._left_in()
             return isinstance(error, EndOfRecording)
         # What the agent raised is how its run ended, and stands in what it did now.
-        return isinstance(error, Exception | SystemExit) and self._sink.recording.failure is not None
+        return isinstance(error, Exception | SystemExit) and self._made.sink.recording.failure is not None
 
     @property
     def result(self) -> Replayed:
         """What came of it."""
-        return Replayed(self._recording, self._sink.recording, self._answers.unused(), self._guard.escapes)
+        return Replayed(self._recording, self._made.recording, self._answers.unused(), self._guard.escapes)
 
     def _stray(self, what: str) -> Departure:
         """Deny a call outside of the run, wherever it came from."""
@@ -208,26 +187,8 @@ class _UnderWay:
         left = self.run.left_step
         if left is None:
             return None
-        attempts = (*left.earlier, *map(self._folder.attempt, left.attempts))
+        attempts = (*left.earlier, *map(self._made.folder.attempt, left.attempts))
         return Step(number=left.number, name=left.name, attempts=attempts)
-
-
-class Reading(NoReach):
-    """Reaches the values of what was read before, and nothing else."""
-
-    def __init__(self, fields: Fields | None) -> None:
-        self._fields = fields
-
-    def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        """What stands in the recording, or is looked up: refold's own look at its log, which is not the agent's."""
-        if self._fields is None or "fields" in answer:
-            return super().fields(entity, answer)
-        with outside():
-            return self._fields(entity, answer)
-
-
-async def _no_time(seconds: float) -> None:
-    """A wait in a replay."""
 
 
 def _hash(run: Recording, count: int) -> str:

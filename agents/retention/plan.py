@@ -6,6 +6,7 @@ later (what is imported is as old as its import), and nothing holds it:
     open                   it has not ended; a resumed one goes on
     pinned, golden         somebody said so, or a golden trace was made of it
     parent of RUN          a fork that is kept, and that begins with this run's steps
+    within RUN             a run that is kept, and in which this one began
     class NAME for N days  it is not that old yet; a flagged run is of the class `flagged`
     class NAME             which has no days: for ever
 """
@@ -126,19 +127,27 @@ def judged(
             (f"class {name} for {span}", due_at is not None and due_at > now_micros),
         ) if holds]  # fmt: skip
         found[run] = Planned(run, each.get("agent", ""), name, ended_at, due_at, kept)
-    _hold_parents({run: each.get("parent_run") or "" for run, each in fields.items()}, found)
+    holds: dict[str, list[tuple[str, str]]] = {run: [] for run in fields}
+    for run, each in fields.items():
+        parent, caller = each.get("parent_run"), each.get("caller_run")
+        if parent and parent != run:
+            holds[run].append((parent, f"parent of {run}"))
+        if caller in holds and caller != run:
+            holds[caller].append((run, f"within {caller}"))
+    _hold(holds, found)
     return found
 
 
-def _hold_parents(parents: Mapping[str, str], runs: Mapping[str, Planned]) -> None:
-    """A kept fork holds its parent, and that its own: those before any of them."""
+def _hold(holds: Mapping[str, Sequence[tuple[str, str]]], runs: Mapping[str, Planned]) -> None:
+    """A kept run holds others, with a reason, and these hold theirs."""
     waiting: Sequence[str] = [run for run, each in runs.items() if each.kept]
     while waiting:
         held = []
         for run in waiting:
-            parent = runs.get(parents[run])
-            if parent is not None and parents[run] != run:
-                if not parent.kept:
-                    held.append(parent.run)
-                parent.kept.append(f"parent of {run}")
+            for other, reason in holds[run]:
+                planned = runs.get(other)
+                if planned is not None:
+                    if not planned.kept:
+                        held.append(other)
+                    planned.kept.append(reason)
         waiting = held

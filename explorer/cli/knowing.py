@@ -135,7 +135,7 @@ def _show(screen: Screen, humane: Humane, found: Knowledge) -> None:
         screen.say(f"step {missing.step} of run {missing.run}: {missing.why}", "yellow")
     stale = sum(each.is_stale for each in found.reads)
     read = f"{counted(len(found.reads), 'read')}, {stale:,} stale" if found.reads else "it had read nothing by then"
-    screen.say(f"{read}; {counted(len(found.heard), 'answer')} of tools and models")
+    screen.say(f"{read}; {counted(len(found.heard), 'answer')} of tools, models and runs within")
 
 
 def _row(screen: Screen, each: Known) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from refold.agents.journal.delta import Path
 from refold.agents.journal.objects import bare, is_mark
-from refold.agents.journal.record import Attempt, Call, Edit, Failure, Plain, Step
+from refold.agents.journal.record import Attempt, Call, Edit, Failure, Plain, Recording, Step, child_of
 from refold.agents.replay.edges import of_call
 from refold.explorer.cli.run_shapes import decision_of, status_of
 from refold.explorer.cli.screen import counted, moment
@@ -55,6 +55,8 @@ class Lines:
             return moment(call.answer)
         if call.asked.kind == "read" and isinstance(call.answer, dict):
             return f"v{call.answer.get('version')}"
+        if call.asked.kind == "run" and isinstance(call.answer, dict):
+            return f"{call.answer.get('outcome', 'not ended')}, run {child_of(call)}"
         return self.value(call.answer)
 
     def step(self, step: Step) -> Iterator[tuple[str, str]]:
@@ -124,6 +126,14 @@ def head_of(step: Step) -> str:
     outcome = f", {step.outcome}" if step.outcome else ""
     attempts = f", attempt {len(step.attempts)}" if len(step.attempts) > 1 or not step.is_committed else ""
     return f"step {step.number}{name}: {status_of(step)}{outcome}{attempts}"
+
+
+def tree_of(run: Recording, depth: int = 0) -> Iterator[str]:
+    """A line for each run within a run, and for those within it: `worker 8f2c: succeeded, in step 2`."""
+    for child in run.children.values():
+        outcome = child.outcome or "running"
+        yield f"{'  ' * depth}{child.agent or 'an agent'} {child.run}: {outcome}, in step {child.caller_step}"
+        yield from tree_of(child, depth + 1)
 
 
 def decision_text(step: Step) -> str:

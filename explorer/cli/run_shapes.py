@@ -1,6 +1,7 @@
 """The JSON of runs, steps and calls. Times in RFC 3339 UTC; null where there is none. Add keys, rename none.
 
 synthetic_time is there, and true, where the run's source left out times: null is then a time that nobody recorded.
+caller and caller_step are there where a run began within another, children where others began within it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def row_json(row: RunRow) -> dict[str, Any]:
         "outcome": None if row.outcome == RUNNING else row.outcome,
         "steps": row.steps,
         "parent": row.parent or None,
+        **_within(row.caller, row.caller_step),
         **_synthetic(is_so=row.synthetic_time),
     }
 
@@ -41,6 +43,8 @@ def run_json(run: Recording) -> dict[str, Any]:
         "parent": run.parent or None,
         "forked_at": run.forked_at if run.parent else None,
         "patch": run.patch,
+        **_within(run.caller, run.caller_step),
+        **({"children": [child_json(each) for each in run.children.values()]} if run.children else {}),
         "status": run.status,
         "position": position_json(run),
         "title": run.title or None,
@@ -60,6 +64,22 @@ def run_json(run: Recording) -> dict[str, Any]:
         "metadata": run.metadata,
         **_synthetic(is_so=run.synthetic_time),
     }
+
+
+def child_json(run: Recording) -> dict[str, Any]:
+    """A run within another, in short."""
+    return {
+        "run": run.run,
+        "agent": run.agent,
+        "caller_step": run.caller_step,
+        "outcome": run.outcome or None,
+        "steps": len(run.steps),
+        "children": [child_json(each) for each in run.children.values()],
+    }
+
+
+def _within(caller: str, step: int) -> dict[str, Any]:
+    return {"caller": caller, "caller_step": step} if caller else {}
 
 
 def _synthetic(*, is_so: bool) -> dict[str, bool]:

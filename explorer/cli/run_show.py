@@ -13,7 +13,7 @@ from refold.avro.errors import NotAnswerable
 from refold.explorer.cli.options import WHEN, Place, as_json, at, on_log
 from refold.explorer.cli.recorded import known_run, recorded_run, run_argument
 from refold.explorer.cli.run_clear import clear_json, show_clear
-from refold.explorer.cli.run_lines import LABEL_WIDTH, Lines, decision_text, head_of
+from refold.explorer.cli.run_lines import LABEL_WIDTH, Lines, decision_text, head_of, tree_of
 from refold.explorer.cli.run_shapes import run_json, status_of, step_json
 from refold.explorer.cli.runs import took
 from refold.explorer.cli.screen import NO_TIME, Column, Screen, counted, moment
@@ -29,7 +29,7 @@ STEPS = (
     Column("failed"),
     Column("hash", "dim", is_fixed=True),
 )
-SHOWN = ("tool", "model", "read", "observe")
+SHOWN = ("tool", "model", "read", "observe", "run")
 
 
 @click.command(epilog=WHEN)
@@ -44,8 +44,8 @@ def show(place: Place, run_id: str, at: str | None, verify: bool, as_json: bool)
     """Show a run: what it was given, where it stands, what it came to.
 
     RUN is the run's id, or the beginning of it. Each step is one line: what was decided, what was called, how often
-    it was tried again, how it failed. `refold run steps` has all of it. Of a run whose content has expired, or is
-    sealed with no key here, it shows what stands in clear.
+    it was tried again, how it failed; `refold run steps` has all of it. Runs that began within it are shown as a tree.
+    Of a run whose content has expired, or is sealed with no key here, it shows what stands in clear.
 
     \b
     Examples
@@ -147,11 +147,14 @@ def _head(run: Recording, lines: Lines) -> list[str]:
         said += [f"  {name:<10}{value}"] if value else []
     if run.parent:
         said.append(f"  parent    {run.parent}, forked after step {run.forked_at} with {lines.value(run.patch)}")
+    if run.caller:
+        said.append(f"  within    {run.caller}, in its step {run.caller_step}")
     if run.flagged:
         said.append("  flagged   to be kept longer")
     said += [f"  {name:<10}{lines.value(value)}" for name, value in (("input", run.input), ("output", run.output))
              if value is not None]  # fmt: skip
     said += [f"  hash      {run.hash}"] if run.hash else []
+    said += [f"  {'runs' if not number else '':<10}{line}" for number, line in enumerate(tree_of(run))]
     return said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -58,6 +59,7 @@ def runs(
 ) -> int:  # fmt: skip
     """List the runs of agents, the newest first.
 
+    A run that began within another comes after that one, indented, the first first.
     All that is asked for has to hold. Text and errors are searched in any case of letters, and only where content
     has not expired. A run whose content or key is damaged is named at the end, and the exit status is 1.
 
@@ -79,7 +81,7 @@ def runs(
     if as_json:
         screen.json([row_json(row) for row in found.rows])
     else:
-        screen.table(COLUMNS, [_cells(row) for row in found.rows])
+        screen.table(COLUMNS, [_cells(row, depth) for row, depth in as_tree(found.rows)])
         if not found.rows:
             asked = any(wanted.values())
             screen.say("no run is like that" if asked else "no run is recorded in this log yet; see `refold demo`")
@@ -89,9 +91,22 @@ def runs(
     return 1 if found.damaged else 0
 
 
-def _cells(row: RunRow) -> list[str]:
+def as_tree(rows: Sequence[RunRow]) -> Iterator[tuple[RunRow, int]]:
+    """The rows, each run within another after that one, if it is among them, and how deep it is."""
+    listed = {row.run for row in rows}
+    within: dict[str, list[RunRow]] = {}
+    for row in rows:
+        within.setdefault(row.caller if row.caller in listed else "", []).append(row)
+    left = [(row, 0) for row in reversed(within.get("", ()))]
+    while left:
+        row, depth = left.pop()
+        yield row, depth
+        left += [(each, depth + 1) for each in within.get(row.run, ())]  # the newest comes last
+
+
+def _cells(row: RunRow, depth: int) -> list[str]:
     return [
-        row.run,
+        f"{'  ' * depth}{row.run}",
         row.agent or "-",
         row.version or "-",
         NO_TIME if row.synthetic_time and row.started_at is None else moment(row.started_at)[:19].replace("T", " "),

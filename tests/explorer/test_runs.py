@@ -269,3 +269,47 @@ def test_an_imported_conversation_is_a_run_too(tmp_path: Path, ask: Ask) -> None
     text = ask("checkout", first["hash"])
     assert "after step 1 of 2" in text
     assert "run fork" not in text
+
+
+def test_runs_within_runs_are_a_tree(log_path: Path, ask: Ask) -> None:
+    def inner(run: refold.Run) -> str:
+        return run.step("say", lambda: f"said {run.input}")
+
+    def middle(run: refold.Run) -> str:
+        with run.step("ask"):
+            return str(run.child("inner", input="x").drive(inner))
+
+    def outer(run: refold.Run) -> list[str]:
+        with run.step("first"):
+            run.state["said"] = True
+        with run.step("both"):
+            return [str(run.child("middle").drive(middle)), str(run.child("inner", input="y").drive(inner))]
+
+    with refold.open() as log:
+        log.run("before", id="earlier").drive(lambda run: None)
+        log.run("outer", id="r1").drive(outer)
+        recording = log.recording("r1")
+    first, second = recording.children.values()
+    third = first.children.popitem()[1]
+    lines = [line.split("  ") for line in ask("runs").splitlines()]
+    assert [line for line in ask("runs").splitlines() if "before" not in line][1:] == [
+        line for run_id in ("r1", first.run, third.run, second.run) for line in ask("runs").splitlines()
+        if line.split()[0] == run_id
+    ]  # fmt: skip
+    assert any(line[:3] == ["", "", third.run] for line in lines), "two levels are indented by two spaces each"
+    rows = {each["run"]: each for each in ask("runs", "--json")}
+    assert (rows[third.run]["caller"], rows[third.run]["caller_step"]) == (first.run, 1)
+    assert (rows[second.run]["caller"], rows[second.run]["caller_step"]) == ("r1", 2)
+    assert "caller" not in rows["r1"]
+
+    shown = ask("run", "show", "r1")
+    assert f"  runs      middle {first.run}: succeeded, in step 2\n" in shown
+    assert f"              inner {third.run}: succeeded, in step 1\n" in shown
+    assert f"            inner {second.run}: succeeded, in step 2\n" in shown
+    assert f"  within    {first.run}, in its step 1\n" in ask("run", "show", third.run)
+    (child, other) = ask("run", "show", "r1", "--json")["children"]
+    assert (child["run"], child["children"][0]["run"], other["children"]) == (first.run, third.run, [])
+    steps = ask("run", "steps", "r1")
+    assert "  run       middle " in steps
+    assert f"-> succeeded, run {first.run}  [deterministic]" in steps
+    assert f"-> succeeded, run {second.run}" in ask("knew", "outer")

@@ -252,13 +252,8 @@ def test_a_stray_call_is_the_runs_own_where_it_adopts(log: AgentLog) -> None:
         assert through(work) == "paid 50"
     (step,) = log.recording(run.id).steps
     assert [call.asked.name for call in step.calls] == ["look", "pay"]
-    with (
-        older_thread() as through,
-        log.run("a", strays="adopt") as one,
-        log.run("a", strays="adopt"),
-        one.step("s"),
-        pytest.raises(StrayCall),
-    ):
+    one, other = log.run("a", strays="adopt"), log.run("a", strays="adopt")
+    with older_thread() as through, other, one, one.step("s"), pytest.raises(StrayCall):
         through(work)
 
 

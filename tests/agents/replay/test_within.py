@@ -1,4 +1,4 @@
-"""A run that begins another one within itself: where a recording answers, the one within is refused."""
+"""A run within a run: recorded as its child, answered from its own recording, and never done again."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import refold
 from refold.agents.golden.adding import golden_of_run
 from refold.agents.golden.exercise import judged_run
+from refold.agents.golden.file import golden_of, text_of
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import Departure, WithinRun
 from refold.agents.recorder.run import Run
+from refold.agents.redaction.redactor import Redactor
+from refold.agents.replay.forked import NotAllowed
+from refold.avro.errors import InputError
 from refold_tests.older_thread import older_thread
 
 done: list[int] = []
@@ -26,9 +31,16 @@ def pay(amount: int, *, idempotency_key: str = "") -> int:
     return amount
 
 
+@refold.tool(effect="read")
+def price(of: str) -> int:
+    return len(of)
+
+
 def paying(run: Run) -> int:
-    with run.step("pay"):
-        return pay(3)
+    with run.step("look"):
+        amount = price(of=run.input)
+        run.state["amount"] = amount
+    return run.step("pay", pay, amount)
 
 
 @pytest.fixture
@@ -41,63 +53,299 @@ def log(tmp_path: Path) -> Any:
 def begun_in(log: AgentLog, place: str) -> Callable[[Run], Any]:
     def agent(run: Run) -> Any:
         if place == "outside of any step":
-            return log.run("inner").drive(paying)
+            return log.run("inner", input="abc").drive(paying)
+        if place == "in a function":
+            return run.step("outer", lambda: log.run("inner", input="abc").drive(paying))
         with run.step("outer"):
-            if place == "in a step":
-                return log.run("inner").drive(paying)
-            try:
-                return log.run("inner").drive(paying)
-            except Departure:
-                return 3  # as if it had paid
+            return log.run("inner", input="abc").drive(paying)
 
     return agent
 
 
-@pytest.mark.parametrize("place", ["in a step", "outside of any step", "in a step that catches it"])
-def test_a_run_within_is_recorded_live_and_never_done_again(log: AgentLog, place: str) -> None:
+PLACES = pytest.mark.parametrize("place", ["in a step", "in a function", "outside of any step"])
+
+
+@PLACES
+def test_a_run_within_is_a_child_and_is_never_done_again(log: AgentLog, place: str) -> None:
     agent = begun_in(log, place)
     assert log.run("outer", id="r1").drive(agent) == 3
-    assert done == [3]
-    assert {each.agent for each in log.runs()} == {"inner", "outer"}
+    recording = log.recording("r1")
+    (call,) = recording.steps[0].calls
+    (child,) = recording.children.values()
+    assert (call.asked.kind, call.asked.name) == ("run", "inner")
+    assert call.answer == {"run": child.run, "outcome": "succeeded", "hash": child.hash}
+    assert (child.agent, child.caller, child.caller_step) == ("inner", "r1", 1)
+    assert child == log.recording(child.run)
     begun = len(log.runs())
-    with pytest.raises(WithinRun, match="run r1 begins a run of inner within itself"):
+    replayed = log.replay("r1", agent)
+    assert replayed.is_same
+    assert replayed.now.children[child.run].hash == child.hash
+    assert log.fork("r1", at=1, policy="live").drive(agent) == 3
+    golden = golden_of(text_of(golden_of_run(recording, log._fields, entry="agents:agent")), "golden")
+    assert judged_run(golden, agent, "agent", Path()).passed
+    assert done == [3]
+    assert len(log.runs()) == begun + 1  # the fork
+
+
+@PLACES
+@pytest.mark.parametrize("policy", ["live", "recorded"])
+def test_a_fork_goes_into_a_child_by_its_policy(log: AgentLog, place: str, policy: Any) -> None:
+    agent = begun_in(log, place)
+    log.run("outer", id="r1").drive(agent)
+    fork = log.fork("r1", at=0, policy=policy)
+    assert fork.drive(agent) == 3  # what the child's own recording answers
+    child = log.recording(fork.id).children.popitem()[1]
+    assert (child.caller, child.kind) == (fork.id, "fork")
+    assert done == [3]
+    assert log.replay(fork.id, agent).is_same
+
+    def other(run: Run) -> Any:
+        with run.step("outer"):
+            return log.run("inner", input="abcd").drive(paying)
+
+    with pytest.raises(Departure) as left:
+        log.fork("r1", at=0, policy=policy).drive(other)
+    assert isinstance(left.value, NotAllowed) == (policy == "live")
+    assert done == [3]
+    if policy == "live":
+        assert log.fork("r1", at=0, policy=policy, allow=["pay"]).drive(other) == 4
+        assert done == [3, 4]
+
+
+def test_a_child_that_does_otherwise_is_no_same_replay(log: AgentLog) -> None:
+    def agent(run: Run) -> Any:
+        with run.step("outer"):
+            return log.run("inner", input="abc").drive(child)
+
+    child: Callable[[Run], Any] = paying
+    log.run("outer", id="r1").drive(agent)
+
+    def paying_other(run: Run) -> int:
+        with run.step("look"):
+            amount = price(of=run.input)
+        return run.step("pay", pay, amount)
+
+    child = paying_other
+    replayed = log.replay("r1", agent)
+    assert not replayed.is_same
+    assert replayed.parting is not None
+    assert replayed.parting.step == 1
+
+    def paying_twice(run: Run) -> int:
+        paying(run)
+        return run.step("pay again", pay, 9)
+
+    child = paying_twice
+    with pytest.raises(Departure):
         log.replay("r1", agent)
-    with pytest.raises(WithinRun):
-        log.fork("r1", at=0, policy="live").drive(agent)
-    with pytest.raises(WithinRun):
-        log.fork("r1", at=0, policy="recorded").drive(agent)
     golden = golden_of_run(log.recording("r1"), log._fields, entry="agents:agent")
     assert not judged_run(golden, agent, "agent", Path()).passed
     assert done == [3]
-    assert len(log.runs()) == begun + 2  # the forks
 
 
-def test_a_resume_begins_none_again(log: AgentLog) -> None:
+def test_a_departure_that_is_caught_in_the_parent_ends_it_all_the_same(log: AgentLog) -> None:
     def agent(run: Run) -> Any:
-        with run.step("outer"):
-            log.run("inner").drive(paying)
+        with run.step("outer"), contextlib.suppress(Exception):
+            log.run("inner", input=given).drive(paying)
+        with run.step("pay"):
+            pay(5)
+
+    given = "abc"
+    log.run("outer", id="r1").drive(agent)
+    given = "other"
+    with pytest.raises(Departure):
+        log.replay("r1", agent)
+    assert done == [3, 5]
+
+
+@pytest.mark.parametrize("in_block", [True, False], ids=["block", "function"])
+def test_a_resume_does_a_child_that_ended_no_more(log: AgentLog, in_block: bool) -> None:
+    lives = 0
+
+    def agent(run: Run) -> Any:
+        if in_block:
+            with run.step("outer"):
+                found = log.run("inner", input="abc").drive(paying)
+        else:
+            found = run.step("outer", lambda: log.run("inner", input="abc").drive(paying))
         with run.step("fails"):
-            raise RuntimeError("no more")
+            if lives == 0:
+                raise RuntimeError("no more")
+        return found
 
     with pytest.raises(RuntimeError):
         log.run("outer", id="r1").drive(agent)
-    with pytest.raises(WithinRun):
-        log.run("outer", resume="r1").drive(agent)
+    lives = 1
+    assert log.run("outer", resume="r1").drive(agent) == 3
     assert done == [3]
+    assert {each.agent for each in log.runs()} == {"inner", "outer"}
+    assert len(log.runs()) == 2
+    assert log.replay("r1", agent).is_same
+
+
+def test_a_resume_refuses_a_child_that_ends_otherwise_or_goes_on(log: AgentLog) -> None:
+    def agent(run: Run) -> Any:
+        with run.step("outer"):
+            log.run("inner", input="abc").drive(child)
+        with run.step("fails"):
+            raise RuntimeError("no more")
+
+    child: Callable[[Run], Any] = paying
+    with pytest.raises(RuntimeError):
+        log.run("outer", id="r1").drive(agent)
+
+    def ending_otherwise(run: Run) -> int:
+        return paying(run) + 1
+
+    def going_on(run: Run) -> int:
+        paying(run)
+        return run.step("pay again", pay, 9)
+
+    for child in (ending_otherwise, going_on):  # noqa: B007  # the agent's own
+        with pytest.raises(WithinRun, match="inner"):
+            log.run("outer", resume="r1").drive(agent)
+    assert done == [3]
+
+
+def test_a_step_that_is_tried_again_begins_a_new_child_whose_effects_are_the_same(log: AgentLog) -> None:
+    tries: list[str] = []
+
+    def begins() -> int:
+        inner = log.run("inner", input="abc")
+        tries.append(inner.id)
+        found = int(inner.drive(paying))
+        if len(tries) == 1:
+            raise TimeoutError("once")
+        return found
+
+    def agent(run: Run) -> int:
+        return run.step("outer", begins, attempts_max=3)
+
+    assert log.run("outer", id="r1").drive(agent) == 3
+    assert len(tries) == len(set(tries)) == 2
+    assert set(log.recording("r1").children) == set(tries)
+    assert done == [3]
+    tries.clear()
+    assert log.replay("r1", agent).is_same
+    assert done == [3]
+
+
+def test_a_child_that_fails_fails_again_in_a_replay(log: AgentLog) -> None:
+    def failing(run: Run) -> int:
+        paying(run)
+        raise ValueError("no good")
+
+    def agent(run: Run) -> str:
+        with run.step("outer"):
+            try:
+                log.run("inner", input="abc").drive(failing)
+            except ValueError as error:
+                return str(error)
+        return ""
+
+    assert log.run("outer", id="r1").drive(agent) == "no good"
+    (call,) = log.recording("r1").steps[0].calls
+    assert call.answer["outcome"] == "failed"
+    assert log.replay("r1", agent).is_same
+    assert done == [3]
+
+
+def test_a_child_is_not_resumed_by_itself(log: AgentLog) -> None:
+    def failing(run: Run) -> int:
+        raise ValueError("no good")
+
+    def agent(run: Run) -> Any:
+        with run.step("outer"):
+            log.run("inner", input="abc", id="mine").drive(failing)
+
+    with pytest.raises(ValueError, match="no good"):
+        log.run("outer", id="r1").drive(agent)
+    with pytest.raises(InputError, match="began in step 1 of run r1"):
+        log.run("inner", resume="mine")
+
+
+def test_a_child_that_is_not_ended_fails_its_step(log: AgentLog) -> None:
+    def agent(run: Run) -> Any:
+        with run.step("outer"):
+            log.run("inner", input="abc")
+
+    with pytest.raises(InputError, match="inner"):
+        log.run("outer", id="r1").drive(agent)
+    assert log.recording("r1").outcome == "failed"
+
+
+def test_three_deep_is_answered_all_the_way(log: AgentLog) -> None:
+    def middle(run: Run) -> int:
+        with run.step("middle"):
+            return int(log.run("inner", input=run.input).drive(paying)) + pay(10)
+
+    def agent(run: Run) -> int:
+        with run.step("outer"):
+            return int(log.run("middle", input="abc").drive(middle)) + pay(20)
+
+    assert log.run("outer", id="r1").drive(agent) == 33
+    recording = log.recording("r1")
+    assert [each.agent for each in recording.family] == ["outer", "middle", "inner"]
+    assert log.replay("r1", agent).is_same
+    golden = golden_of(text_of(golden_of_run(recording, log._fields, entry="agents:agent")), "golden")
+    assert judged_run(golden, agent, "agent", Path()).passed
+    assert log.fork("r1", at=0, policy="recorded").drive(agent) == 33
+    with pytest.raises(Departure):
+        log.fork("r1", at=0, policy="recorded", arguments={"price": {"of": "other"}}).drive(agent)
+    assert done == [3, 10, 20]
 
 
 def test_a_run_that_begins_in_a_tool_is_part_of_the_tools_answer(log: AgentLog) -> None:
     @refold.tool(effect="read", name="ask")
     def ask() -> int:
-        return int(log.run("inner").drive(paying))
+        return int(log.run("inner", input="abc").drive(paying))
 
     def agent(run: Run) -> Any:
         with run.step("outer"):
             return ask()
 
     assert log.run("outer", id="r1").drive(agent) == 3
+    assert log.recording("r1").children == {}
     assert log.replay("r1", agent).is_same
     assert log.fork("r1", at=0, policy="recorded").drive(agent) == 3
+    assert done == [3]
+
+
+def test_a_run_that_begins_within_one_that_begins_in_a_tool_is_that_ones_child(log: AgentLog) -> None:
+    def middle(run: Run) -> int:
+        with run.step("middle"):
+            return int(log.run("inner", input="abc").drive(paying))
+
+    @refold.tool(effect="read", name="ask")
+    def ask() -> int:
+        return int(log.run("middle").drive(middle))
+
+    def agent(run: Run) -> Any:
+        with run.step("outer"):
+            return ask()
+
+    log.run("outer", id="r1").drive(agent)
+    (found,) = log.runs(agent="inner")
+    assert log.recording(log.recording(found.run).caller).agent == "middle"
+
+
+def test_a_run_that_is_resumed_within_a_replay_is_refused(log: AgentLog) -> None:
+    def failing(run: Run) -> None:
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError):
+        log.run("other", id="r0").drive(failing)
+
+    def agent(run: Run) -> Any:
+        with run.step("outer"):
+            return log.run("other", resume="r0").drive(paying_later)
+
+    def paying_later(run: Run) -> int:
+        return run.step("pay", pay, 3)
+
+    log.run("outer", id="r1").drive(agent)
+    with pytest.raises(WithinRun):
+        log.replay("r1", agent)
     assert done == [3]
 
 
@@ -106,10 +354,99 @@ def test_a_thread_from_before_begins_none_while_a_replay_is_open(log: AgentLog) 
 
         def agent(run: Run) -> Any:
             with run.step("outer"), contextlib.suppress(Departure):
-                through(lambda: log.run("inner").drive(paying))
+                through(lambda: log.run("inner", input="abc").drive(paying))
 
         log.run("outer", id="r1").drive(agent)
         assert done == [3]
         with pytest.raises(Departure, match="begin a run of inner"):
             log.replay("r1", agent)
+    assert done == [3]
+
+
+def test_a_log_of_another_url_begins_no_run_within(log: AgentLog, tmp_path: Path) -> None:
+    with refold.open(f"file:{tmp_path}/other") as other:
+
+        def agent(run: Run) -> Any:
+            with run.step("outer"):
+                return other.run("inner", input="abc").drive(paying)
+
+        with pytest.raises(InputError, match="so are the runs that begin within it"):
+            log.run("outer", id="r1").drive(agent)
+    assert done == []
+
+
+def test_a_child_is_written_through_the_redactor_of_the_run_around_it(log: AgentLog) -> None:
+    def inner(run: Run) -> str:
+        with run.step("look"):
+            run.state["password"] = run.input["password"]
+        return str(run.input["password"])
+
+    def agent(run: Run) -> bool:
+        with run.step("outer"):
+            return bool(run.child("inner", input={"password": "xyzzy-42"}).drive(inner))
+
+    redactor = Redactor()
+    assert log.run("outer", id="r1", redact=redactor).drive(agent) is True
+    recording = log.recording("r1")
+    assert all(each.redacted for each in recording.family)
+    assert b"xyzzy-42" not in msgspec.json.encode(recording)
+    assert log.replay("r1", agent, redact=redactor).is_same
+
+    def redacting(run: Run) -> None:
+        with run.step("outer"):
+            log.run("inner", redact=redactor)
+
+    with pytest.raises(InputError, match="give redact= to that one"):
+        log.run("outer").drive(redacting)
+
+
+def test_a_run_within_begins_in_the_code_of_the_run_and_in_no_tool(log: AgentLog) -> None:
+    @refold.tool(effect="read", name="ask")
+    def ask() -> int:
+        return int(outer[0].child("inner", input="abc").drive(paying))
+
+    def agent(run: Run) -> Any:
+        outer.append(run)
+        with run.step("outer"):
+            return ask()
+
+    outer: list[Run] = []
+    with pytest.raises(InputError, match="begins in its code, and not in a tool"):
+        log.run("outer").drive(agent)
+    assert done == []
+
+
+def test_an_id_that_is_given_is_the_childs_and_is_no_other_runs(log: AgentLog) -> None:
+    def agent(run: Run) -> Any:
+        with run.step("outer"):
+            return log.run("inner", id="mine", input="abc").drive(paying)
+
+    assert log.run("outer", id="r1").drive(agent) == 3
+    assert list(log.recording("r1").children) == ["mine"]
+    assert log.replay("r1", agent).is_same
+    with pytest.raises(InputError, match="run mine is recorded already"):
+        log.run("outer", id="r2").drive(agent)
+    with pytest.raises(InputError, match="run mine is recorded already"):
+        log.run("outer", resume="r2").drive(agent)
+    assert log.replay("r2", agent).is_same
+    assert done == [3]
+
+
+def test_a_redactor_that_leaves_nothing_leaves_children_apart(log: AgentLog) -> None:
+    def agent(run: Run) -> None:
+        with run.step("outer"):
+            for _ in range(2):
+                run.child("inner").drive(lambda child: child.step("pay", pay, 3))
+
+    log.run("outer", id="r1", redact=lambda tree: "-" if isinstance(tree, str) else tree).drive(agent)
+    assert done == [3, 3]
+
+
+def test_a_task_that_is_given_is_one_task_also_in_another_run(log: AgentLog) -> None:
+    def agent(run: Run) -> None:
+        with run.step("outer"):
+            run.child("inner", input="abc", task="pay order 7").drive(paying)
+
+    for run in ("r1", "r2"):
+        log.run("outer", id=run).drive(agent)
     assert done == [3]

@@ -58,6 +58,19 @@ def test_a_fork_that_is_kept_holds_all_before_it() -> None:
     assert [found[each] for each in ("old", "alone", "loop")] == [[], [], []]
 
 
+def test_a_run_that_is_kept_holds_those_within_it() -> None:
+    found = kept(
+        outer=ended(1), child=ended(99, caller_run="outer"), grandchild=ended(99, caller_run="child"),
+        old=ended(99), of_old=ended(99, caller_run="old"), lost=ended(99, caller_run="elsewhere"),
+        kept_child=ended(1, caller_run="old"), loop=ended(99, caller_run="loop"),
+        root=ended(99), of_root=ended(99, caller_run="root"), fork=ended(1, parent_run="root"),
+    )  # fmt: skip
+    assert [found[each] for each in ("child", "grandchild", "of_root")] == [
+        ["within outer"], ["within child"], ["within root"],
+    ]  # fmt: skip
+    assert [found[each] for each in ("old", "of_old", "lost", "loop")] == [[], [], [], []]
+
+
 def test_what_was_imported_is_as_old_as_its_import() -> None:
     seen = Survey(ended_ms={"a": (NOW - DAY_MICROS) // 1000})
     found = judged({"a": ended(500)}, seen, DAYS, NOW)["a"]

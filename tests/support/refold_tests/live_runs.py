@@ -16,6 +16,7 @@ from refold.agents.recorder.run import Run
 from refold.agents.recorder.sinks import MemorySink
 from refold.agents.recorder.tools import Tool
 from refold.agents.redaction.redactor import Redact
+from refold.agents.replay.memory import MemoryChildren
 
 
 class World(NoReach):
@@ -92,7 +93,10 @@ def recorded(
     folder = Folder(lambda tree: tree, start_hash(head.agent, head.input, head.seed, head.state), head.state)
     sink = MemorySink(head, folder, lambda tree: tree)
     world = world or World({})
-    run = Run(head, answers=answers, sink=sink, reach=world, chance=Clock().chance, redact=lambda tree: tree)
+    run = Run(
+        head, answers=answers, sink=sink, reach=world, chance=Clock().chance, redact=lambda tree: tree,
+        children=MemoryChildren(head.run, None, None, None),
+    )  # fmt: skip
     try:
         if inspect.iscoroutinefunction(agent):
             asyncio.run(run.drive_async(agent))

@@ -1,0 +1,27 @@
+"""What a run is begun with, as it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from refold.agents.journal.record import Recording
+from refold.agents.recorder.plain import decoded, kept
+
+
+def head_of(
+    run: str, agent: str, *, version: str = "", code_version: str = "", kind: str = "", task: str = "",
+    title: str = "", user: str = "", seed: int | None = None, input: Any = None,
+    state: Mapping[str, Any] | None = None, tags: Iterable[str] = (), metadata: Mapping[str, Any] | None = None,
+) -> Recording:  # fmt: skip
+    """The recording of a run that has done nothing yet.
+
+    Raises:
+        InputError: the input, the state or the metadata cannot be kept.
+    """
+    return Recording(
+        run=run, agent=agent, version=version, code_version=code_version, kind=kind, task=task, title=title,
+        user=user, seed=seed, input=decoded(kept(input, "the run's input")),
+        state=decoded(kept(dict(state or {}), "the run's state")), tags=tuple(tags),
+        metadata=decoded(kept(dict(metadata or {}), "the run's metadata")),
+    )  # fmt: skip

@@ -1,0 +1,95 @@
+"""A run with runs within that is killed at any moment: each effect takes place once, and the result is the same."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.agents.golden.adding import golden_of_run
+from refold.agents.golden.exercise import judged_run
+from refold_tests.brokers import SharedKafka
+from refold_tests.child import Child
+from refold_tests.nested_runs import EFFECTS, FINISHED, KINDS, OUTPUT, RUNS, Lives, Nested, drive, effects
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(7200)]
+
+
+def campaign(url: str, child: Callable[..., Child], folder: Path, seed: int, rounds: int) -> None:
+    """So many runs, each killed once or twice at a random moment; then what stands of them is looked at."""
+    print(f"seed {seed}, {rounds} rounds")
+    rng = random.Random(seed)
+    lives = Lives(child, url)
+    counts: dict[str, int] = {}
+    for kind in KINDS:
+        status, counts[kind] = lives.live(folder / kind, kind, kind)
+        assert status == FINISHED
+    ends: Counter[int] = Counter()
+    runs = []
+    for number in range(rounds):
+        kind = rng.choice(KINDS)
+        run, world = f"run-{number}", folder / f"world-{number}"
+        plan = [rng.randint(4, counts[kind]) for _ in range(rng.choice((1, 1, 2)))]  # its begin stands
+        print(f"round {number}: {kind}, killed behind {plan}")
+        for dies_behind in plan:
+            status, _ = lives.live(world, run, kind, dies_behind)
+            ends[status] += 1
+            assert status in (FINISHED, -9)
+            if status == FINISHED:
+                break
+        if status != FINISHED:
+            assert lives.live(world, run, kind)[0] == FINISHED
+        assert effects(world) == EFFECTS
+        runs.append((run, kind, world))
+    print(f"ends of the lives that were to be killed: {dict(ends)}")
+    assert ends[-9] > 0
+    with refold.open(url) as log:
+        for run, kind, world in runs:
+            assert_whole(log, run, kind, world)
+
+
+def assert_whole(log: refold.AgentLog, run: str, kind: str, world: Path) -> None:
+    """What stands of a run is what stands of one that was not killed, and a replay does nothing."""
+    recording = log.recording(run)
+    assert (recording.outcome, recording.output) == ("succeeded", OUTPUT)
+    family = list(recording.family)
+    assert len(family) == RUNS
+    assert all(each.outcome == "succeeded" for each in family)
+    assert log.compare(kind, run) is None
+    assert log.replay(run, Nested(log, world, kind).agent).is_same
+    assert effects(world) == EFFECTS
+
+
+def test_a_run_that_is_killed_at_any_moment_has_each_effect_once(
+    tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
+) -> None:
+    campaign(f"file:{tmp_path}/log", child, tmp_path, seed, fault_rounds)
+
+
+def test_so_it_is_on_kafka(
+    kafka: SharedKafka, prefix: str, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
+) -> None:
+    campaign(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2", child, tmp_path, seed, max(2, fault_rounds // 10))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_of_parallel_children_does_not_depend_on_timing(tmp_path: Path, kind: str) -> None:
+    with refold.open(f"file:{tmp_path}/log") as log:
+        hashes = set()
+        for number in range(3):
+            assert drive(log, tmp_path / f"{number}", f"r{number}", kind) == OUTPUT
+            hashes.add(log.recording(f"r{number}").hash)
+            assert {log.replay("r0", Nested(log, tmp_path / "none", kind).agent).hash} == {log.recording("r0").hash}
+        assert len(hashes) == 1
+        agent = Nested(log, tmp_path / "none", kind).agent
+        assert log.fork("r0", at=0, policy="recorded").drive(agent) == OUTPUT
+        assert log.fork("r0", at=0, policy="live").drive(agent) == OUTPUT
+        assert log.fork("r0", at=2).drive(agent) == OUTPUT
+        for expect in ("exact", "outcome = succeeded"):
+            golden = golden_of_run(log.recording("r0"), log._fields, entry="agents:agent", expect=[expect])
+            assert judged_run(golden, agent, "agent", tmp_path).passed
+        assert not (tmp_path / "none").exists(), "nothing took place again"

@@ -1,0 +1,37 @@
+"""An agent that delegates to others, found by its name; what it does is a line in the file that DELEGATED names."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import refold
+
+WORLD = "DELEGATED"
+
+
+@refold.tool(effect="write")
+def send(text: str, *, idempotency_key: str = "") -> str:
+    """Takes effect."""
+    with Path(os.environ[WORLD]).open("a") as file:
+        file.write(f"{text}\n")
+    return f"sent {text}"
+
+
+def clerk(run: refold.Run) -> str:
+    """Two deep."""
+    return run.step("send", send, f"{run.input} by a clerk")
+
+
+def worker(run: refold.Run) -> str:
+    """One deep."""
+    with run.step("delegate"):
+        return run.child("clerk", input=run.input).drive(clerk) + run.read("tool_config/acme").state_hash[:0]
+
+
+def agent(run: refold.Run) -> list[str]:
+    """Has two workers at once, and another one."""
+    with run.step("at once"), ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda of: run.child("worker", input=of).drive(worker), ("a", "b")))
+    return [*found, run.child("worker", input="c").drive(worker)]

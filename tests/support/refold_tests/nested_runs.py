@@ -1,0 +1,208 @@
+"""An agent whose runs within run in threads or in tasks, at most three deep, and which is killed at any moment.
+
+The process that runs this module forks one for each life: whatever was imported is there. The world outside is a file:
+each effect that takes place is a line in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import refold
+from refold.avro.errors import UnknownEntity
+from refold_tests.child import Child
+
+CODE = "from refold_tests.nested_runs import main; main()"
+LANES = ("a", "b", "b")
+OUTPUT = ["a paid", "b paid", "b paid", "function paid", "outside paid"]
+EFFECTS = Counter(
+    {"pay a": 1, "file a": 1, "pay b": 2, "file b": 2, "pay function": 1, "file function": 1, "pay outside": 1,
+     "file outside": 1, "send all": 1}
+)  # fmt: skip
+RUNS = 1 + 5 * 2
+LEASE_S = 3.0
+KINDS = ("threads", "tasks")
+FINISHED, FAILED = 0, 1
+
+
+class Nested:
+    """The agent, of one log and one world. kind: of KINDS."""
+
+    def __init__(self, log: refold.AgentLog, world: Path, kind: str) -> None:
+        self.log = log
+        self._kind = kind
+
+        def probe(key: str, arguments: Any) -> Any:
+            if any(line.startswith(f"{key} ") for line in lines(world)):
+                return refold.Done("done")
+            raise refold.NotDone("it is not in the world")
+
+        @refold.tool(effect="write", probe=probe, lease_s=LEASE_S)
+        def act(what: str, *, idempotency_key: str = "") -> str:
+            time.sleep(random.random() * 0.002)
+            with world.open("a") as file:
+                file.write(f"{idempotency_key} {what}\n")
+            return "done"
+
+        @refold.tool(effect="read")
+        def look(of: str) -> str:
+            time.sleep(random.random() * 0.003)
+            return f"{of} paid"
+
+        self._act, self._look = act, look
+
+    def clerk(self, run: refold.Run) -> str:
+        """Within a worker."""
+        with run.step("file"):
+            self._act(f"file {run.input}")
+            run.state["filed"] = True
+        return "filed"
+
+    def worker(self, run: refold.Run) -> str:
+        """Within the agent; a clerk's run is within."""
+        with run.step("look"):
+            found = self._look(run.input)
+        run.step("pay", self._act, f"pay {run.input}")
+        with run.step("clerk"):
+            self.log.run("clerk", input=run.input).drive(self.clerk)
+        return found
+
+    async def worker_async(self, run: refold.Run) -> str:
+        """The same, where others go on meanwhile."""
+        async with run.step("look"):
+            await asyncio.sleep(random.random() * 0.003)
+            found = self._look(run.input)
+        await asyncio.sleep(random.random() * 0.003)
+        run.step("pay", self._act, f"pay {run.input}")
+        async with run.step("clerk"):
+            await self.log.run("clerk", input=run.input).drive_async(self.clerk)
+        return found
+
+    def in_threads(self, of: str) -> str:
+        """A worker's run."""
+        return str(self.log.run("worker", input=of).drive(self.worker))
+
+    async def in_tasks(self) -> list[str]:
+        """The lanes as tasks."""
+
+        async def one(of: str) -> str:
+            return str(await self.log.run("worker", input=of).drive_async(self.worker_async))
+
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(one(LANES[0]))
+            others = await asyncio.gather(*map(one, LANES[1:]))
+        return [first.result(), *others]
+
+    def agent(self, run: refold.Run) -> list[str]:
+        """The outermost run."""
+        with run.step("fan out"):
+            if self._kind == "tasks":
+                found = asyncio.run(self.in_tasks())
+            else:
+                with ThreadPoolExecutor(len(LANES)) as pool:
+                    found = list(pool.map(self.in_threads, LANES))
+            self._act("send all")
+        found.append(run.step("function", self.in_threads, "function"))
+        found.append(self.in_threads("outside"))
+        return found
+
+
+def lines(world: Path) -> list[str]:
+    """What took place."""
+    return world.read_text().splitlines() if world.exists() else []
+
+
+def effects(world: Path) -> Counter[str]:
+    """The same, without the keys."""
+    return Counter(line.partition(" ")[2] for line in lines(world))
+
+
+def drive(log: refold.AgentLog, world: Path, run: str, kind: str) -> Any:
+    """Begin the run, or go on with it."""
+    try:
+        begun = log.run("outer", resume=run)
+    except UnknownEntity:
+        begun = log.run("outer", id=run)
+    return begun.drive(Nested(log, world, kind).agent)
+
+
+class _Boundaries:
+    """Counts what is said to the log, before and after; behind so many it kills its process, after a while."""
+
+    def __init__(self, dies_behind: int) -> None:
+        self.count = 0
+        self._dies_behind = dies_behind
+        self._turn = threading.Lock()
+
+    def wrap(self) -> None:
+        observe: Callable[..., Any] = refold.AgentLog.observe
+
+        def observed(log: Any, *args: Any, **kwargs: Any) -> Any:
+            self._reached()
+            found = observe(log, *args, **kwargs)
+            self._reached()
+            return found
+
+        refold.AgentLog.observe = observed  # type: ignore[method-assign]
+
+    def _reached(self) -> None:
+        with self._turn:
+            self.count += 1
+            is_last = self.count == self._dies_behind
+        if is_last:
+            wait_s = random.random() * 0.01
+            threading.Thread(target=lambda: (time.sleep(wait_s), os.kill(os.getpid(), signal.SIGKILL))).start()
+
+
+class Lives:
+    """A process that lives a run as often as it is asked to, each time in a process of its own."""
+
+    def __init__(self, child: Callable[..., Child], url: str) -> None:
+        self._child = child(CODE, url)
+
+    def live(self, world: Path, run: str, kind: str, dies_behind: int = 0) -> tuple[int, int]:
+        """Its status, negative for a signal; and how many boundaries it came to, 0 where it was killed."""
+        self._child.say(f"{world} {run} {kind} {dies_behind} {random.getrandbits(31)}")
+        status, count = self._child.line().split()
+        return int(status), int(count)
+
+
+def main() -> None:
+    """Hear lines of WORLD RUN KIND DIES_BEHIND SEED, and say how each life ended."""
+    url = sys.argv[1]
+    for line in sys.stdin:
+        world, run, kind, dies_behind, seed = line.split()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            status = FAILED
+            try:
+                random.seed(int(seed))
+                boundaries = _Boundaries(int(dies_behind))
+                boundaries.wrap()
+                with refold.open(url) as log:
+                    drive(log, Path(world), run, kind)
+                os.write(writing, str(boundaries.count).encode())
+                status = FINISHED
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(writing)
+        _, status = os.waitpid(pid, 0)
+        count = os.read(reading, 20) or b"0"
+        os.close(reading)
+        print(os.waitstatus_to_exitcode(status), count.decode(), flush=True)
