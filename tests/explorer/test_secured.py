@@ -287,7 +287,8 @@ def test_init_by_a_user_that_may_not_begin_activations_is_a_warning(secured: Sec
 FORGED = {
     ("producer", "changes"), ("producer", "manifests"), ("producer", "snapshots"), ("producer", "deadletters"),
     ("worker", "observations"), ("reader", "schemas"), ("reader", "observations"), ("sink", "observations"),
-    ("sink", "changes"), ("manager", "changes"), ("manager", "deadletters"),
+    ("sink", "changes"), ("manager", "changes"), ("manager", "deadletters"), ("reader", "contents"),
+    ("sink", "contents"), ("worker", "contents"),
 }  # fmt: skip
 
 

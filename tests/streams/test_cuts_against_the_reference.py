@@ -1,4 +1,4 @@
-"""`diff` and conflicts on the embedded log at any cuts, drawn by Hypothesis, against the naive reference fold.
+"""`diff` and conflicts on both logs at any cuts, drawn by Hypothesis, against the naive reference fold.
 
 Observations come late, again, before what they retract, with clears and priorities, and the type is defined anew on the
 way. Cuts are of next offsets, each also less what was observed after a time. The reference is asked for each of two
@@ -7,25 +7,32 @@ cuts what stands below it; nothing of the code under test says what differs.
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypothesis import given
+import pytest
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from refold.avro.errors import NotAnswerable, UnknownEntity
 from refold.avro.observation import Observation
-from refold.streams.client import Log
+from refold.streams.client import Log, Surroundings
 from refold.streams.cut import Cut
 from refold.streams.mutations import Row
+from refold_tests.brokers import SharedKafka
+from refold_tests.folding import opened, url_of
 from refold_tests.histories import ENTITIES, EVERYTHING, Plan, build, histories
 from refold_tests.offsets_below import Offsets, below, names, records
-from refold_tests.opening import open_log, take
+from refold_tests.opening import PARTITIONS, open_log, take
 from refold_tests.reference import encode, reference_conflicts, reference_difference
 from refold_tests.reference_fold import Definition, Seen, distinct, fold, reference_hash, retracted_ids
-from refold_tests.things import THING, defined, document, reference_definition
+from refold_tests.things import OTHER, THING, defined, document, reference_definition
 
 ANEW = (
     THING,
@@ -35,6 +42,9 @@ ANEW = (
     ),
 )
 """The type as it is defined first, and as it is defined anew."""
+
+ON_KAFKA = 200 if os.environ.get("REFOLD_SOAK") else 5
+"""How many histories are tried on a broker."""
 
 
 class Drawn(NamedTuple):
@@ -114,22 +124,27 @@ def expected_difference(definition: Definition, entity: str, a: Side, b: Side) -
     return reference_difference(definition, before, after, further[-1])
 
 
+def check_difference(log: Log, drawn: Drawn) -> None:
+    """What differs between two cuts is what differs by the reference."""
+    written(log, drawn)
+    a, b = sides(log, drawn)
+    definition = definition_of(log, max(a.cut.schemas, b.cut.schemas))
+    rows = log.diff(a.cut, b.cut)
+    known = names(a.records) | names(b.records)
+    assert {row.entity for row in rows} <= known
+    for entity in known:
+        own = [as_mutation(row) for row in rows if row.entity == entity]
+        if not a.seen(entity) and not b.seen(entity):
+            assert own == []
+            continue
+        assert in_any_order(own) == in_any_order(expected_difference(definition, entity, a, b))
+        assert [as_mutation(row) for row in log.diff(a.cut, b.cut, entity)] == own
+
+
 @given(drawn(histories()))
 def test_a_difference_is_that_of_the_reference(drawn: Drawn) -> None:
     with tempfile.TemporaryDirectory() as folder, open_log(Path(folder)) as log:
-        written(log, drawn)
-        a, b = sides(log, drawn)
-        definition = definition_of(log, max(a.cut.schemas, b.cut.schemas))
-        rows = log.diff(a.cut, b.cut)
-        known = names(a.records) | names(b.records)
-        assert {row.entity for row in rows} <= known
-        for entity in known:
-            own = [as_mutation(row) for row in rows if row.entity == entity]
-            if not a.seen(entity) and not b.seen(entity):
-                assert own == []
-                continue
-            assert in_any_order(own) == in_any_order(expected_difference(definition, entity, a, b))
-            assert [as_mutation(row) for row in log.diff(a.cut, b.cut, entity)] == own
+        check_difference(log, drawn)
 
 
 SPOKEN = st.sampled_from(({"last": 1}, {"last": 2}, {"start": "a"}, {"start": "b"}, {"attrs": {"a": "x"}},
@@ -154,27 +169,65 @@ DISPUTES = st.lists(
 """Few agents that contradict one another about one entity: in the histories of all fields conflicts are rare."""
 
 
+def check_conflicts(log: Log, drawn: Drawn) -> None:
+    """The conflicts at two cuts are those of the reference."""
+    written(log, drawn)
+    for side in sides(log, drawn):
+        definition = definition_of(log, side.cut.schemas)
+        for entity in names(side.records):
+            seen = side.seen(entity)
+            try:
+                found = log.state(entity, side.cut).conflicts
+            except (UnknownEntity, NotAnswerable):
+                assert not seen
+                continue
+            losers, total = reference_conflicts(definition, entity, [(one.offset, one.observation) for one in seen])
+            assert found.total == total
+            assert [
+                (each.field, each.key, each.agent, each.observation, encode(each.value)) for each in found.losers
+            ] == [
+                (each["field"], each.get("key"), each["agent"], each["observation"], encode(each["value"]))
+                for each in losers
+            ]
+
+
 @given(drawn(DISPUTES))
 def test_conflicts_are_those_of_the_reference_at_any_cut(drawn: Drawn) -> None:
     with tempfile.TemporaryDirectory() as folder, open_log(Path(folder)) as log:
-        written(log, drawn)
-        for side in sides(log, drawn):
-            definition = definition_of(log, side.cut.schemas)
-            for entity in names(side.records):
-                seen = side.seen(entity)
-                try:
-                    found = log.state(entity, side.cut).conflicts
-                except (UnknownEntity, NotAnswerable):
-                    assert not seen
-                    continue
-                losers, total = reference_conflicts(definition, entity, [(one.offset, one.observation) for one in seen])
-                assert found.total == total
-                assert [
-                    (each.field, each.key, each.agent, each.observation, encode(each.value)) for each in found.losers
-                ] == [
-                    (each["field"], each.get("key"), each["agent"], each["observation"], encode(each["value"]))
-                    for each in losers
-                ]
+        check_conflicts(log, drawn)
+
+
+@contextmanager
+def on_kafka(kafka: SharedKafka, prefix: str) -> Iterator[Log]:
+    """A log on Kafka, of as many partitions, read without a worker."""
+    number = count()
+    around = Surroundings(lambda: time.time_ns() // 1000, lambda: f"run-{next(number)}", "tests")
+    with opened(url_of(kafka.bootstrap, prefix, PARTITIONS)) as port:
+        yield Log(port, {each.name: each for each in (THING, OTHER)}, set(), around)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("check", "made"),
+    [
+        pytest.param(check_difference, histories(), id="difference"),
+        pytest.param(check_conflicts, DISPUTES, id="conflicts"),
+    ],
+)
+def test_so_are_those_of_a_log_on_kafka(
+    kafka: SharedKafka, prefix: str, check: Callable[[Log, Drawn], None], made: st.SearchStrategy[list[Observation]]
+) -> None:
+    numbers = count()
+
+    # Each example makes a log: few of them, and a failing one is not made smaller.
+    @settings(max_examples=ON_KAFKA, deadline=None, phases=[Phase.explicit, Phase.generate])
+    @given(drawn(made))
+    def checked(drawn: Drawn) -> None:
+        with on_kafka(kafka, f"{prefix}.{next(numbers)}") as log:
+            check(log, drawn)
+
+    checked()
+    assert next(numbers) >= ON_KAFKA
 
 
 def test_the_reference_knows_every_field() -> None:

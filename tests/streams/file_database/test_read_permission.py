@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ from refold.streams.rocks.layout import SyncedNote
 from refold.streams.temporary import sweep
 from refold_tests.absent import without
 from refold_tests.command import COMMAND, Done, environment
+from refold_tests.permissions import without_override
 
 AGENT = """
 def agent(run):
@@ -50,13 +50,6 @@ READING = [
 ]  # fmt: skip
 MOUNTED = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 99; shift; exec "$@"'
 Reader = Callable[..., Done]
-
-
-def _without_override() -> None:
-    """Root, whom permissions do not bind, becomes a user whom they do."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    for capability in (0, 1, 2, 3):  # chown, dac_override, dac_read_search, fowner
-        libc.prctl(24, capability, 0, 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +88,7 @@ def reading(request: pytest.FixtureRequest, killed: Path, tmp_path: Path) -> Rea
             command = [*unshare, "sh", "-c", MOUNTED, "sh", str(path.parent), *command]
         done = subprocess.run(
             command, env=environment(f"file:{path}"), capture_output=True, text=True, check=False, cwd=tmp_path,
-            preexec_fn=None if is_mount else _without_override,
+            preexec_fn=None if is_mount else without_override,
         )  # fmt: skip
         if is_mount and (done.returncode == 99 or "unshare" in done.stderr):
             without(f"needs a mount namespace: {done.stderr}")
@@ -158,7 +151,7 @@ def test_what_may_not_be_read_is_named(killed: Path, tmp_path: Path) -> None:
     manifest.chmod(0o600)
     done = subprocess.run(
         [*COMMAND, "state", "tool_config/acme"], env=environment(f"file:{path}"), capture_output=True, text=True,
-        check=False, preexec_fn=_without_override,
+        check=False, preexec_fn=without_override,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert manifest.name in done.stderr

@@ -1,0 +1,223 @@
+"""Who may use each entrance of docs/SECURITY.md: whoever else tries it is refused, and changes nothing.
+
+Where root runs the tests, it gives the override of permissions up in a child process, and files to another user.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import refold
+from refold_tests.command import COMMAND, Done, environment, held, refold_command
+from refold_tests.permissions import without_override
+from refold_tests.tree import ROOT
+
+OTHER_USER = 12345
+TESTS = ROOT / "tests"
+
+
+class World(NamedTuple):
+    """Files of another user. log: one whose folder this user may read; `secret`: one that this user may not enter."""
+
+    folder: Path
+    log: Path
+    secret: Path
+
+    def tried(
+        self, *words: object, log: Path | None = None, given: bytes = b"", more: dict[str, str] | None = None
+    ) -> Done:
+        """A command, as a user that may not write there."""
+        done = subprocess.run(
+            [*COMMAND, *map(str, words)], env=environment(f"file:{log or self.log}", more), input=given,
+            capture_output=True, cwd=self.folder, check=False, preexec_fn=without_override,
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def closed(self, name: str, data: bytes) -> Path:
+        """A file that this user may not read."""
+        path = self.folder / name
+        path.write_bytes(data)
+        _given(path, 0o600)
+        return path
+
+
+def _given(path: Path, mode: int) -> None:
+    path.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(path, OTHER_USER, OTHER_USER)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    log, secret = tmp_path / "log", tmp_path / "secret"
+    with refold.open(f"file:{log}") as made:
+        made.observe("tool_config/acme", {"rate_limit": 50})
+    (log / "owner.sock").unlink(missing_ok=True)
+    shutil.copytree(log, secret)
+    for each in (log, *log.rglob("*")):
+        _given(each, 0o755 if each.is_dir() else 0o644)
+    for each in [*secret.rglob("*"), secret]:
+        _given(each, 0o700 if each.is_dir() else 0o600)
+    return World(tmp_path, log, secret)
+
+
+LINE = {"entity": "tool_config/acme", "observed_at": "2026-01-01T00:00:00Z", "patch": {"rate_limit": 7},
+        "source": {"agent": "a"}}  # fmt: skip
+CHAT = {"id": "c", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def _exported(world: World, name: str, *more: str) -> Path:
+    """A file that is exported from a log whose owner this is."""
+    path, source = world.folder / name, f"file:{world.folder / 'own'}"
+    with refold.open(source) as log:
+        log.observe("tool_config/acme", {"rate_limit": 9})
+    assert refold_command("export", path, *more, log=source).status == 0
+    return path
+
+
+def import_lines(world: World) -> list[Done]:
+    lines, chat = world.folder / "lines.jsonl", world.folder / "chat.jsonl"
+    lines.write_text(json.dumps(LINE))
+    chat.write_text(json.dumps(CHAT))
+    return [world.tried("import", lines), world.tried("import", chat, "--format", "chat"),
+            world.tried("import", world.closed("theirs.jsonl", b"{}"), log=world.folder / "mine")]  # fmt: skip
+
+
+def import_stdin(world: World) -> list[Done]:
+    return [world.tried("import", "-", given=json.dumps(LINE).encode())]
+
+
+def import_avro(world: World) -> list[Done]:
+    return [world.tried("import", _exported(world, "export.avro")),
+            world.tried("import", _exported(world, "log.avro", "--archive"), "--format", "archive")]  # fmt: skip
+
+
+def log_files(world: World) -> list[Done]:
+    reads = [world.tried(*words, log=world.secret) for words in (["state", "tool_config/acme"], ["verify"], ["runs"])]
+    return [*reads, world.tried("observe", "tool_config/acme", "rate_limit=1"), world.tried("mark", "mine")]
+
+
+def type_files(world: World) -> list[Done]:
+    path = world.closed("theirs.avsc", b'{"type": "record", "name": "x", "fields": []}')
+    return [world.tried("--types", path, "state", "tool_config/acme"), world.tried("types", "--register", path)]
+
+
+def named_files(world: World) -> list[Done]:
+    path = world.closed("theirs", b"x" * 32)
+    return [world.tried("state", "tool_config/acme", "--log", "kafka://127.0.0.1:9/a",
+                        more={"REFOLD_KAFKA_CONFIG": str(path)}),
+            world.tried("observe", "tool_config/acme", f"rate_limit=@{path}", log=world.folder / "mine")]  # fmt: skip
+
+
+def golden_files(world: World) -> list[Done]:
+    path = world.closed("theirs.golden.json", b"{}")
+    return [world.tried("golden", word, path) for word in ("sign", "list")]
+
+
+def sinks_store(world: World) -> list[Done]:
+    store = world.folder / "store"
+    store.mkdir()
+    _given(store, 0o755)
+    return [world.tried("sink", "parquet", "--once", "--to", f"file://{store}")]
+
+
+def definitions(world: World) -> list[Done]:
+    document = {"type": "record", "name": "mine", "fields": [
+        {"name": "x", "type": "string", "refold.reducer": "custom", "refold.function": "os:system"}]}  # fmt: skip
+    (world.folder / "mine.avsc").write_text(json.dumps(document))
+    return [world.tried("types", "--register", world.folder / "mine.avsc", log=world.folder / "mine")]
+
+
+Tries = Callable[[World], list[Done]]
+# For each entrance, by how its row begins: what is tried here, or the tests that try it on a server of theirs.
+REFUSED: dict[str, Tries | list[str]] = {
+    "`refold import`: JSON lines": import_lines,
+    "`refold import -`": import_stdin,
+    "`refold import`: Avro": import_avro,
+    "a log's `.observations` on Kafka": [
+        "explorer/test_secured.py::test_nobody_writes_what_is_not_his",
+        "explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command",
+    ],
+    "a log's topics on Kafka, but": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],
+    "a log's topic `.contents`": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],
+    "`refold quarantine`": ["explorer/test_secured.py::test_a_poisoned_schemas_is_mended_as_the_page_says"],
+    "redaction": [],  # for everyone who talks to an agent
+    "a worker's pages over HTTP": [
+        "streams/web/test_server.py::test_a_name_that_is_not_the_servers_is_refused",
+        "streams/web/test_server.py::test_pages_of_other_sites_are_refused",
+        "streams/web/test_server.py::test_a_token_is_asked_for_and_open_pages_say_less",
+        "streams/web/test_server.py::test_off_loopback_it_does_not_start_without_a_token",
+        "explorer/test_worker.py::test_pages_that_cannot_be_served_are_one_clear_line",
+        "explorer/test_worker.py::test_with_a_token_and_tls_workers_and_commands_ask_workers",
+    ],
+    "a worker's URL": ["explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command"],
+    "an agent's code under replay": ["agents/test_entry.py::test_a_recorded_name_finds_nothing_outside_of_the_folder"],
+    "the files of a key ring": ["agents/keys/test_rings.py::test_only_their_user_can_read_key_files"],
+    "`refold sink`": sinks_store,
+    "the files of an embedded log": log_files,
+    "WHEN": [],  # for everyone who runs a command
+    "Type files": type_files,
+    "files that the environment names": named_files,
+    "The command line": [],  # for everyone who runs a command
+    "Golden traces": golden_files,
+    "the owner's socket": [
+        "streams/test_file_socket.py::test_another_user_is_turned_away_even_with_the_file_open_to_all",
+        "streams/test_file_socket.py::test_a_short_folder_that_others_may_enter_is_refused",
+    ],
+    "a type definition": definitions,
+    "a value that a registered": [],  # for everyone who may observe
+}
+
+
+def entrances() -> list[str]:
+    """The first cells of the table of entrances."""
+    page = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## Entrances\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    rows = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("|")]
+    return rows[2:]
+
+
+def test_each_entrance_is_tried_by_who_may_not_use_it() -> None:
+    assert len(entrances()) == len(REFUSED)
+    for row in entrances():
+        assert len([begin for begin in REFUSED if row.startswith(begin)]) == 1, row
+
+
+def test_the_tests_that_are_named_are_there() -> None:
+    for name in {each for tried in REFUSED.values() if isinstance(tried, list) for each in tried}:
+        file, _, function = name.partition("::")
+        tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+        assert function in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, name
+
+
+@pytest.mark.parametrize("entrance", [begin for begin, tried in REFUSED.items() if not isinstance(tried, list)])
+def test_another_user_is_refused_and_nothing_changes(entrance: str, world: World) -> None:
+    tries = REFUSED[entrance]
+    assert not isinstance(tries, list)
+    before = held(world.log)
+    for done in tries(world):
+        done.refused()
+    assert held(world.log) == before
+
+
+def test_who_may_use_it_is_not_refused(world: World) -> None:
+    """What refuses the others is the right that they lack."""
+    _given_back(world.log)
+    assert world.tried("import", "-", given=json.dumps(LINE).encode()).status == 0
+    assert world.tried("sink", "parquet", "--once", "--to", f"file://{world.folder / 'store'}").status == 0
+
+
+def _given_back(folder: Path) -> None:
+    for each in (folder, *folder.rglob("*")):
+        if os.geteuid() == 0:
+            os.chown(each, 0, 0)
