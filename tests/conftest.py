@@ -120,7 +120,7 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(autouse=True)
 def _is_inner(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test of the inner loop starts no server and kills no process."""
+    """A test of the inner loop starts no server."""
     with inner_loop.guarded() if request.node.get_closest_marker("inner") else nullcontext():
         yield
 

@@ -1,13 +1,11 @@
 """Which tests `make check` runs: all that start no server and kill no process.
 
 `pytest_collection_modifyitems` of conftest.py marks them `inner`. `guarded` ends a test that is marked so and starts a
-server or kills a process all the same; tests/test_inner_loop.py checks that no other test is left out.
+server all the same; tests/test_inner_loop.py checks that none kills, and that no other test is left out.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,17 +30,11 @@ def reasons(item: pytest.Item) -> set[str]:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Fail where this process starts a server of refold.testing's or sends SIGKILL to another process."""
-    kill = os.kill
-
-    def checked_kill(pid: int, number: int) -> None:
-        assert number != signal.SIGKILL, "this test kills a process: mark it `outside`"
-        kill(pid, number)
+    """Fail where this process starts a server of refold.testing's."""
 
     def refused(*given: object, **named: object) -> None:
         raise AssertionError("this test starts a server: mark it `outside`")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "kill", checked_kill)
         patch.setattr(Supervised, "launch", refused)
         yield
