@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo kafka check test test-faults fuzz record-faults bench soak docs lint format clean
+.PHONY: help demo kafka check test test-interpreters test-faults fuzz record-faults bench soak docs lint format clean
 
 help: ## this list
 	@echo 'refold: start with `make demo`; while you work, `make check`; before you push, `make test`.'
@@ -38,6 +38,21 @@ check: lint ## for the inner loop: lint, types, and every test that starts no se
 
 test: lint ## what CI runs: lint, then every test, the fault tests in their short form
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+# A shim of pyenv's fails for a version that is not chosen: then the interpreter itself is looked for.
+test-interpreters: $(VENV)/.installed-dev ## the tests of codec, fold and recorder on each other Python from 3.11 to 3.13 that is here
+	@own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	for version in 3.11 3.12 3.13; do \
+	    test $$version != $$own || continue; \
+	    found=; \
+	    for python in "python$$version" "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
+	        "$$python" -c 'import ensurepip, venv' 2>/dev/null && found=$$python && break; \
+	    done; \
+	    if test -z "$$found"; then echo "Python $$version is not here: left out."; continue; fi; \
+	    echo "Python $$version: the tests of codec, fold and recorder"; \
+	    $(MAKE) --no-print-directory $(VENV)-$$version/.installed-test INTERPRETER="$$found" || exit 1; \
+	    $(VENV)-$$version/bin/pytest -q -n $(JOBS) -m inner tests/avro tests/reducers tests/agents/recorder $(ARGS) || exit 1; \
+	done
 
 test-faults: $(VENV)/.installed-dev ## the fault tests, 30 rounds each: kill -9, zombies, lost disks, brokers that die
 	@REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-30} \
@@ -70,7 +85,7 @@ format: $(VENV)/.installed-dev ## let ruff fix and format
 	@$(BIN)/ruff format
 
 clean: ## remove .venv, caches and builds; your logs (.refold) stay
-	rm -rf $(VENV) $(VENV)-bench build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-3.* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: an install is repeated when pyproject.toml or the interpreter behind .venv changes, else never.
@@ -88,6 +103,12 @@ $(VENV)/.installed-dev: pyproject.toml $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/.installed $@
+
+$(VENV)-3.%/.installed-test: pyproject.toml
+	@"$(INTERPRETER)" -m venv --clear $(VENV)-3.$*
+	@$(VENV)-3.$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(VENV)-3.$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
 
 # Not editable: it measures what a wheel holds. The hot path is compiled again when any module changed.
 $(VENV)-bench/.installed: pyproject.toml hatch_build.py $(shell find avro reducers streams agents sinks explorer src/refold/testing -name '*.py' -o -name '*.avsc') $(BIN)/python

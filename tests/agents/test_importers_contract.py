@@ -19,6 +19,8 @@ from refold.avro.blob import Blob
 from refold.testing.importers import Imports, check_importer, imports_of
 from refold_tests.tree import ROOT
 
+pytestmark = pytest.mark.outside
+
 SAMPLES = ROOT / "tests" / "agents" / "samples"
 OF = {
     "chat.jsonl": "chat",

@@ -28,6 +28,8 @@ from refold_tests.reference import reference_hash, reference_root, reference_sta
 from refold_tests.things import reference_definition
 from refold_tests.tree import ROOT
 
+pytestmark = pytest.mark.outside
+
 CLI = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
 PLAY = [sys.executable, "-P", "-c", "import sys; from refold.explorer.demo.run import run; sys.exit(run())"]
 SOURCE = str(Path(refold.__file__).parent.parent)

@@ -24,6 +24,8 @@ from refold.streams.exchange.container import SCHEMA
 from refold_tests.command import COMMAND, environment, held, refold_command
 from refold_tests.fuzz.containers import varint
 
+pytestmark = pytest.mark.outside
+
 MIB = 1 << 20
 # A process with a log open takes 90 MiB; what an attack took before the bounds was 6 to 11 GB.
 PEAK_MAX_BYTES = 1500 * MIB

@@ -16,6 +16,8 @@ import pytest
 import refold
 from refold_tests.command import COMMAND, environment, refold_command
 
+pytestmark = pytest.mark.outside
+
 KILLED_AFTER_S = (0.3, 2.0)  # a start takes 0.3 s; what is done by the end of it carries over to the next round
 
 

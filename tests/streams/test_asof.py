@@ -31,6 +31,8 @@ from refold_tests.opening import open_log, take
 from refold_tests.reference import Definition, reference_hash, reference_state, reference_true_at
 from refold_tests.things import BEGIN, PICKY, THING, A, defined, document, reference_definition, said
 
+pytestmark = pytest.mark.outside
+
 ONE = f"{TYPE}/0"
 LENGTH = 220
 

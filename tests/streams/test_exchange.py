@@ -37,6 +37,8 @@ from refold_tests.histories import histories, with_offsets
 from refold_tests.reference import reference_hash, reference_root, reference_states
 from refold_tests.things import THING, defined, document, reference_definition
 
+pytestmark = pytest.mark.outside
+
 BEGIN = 1_700_000_000_000_000
 CONFIG = "tool_config/acme"
 

@@ -15,6 +15,8 @@ from refold_tests.archives import archived
 from refold_tests.command import SOURCE, Done, refold_command
 from refold_tests.reducers import REDUCERS, trap
 
+pytestmark = pytest.mark.outside
+
 NAME = "refold_trap:folded"
 ALLOW = f"--reducers {NAME}"
 CONFIG = "tool_config/acme"

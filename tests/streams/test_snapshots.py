@@ -34,6 +34,8 @@ from refold_tests.reference import reference_root, reference_true_at
 from refold_tests.things import A, said
 from refold_tests.waiting import await_true
 
+pytestmark = pytest.mark.outside
+
 
 def assert_same(log: Log, cut: Cut) -> Rebuilt:
     """A rebuild from whatever epoch is nearest is the full replay, and each entity is to be had alone; returns it."""

@@ -32,6 +32,8 @@ from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
 from refold_tests.things import THING, A, defined, document, said
 
+pytestmark = pytest.mark.outside
+
 B = f"{A}b"
 TABLES: tuple[Family, ...] = ("observations", "state", "timeline", "arrivals", "ids", "changes")
 

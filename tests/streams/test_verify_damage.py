@@ -22,6 +22,8 @@ from refold_tests.opening import open_log, take
 from refold_tests.past import cuts_below
 from refold_tests.things import OTHER, A, said
 
+pytestmark = pytest.mark.outside
+
 ROUNDS = 25
 CUTS = 3
 

@@ -25,6 +25,8 @@ from refold_tests.epochs import CLOSING, clean_up, close_many, grow, manifests, 
 from refold_tests.opening import open_log, take
 from refold_tests.things import OTHER, PICKY, A, defined, document, said
 
+pytestmark = pytest.mark.outside
+
 U64_MAX = 2**64 - 1
 
 

@@ -30,6 +30,8 @@ from refold.agents.recorder.run import Run
 from refold.avro.errors import InputError
 from refold_tests.model_server import TEXT, ModelServer, model_server
 
+pytestmark = pytest.mark.outside
+
 ASKED: Any = [{"role": "user", "content": "was it paid? 🤔"}]
 KEY = "sk-a-key-that-nobody-may-see"
 

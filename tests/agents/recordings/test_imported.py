@@ -27,6 +27,8 @@ from refold.agents.recordings.imported import UNANSWERED
 from refold.agents.recordings.load import load, recordings
 from refold.agents.vault import ClearVault
 
+pytestmark = pytest.mark.outside
+
 Line = dict[str, Any]
 KINDS = ("argument", "result", "order", "dropped last step")
 
