@@ -68,6 +68,13 @@ def test_links_and_named_files_exist(page: Path) -> None:
         assert (ROOT / named).exists(), f"{page.name} names {named}"
 
 
+@pytest.mark.parametrize("page", ALL_PAGES, ids=_path)
+def test_no_diagram_has_a_semicolon(page: Path) -> None:
+    """It ends a statement in mermaid, also within a text: the diagram is then not drawn, and nothing says so."""
+    diagrams = re.findall(r"^```mermaid\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert [line for each in diagrams for line in each.splitlines() if ";" in line] == []
+
+
 def test_the_index_lists_every_page() -> None:
     """But for the decisions, which are a folder in the order of their numbers."""
     linked = {(INDEX.parent / target).resolve() for target, _ in LINK.findall(INDEX.read_text(encoding="utf-8"))}
