@@ -35,6 +35,7 @@ def campaign(url: str, child: Callable[..., Child], folder: Path, seed: int, rou
         run, world = f"run-{number}", folder / f"world-{number}"
         plan = [rng.randint(4, counts[kind]) for _ in range(rng.choice((1, 1, 2)))]  # its begin stands
         print(f"round {number}: {kind}, killed behind {plan}")
+        status = FINISHED
         for dies_behind in plan:
             status, _ = lives.live(world, run, kind, dies_behind)
             ends[status] += 1

@@ -27,7 +27,8 @@ def clerk(run: refold.Run) -> str:
 def worker(run: refold.Run) -> str:
     """One deep."""
     with run.step("delegate"):
-        return run.child("clerk", input=run.input).drive(clerk) + run.read("tool_config/acme").state_hash[:0]
+        run.state["limit"] = run.read("tool_config/acme").fields["rate_limit"]
+        return str(run.child("clerk", input=run.input).drive(clerk))
 
 
 def agent(run: refold.Run) -> list[str]:
