@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from refold.agents.recorder.children import ChildCall, Given
 from refold.agents.recorder.current import Strays
 from refold.agents.recorder.log_reach import LogReach, read_again
 from refold.agents.recorder.made import Folder
-from refold.agents.recorder.observations import run_entity
+from refold.agents.recorder.observations import Seal, run_entity
 from refold.agents.recorder.reach import Chance
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.sinks import LogSink
@@ -35,7 +35,7 @@ from refold.agents.replay.player import Ended, Resumer
 from refold.agents.sampling import check_share, class_of
 from refold.agents.vault import Keeper, run_key
 from refold.avro.errors import InputError
-from refold.avro.observation import Source
+from refold.avro.observation import Link, Source
 from refold.avro.shipped import shipped_types
 from refold.streams.blobs.url import NO_STORE
 from refold.streams.client import Log, Surroundings
@@ -168,6 +168,16 @@ class Live:
             given=msgspec.structs.replace(head, task=shown.task), call=call,
         )  # fmt: skip
 
+    def captured(self, head: Recording, attempt: int, redact: RunRedactor) -> CapturedRun:
+        """A run that is recorded from outside of the agent's code.
+
+        attempt: how often the run was begun, with this time; of a later one head is its recording.
+        """
+        seq = itertools.count((attempt - 1) * _SEQ_OF_ATTEMPT)
+        shown = _redacted(head, redact) if attempt == 1 else head
+        sink = self._begun(shown, "", attempt, seq, redact, 1, is_at_once=True)
+        return CapturedRun(self._log, shown, sink, seq, redact, partial(self._vault.seal, run_key(head.run)))
+
     def _run(
         self, head: Recording, entry: str, attempt: int, redact: RunRedactor, answers: Answers,
         share: float = 1, *, given: Recording | None = None, strays: Strays = "refuse",
@@ -187,8 +197,9 @@ class Live:
         )  # fmt: skip
 
     def _begun(
-        self, head: Recording, entry: str, attempt: int, seq: Iterator[int], redact: RunRedactor, share: float
-    ) -> LogSink:
+        self, head: Recording, entry: str, attempt: int, seq: Iterator[int], redact: RunRedactor, share: float,
+        *, is_at_once: bool = False,
+    ) -> LogSink:  # fmt: skip
         """The run's sink; whoever knows the run's id finds it in the log."""
         check_share(share)
         if not self._log.port.has_store:
@@ -200,7 +211,9 @@ class Live:
         self._have_types()
         folder = Folder(redact, start_hash(head.agent, head.input, head.seed, head.state), head.state, life=attempt)
         seal = partial(self._vault.seal, run_key(head.run))
-        sink = LogSink(self._log, head, entry, attempt, seq, folder, redact, seal, partial(_class_of, share))
+        sink = LogSink(
+            self._log, head, entry, attempt, seq, folder, redact, seal, partial(_class_of, share), is_at_once=is_at_once
+        )
         sink.begun()
         return sink
 
@@ -241,6 +254,66 @@ class Live:
 
 def _from_the_beginning(partition: int) -> int:
     return 0
+
+
+class CapturedRun:
+    """A run that is recorded from outside: what was seen of it is given to `sink`, and written at once."""
+
+    def __init__(
+        self, log: Log, head: Recording, sink: LogSink, seq: Iterator[int], redact: RunRedactor, seal: Seal
+    ) -> None:
+        self.id = head.run
+        self.sink = sink
+        self._log = log
+        self._head = head
+        self._seq = seq
+        self._redact = redact
+        self._seal = seal
+
+    def observe(
+        self, entity: str, patch: Mapping[str, Any], step: int, at: int, *, payloads: Mapping[str, Plain] | None = None
+    ) -> str:
+        """Record more of it, caused by what was last recorded.
+
+        Args:
+            entity: what it is about.
+            patch: fields in clear.
+            step: the step's number.
+            at: when it happened, microseconds.
+            payloads: fields whose values are redacted and sealed, as all that a run holds.
+        """
+        sealed = {name: self._seal(entity, name, self._redact(value)) for name, value in (payloads or {}).items()}
+        return self._log.observe(entity, {**patch, **sealed}, **self._said(step, at))
+
+    def link(self, entity: str, relation: str, target: str, step: int, at: int) -> str:
+        """Link an entity of the run to another one."""
+        return self._log.observe(entity, None, kind="link", link=Link(relation, target), **self._said(step, at))
+
+    def _said(self, step: int, at: int) -> dict[str, Any]:
+        source = Source(self._head.agent, self._head.run, str(step), "", next(self._seq))
+        return {"source": source, "observed_at": at, "causes": [self.sink.last] if self.sink.last else []}
+
+
+class Capturing:
+    """Begins runs that are recorded from outside, in one log."""
+
+    def __init__(self, live: Live, redacting: Callable[[], RunRedactor], new_id: Callable[[], str]) -> None:
+        """redacting: a redactor for one run."""
+        self.new_id = new_id
+        self._live = live
+        self._redacting = redacting
+
+    def redactor(self) -> RunRedactor:
+        """A redactor for one run."""
+        return self._redacting()
+
+    def begin(self, head: Recording) -> CapturedRun:
+        """A new run."""
+        return self._live.captured(head, 1, self._redacting())
+
+    def resume(self, recording: Recording, attempt: int) -> CapturedRun:
+        """A run that did not end. attempt: how often it was begun, with this time."""
+        return self._live.captured(recording, attempt, self._redacting())
 
 
 def _redacted(head: Recording, redact: RunRedactor) -> Recording:

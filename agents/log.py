@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from refold.agents.entry import Agent
     from refold.agents.journal.record import Plain, Recording
     from refold.agents.knew import Knowledge
-    from refold.agents.live import Live
+    from refold.agents.live import Capturing, Live
     from refold.agents.recorder.current import Strays
     from refold.agents.recorder.run import Run
     from refold.agents.recordings.find import Found
@@ -322,6 +322,12 @@ class AgentLog(Log):
         finally:
             if "vault" in self.__dict__:
                 self.vault.close()
+
+    def capturing(self, redact: Redact | None = None) -> Capturing:
+        """For what records runs from outside of an agent's code (agents/capture). redact: as for `run`."""
+        from refold.agents.live import Capturing
+
+        return Capturing(self._live, lambda: self._redacting(redact), self._around.new_id)
 
     def _redacting(self, redact: Redact | None) -> RunRedactor:
         """What redacts one run of this log; a Redactor without a key of its own has the log's."""

@@ -49,7 +49,7 @@ _EVENTS = ("text/event-stream", "application/x-ndjson", "application/jsonl", "ap
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?')
 _FIXED_BOUNDARY = "refold-boundary"
 # Those of URLs, besides the names of secrets everywhere: Google's APIs take `key`, signed URLs have a signature.
-_NAMES = Names(("key", "sig", "signature", "x-amz-signature", "x-goog-signature"))
+NAMES = Names(("key", "sig", "signature", "x-amz-signature", "x-goog-signature"))
 
 Headers = Iterable[tuple[str, str]]
 
@@ -82,7 +82,7 @@ def shown_url(url: str) -> str:
     host = parts.netloc.rpartition("@")
     netloc = f"{HIDDEN}@{host[2]}" if host[1] else parts.netloc
     query = "&".join(
-        f"{quote(name, safe='')}={HIDDEN if _NAMES.is_secret(name) else quote(value, safe='')}"
+        f"{quote(name, safe='')}={HIDDEN if NAMES.is_secret(name) else quote(value, safe='')}"
         for name, value in parse_qsl(parts.query, keep_blank_values=True)
     )
     return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
@@ -91,7 +91,7 @@ def shown_url(url: str) -> str:
 def kept_headers(headers: Headers) -> list[list[str]]:
     """Those of a response that are kept."""
     return [[name, value] for name, value in headers
-            if name.lower() not in _OF_THE_TRANSFER and not _NAMES.is_secret(name)]  # fmt: skip
+            if name.lower() not in _OF_THE_TRANSFER and not NAMES.is_secret(name)]  # fmt: skip
 
 
 class Response:

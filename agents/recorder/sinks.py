@@ -22,7 +22,7 @@ from refold.agents.recorder.observations import (
     step_ended,
     step_entity,
 )
-from refold.agents.recorder.writer import RecordingFailed, Writer
+from refold.agents.recorder.writer import AtOnce, RecordingFailed, Writer
 from refold.agents.recordings.answered import answered_key
 from refold.agents.redaction.redactor import Redact
 from refold.avro.observation import Source
@@ -132,9 +132,12 @@ class LogSink:
 
     def __init__(
         self, log: Log, head: Recording, entry: str, attempt: int, seq: Iterator[int], folder: Folder, redact: Redact,
-        seal: Seal, class_of: Callable[[Recording], str],
+        seal: Seal, class_of: Callable[[Recording], str], *, is_at_once: bool = False,
     ) -> None:  # fmt: skip
-        """attempt: how often the run was begun, with this time. seq: the next ones of the run's source."""
+        """attempt: how often the run was begun, with this time. seq: the next ones of the run's source.
+
+        is_at_once: all is written in the thread that says it; its errors come as they are.
+        """
         self._log = log
         self._head = head
         self._folder = folder
@@ -151,8 +154,13 @@ class LogSink:
         self._held: _Begin | None = None
         self._answered: list[Made] = []
         self._has_answered = False
-        self._writer = Writer(self._durable, head.run)
+        self._writer: Writer | AtOnce = AtOnce(self._durable) if is_at_once else Writer(self._durable, head.run)
         self._writer.put(lambda: self._begin(entry, attempt))
+
+    @property
+    def last(self) -> str:
+        """The id of what was last written of the run."""
+        return self._last or self._begun
 
     def begun(self) -> None:
         """Return when the run's begin stands. RecordingFailed where it cannot; with that, this ends."""
@@ -261,7 +269,7 @@ class LogSink:
             step.attempts[-1].ended_at,
             self._cleared(),
         )
-        self._steps.append(step)
+        self._steps.append(_place_of(step))
 
     def _cleared(self) -> tuple[str, ...]:
         """What the end of an attempt takes back: its journal has its calls, whole."""
@@ -270,7 +278,7 @@ class LogSink:
 
     def _taken(self, step: Step, state: Plain) -> None:
         self._folder.taken(step, state)
-        self._steps.append(step)
+        self._steps.append(_place_of(step))
 
     def _ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
         head = msgspec.structs.replace(self._head, steps=tuple(self._steps))
@@ -289,6 +297,11 @@ class LogSink:
             return self._log.observe(entity, patch, source=source, causes=causes)
         self._at = max(self._at, at)
         return self._log.observe(entity, patch, source=source, causes=causes, observed_at=self._at, cleared=cleared)
+
+
+def _place_of(step: Step) -> Step:
+    """A step without what it did: a long run would hold all of its requests in memory."""
+    return msgspec.structs.replace(step, attempts=(), delta=(), result=None)
 
 
 def _ended(head: Recording, folder: Folder, outcome: Outcome, output: Plain, failure: Failure | None,

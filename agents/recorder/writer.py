@@ -39,6 +39,25 @@ class RecordingFailed(RefoldError):
     """A run could not be recorded any further; the cause says why."""
 
 
+class AtOnce:
+    """In a Writer's place where nobody is to be kept from waiting: each piece is done by whoever puts it."""
+
+    def __init__(self, durable: Callable[[], None]) -> None:
+        self._durable = durable
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Do it; what it raises comes through."""
+        work()
+
+    def flush(self) -> None:
+        """Make durable what was done."""
+        self._durable()
+
+    def close(self) -> None:
+        """The same."""
+        self._durable()
+
+
 class Writer:
     """One run's pieces of work, done in order by one thread. durable: makes durable what was written."""
 

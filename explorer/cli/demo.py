@@ -20,8 +20,9 @@ from refold.explorer.cli.screen import Screen
 )
 @click.option("--keep", is_flag=True, help="Leave a former demo's log there, and put the new one beside it.")
 @click.option("--incident", is_flag=True, help="Only record the failing run of docs/INCIDENT.md, into the log.")
+@click.option("--capture", is_flag=True, help="A program that knows nothing of refold, recorded and played.")
 @on_log
-def demo(place: Place, folder: Path | None, keep: bool, incident: bool) -> int:
+def demo(place: Place, folder: Path | None, keep: bool, incident: bool, capture: bool) -> int:
     """See the main job end to end.
 
     An agent is recorded, killed midway, and explained from its log alone; then another one fails, for you to find out
@@ -31,11 +32,21 @@ def demo(place: Place, folder: Path | None, keep: bool, incident: bool) -> int:
     With --incident only that failing run is recorded, into the log that every command works on: docs/INCIDENT.md begins
     with it.
 
+    With --capture a small agent is run by `refold record`, and again by `refold play`, with a stand-in for its model
+    (docs/guides/capture.md); its log is in .refold-capture.
+
     \b
     Examples
       refold demo
+      refold demo --capture
       refold demo --incident --log kafka://127.0.0.1:9092/agents
     """
+    if capture:
+        if place.url is not None or keep or incident:
+            raise InputError("--capture makes a log of its own, in the folder of --folder: leave the others out")
+        from refold.explorer.demo.capture.demo import run as run_capture
+
+        return run_capture(folder)
     if incident:
         if folder is not None or keep:
             raise InputError("--incident records into the log of --log or REFOLD_LOG: leave --folder and --keep out")

@@ -26,6 +26,9 @@ DEBUG = "REFOLD_DEBUG"
 UNUSABLE, DEFECT, INTERRUPTED, PIPE_CLOSED = 2, 70, 130, 141
 COMMANDS = {
     "demo": ("demo:demo", "See the main job end to end."),
+    "record": ("record:record", "Run a program, and capture what it asks of models."),
+    "play": ("play:play", "Run a program, its models answered from a recording."),
+    "proxy": ("proxy:proxy", "Capture what agents ask of models, by a proxy that they are pointed at."),
     "import": ("importing:import_", "Bring in exported observations or recorded conversations."),
     "export": ("exporting:export", "Write every observation to a file, once each."),
     "observe": ("observing:observe", "Record an observation of an entity, and print its id."),
@@ -82,6 +85,7 @@ def cli(
 
     \b
       refold demo                                     see it work
+      refold record -- python my_agent.py             capture a program's model calls, its code as it is
       refold import runs.jsonl --format chat          bring recorded conversations in
       refold state tool_config/acme --at @deploy-1    one entity, as it was
       refold why tool_config/acme.rate_limit          who put that value there

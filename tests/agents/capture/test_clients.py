@@ -7,16 +7,14 @@ recording asks it, and what the code gets is the same each time.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -29,11 +27,9 @@ from refold.agents.recorder.failures import Unfinished
 from refold.agents.recorder.run import Run
 from refold.avro.errors import InputError
 from refold_tests.model_server import TEXT, ModelServer, model_server
+from refold_tests.sdk_ways import ASKED, KEY, REQUESTS, WAYS, Way, bare, client_of, prepare, use_async, use_sync
 
 pytestmark = pytest.mark.outside
-
-ASKED: Any = [{"role": "user", "content": "was it paid? 🤔"}]
-KEY = "sk-a-key-that-nobody-may-see"
 
 
 @pytest.fixture(scope="module")
@@ -52,126 +48,6 @@ def running() -> Iterator[ModelServer]:
 def server(running: ModelServer) -> ModelServer:
     running.reset()
     return running
-
-
-class Way(NamedTuple):
-    """sdk, whether it is async, and how it is used. setup: of the server, before a recording."""
-
-    sdk: str
-    is_async: bool
-    use: str
-
-
-WAYS = [
-    Way(sdk, is_async, use)
-    for sdk in ("openai", "anthropic")
-    for is_async in (False, True)
-    for use in ("plain", "stream", "events", "raw", "retried", "refused", "broken", "left", "unused")
-]
-REQUESTS = {"retried": 2, "refused": 1, "unused": 0}
-
-
-def prepare(server: ModelServer, use: str) -> None:
-    server.reset()
-    server.failing = 1 if use in ("retried", "refused") else 0
-    server.breaks = use == "broken"
-
-
-def client_of(way: Way, server: ModelServer) -> Any:
-    kinds: dict[tuple[str, bool], Any] = {
-        ("openai", False): openai.OpenAI, ("openai", True): openai.AsyncOpenAI,
-        ("anthropic", False): anthropic.Anthropic, ("anthropic", True): anthropic.AsyncAnthropic,
-    }  # fmt: skip
-    retries = 2 if way.use == "retried" else 0
-    url = server.url + ("/v1" if way.sdk == "openai" else "")
-    return kinds[way.sdk, way.is_async](api_key=KEY, base_url=url, max_retries=retries)
-
-
-def endpoint(way: Way, client: Any) -> tuple[Any, dict[str, Any]]:
-    if way.sdk == "openai":
-        return client.chat.completions, {"model": "gpt-x", "messages": ASKED}
-    return client.messages, {"model": "claude-x", "messages": ASKED, "max_tokens": 100}
-
-
-def use_sync(way: Way, client: Any) -> Any:
-    place, given = endpoint(way, client)
-    if way.use in ("plain", "retried"):
-        return place.create(**given).model_dump(mode="json")
-    if way.use == "raw":
-        found = place.with_raw_response.create(**given)
-        return [found.status_code, found.headers["x-request-id"], found.parse().model_dump(mode="json")]
-    if way.use == "refused":
-        try:
-            return place.create(**given)
-        except (openai.RateLimitError, anthropic.RateLimitError) as error:
-            return [type(error).__name__, error.status_code, error.response.headers["x-request-id"], str(error)]
-    if way.use == "stream":
-        return [each.model_dump(mode="json") for each in place.create(**given, stream=True)]
-    if way.use == "events":
-        with place.stream(**given) as stream:
-            return [each.model_dump(mode="json") for each in stream][-1]
-    if way.use == "broken":
-        got: list[Any] = []
-        try:
-            for each in place.create(**given, stream=True):
-                got.append(each.model_dump(mode="json"))
-        except Exception as error:
-            return [got, type(error).__name__, str(error)]
-        return got
-    if way.use == "left":
-        stream = place.create(**given, stream=True)
-        first = next(iter(stream)).model_dump(mode="json")
-        stream.close()
-        return first
-    return None
-
-
-async def use_async(way: Way, client: Any) -> Any:
-    place, given = endpoint(way, client)
-    if way.use in ("plain", "retried"):
-        return (await place.create(**given)).model_dump(mode="json")
-    if way.use == "raw":
-        found = await place.with_raw_response.create(**given)
-        parsed = found.parse()
-        parsed = await parsed if inspect.isawaitable(parsed) else parsed
-        return [found.status_code, found.headers["x-request-id"], parsed.model_dump(mode="json")]
-    if way.use == "refused":
-        try:
-            return await place.create(**given)
-        except (openai.RateLimitError, anthropic.RateLimitError) as error:
-            return [type(error).__name__, error.status_code, error.response.headers["x-request-id"], str(error)]
-    if way.use == "stream":
-        return [each.model_dump(mode="json") async for each in await place.create(**given, stream=True)]
-    if way.use == "events":
-        async with place.stream(**given) as stream:
-            return [each.model_dump(mode="json") async for each in stream][-1]
-    if way.use == "broken":
-        got: list[Any] = []
-        try:
-            async for each in await place.create(**given, stream=True):
-                got.append(each.model_dump(mode="json"))
-        except Exception as error:
-            return [got, type(error).__name__, str(error)]
-        return got
-    if way.use == "left":
-        stream = await place.create(**given, stream=True)
-        async for each in stream:
-            await stream.close()
-            return each.model_dump(mode="json")
-    return None
-
-
-def bare(way: Way, server: ModelServer) -> Any:
-    """What the SDK gives without refold."""
-
-    async def use() -> Any:
-        async with client_of(way, server) as client:
-            return await use_async(way, client)
-
-    if way.is_async:
-        return asyncio.run(use())
-    with client_of(way, server) as client:
-        return use_sync(way, client)
 
 
 def agent_of(way: Way, server: ModelServer) -> Callable[[Run], Any]:

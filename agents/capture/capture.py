@@ -1,0 +1,78 @@
+"""A capture: a proxy, its spool, and what stores that in a log. `refold proxy` and `refold record` each make one.
+
+Order at the end: the proxy takes no more and cuts short what is under way, so that every exchange has an end in the
+spool; then the rest of the spool is stored, and the runs end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from refold.agents.capture.proxy import Proxy, Upstreams
+from refold.agents.capture.serving import Serving
+from refold.agents.capture.spool import BYTES_MAX, Spool
+from refold.agents.capture.storing import Stored, Storing
+from refold.agents.journal.record import Plain
+from refold.agents.log import AgentLog
+from refold.agents.redaction.redactor import Redact
+
+_STATE_HOME = "XDG_STATE_HOME"
+
+
+class CaptureSettings(NamedTuple):
+    """How to capture. log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the usual
+    place. settings: what is recorded with each run, besides its spool. silence_s: as for Proxy."""
+
+    log_url: str
+    open_log: Callable[[], AgentLog]
+    agent: str
+    settings: Plain
+    say: Callable[[str], None]
+    redact: Redact | None = None
+    spool: Path | None = None
+    spool_bytes_max: int = BYTES_MAX
+    host: str = "127.0.0.1"
+    port: int = 0
+    silence_s: float | None = None
+
+
+class Capture:
+    """One capture, under way on return. url: of its proxy."""
+
+    def __init__(self, given: CaptureSettings, upstreams: Mapping[str, str]) -> None:
+        """upstreams: as for Upstreams."""
+        to = Upstreams(upstreams)
+        root = given.spool or spool_root(given.log_url, os.environ)
+        spool = Spool(root, given.spool_bytes_max)
+        try:
+            self._serving = Serving(lambda: Proxy(to, spool, silence_s=given.silence_s), given.host, given.port)
+        except BaseException:
+            spool.close()
+            raise
+        self.url = self._serving.url
+        self._storing = Storing(given.open_log, root, spool, given.agent, given.settings, given.say, given.redact)
+
+    def close(self, closing_s: float) -> Stored:
+        """End it; what came of it. closing_s: how long the log may take for the rest."""
+        self._serving.close()
+        return self._storing.close(closing_s)
+
+
+def spool_root(log_url: str, environment: Mapping[str, str]) -> Path:
+    """Where the spools of a log are: a folder of the user's, by the log's URL."""
+    home = environment.get(_STATE_HOME)
+    state = Path(home) if home and Path(home).is_absolute() else Path.home() / ".local" / "state"
+    return state / "refold" / "capture" / hashlib.sha256(log_url.encode()).hexdigest()[:16]
+
+
+def whole_url(url: str) -> str:
+    """A log's URL that means the same from every folder."""
+    scheme, colon, rest = url.partition(":")
+    if scheme != "file" or not colon:
+        return url
+    path, question, options = rest.partition("?")
+    return f"file:{Path(path).absolute()}{question}{options}"

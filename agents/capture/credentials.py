@@ -1,0 +1,91 @@
+"""Credentials are taken out of the copy of an exchange before any of it is written; what is forwarded is untouched.
+
+1. Headers: the record of an exchange keeps only harmless ones (exchange.py).
+2. URLs: values under the name of a secret, and a user and password, are replaced (exchange.py).
+3. Bodies: a JSON text under the name of a secret, at any depth and also in JSON that is a text in JSON, becomes HIDDEN;
+   so does such a value of a form. All other bytes stay as they are.
+4. What the request's headers and URL hold as a secret is replaced wherever it stands in either body.
+
+A piece of a stream is looked at by itself: a secret that is cut in two by pieces is not found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from refold.agents.capture.exchange import HIDDEN, NAMES
+from refold.agents.redaction.names import Names
+
+_HIDDEN = HIDDEN.encode()
+# In a body `key` and `signature` are no secrets: models sign their thinking, and it is sent back to them.
+_NAMES = Names()
+_SCHEMES = re.compile(r"^(?:Bearer|Basic|Token|ApiKey|Key)\s+", re.IGNORECASE)
+_CHARACTERS_MIN = 8
+# A name and the quote that begins its value. In JSON within a text each quote has as many backslashes before it.
+_NAMED = re.compile(rb'(\\*)"([^"\\\x00-\x1f]{1,80})\1"\s*:\s*\1"')
+_FIELD = re.compile(rb"(?:^|(?<=&))([^=&\s]{1,80})=([^&\s]+)")
+_FORM = "application/x-www-form-urlencoded"
+
+
+def known_secrets(headers: Iterable[tuple[str, str]], url: str) -> tuple[bytes, ...]:
+    """What a request holds as a secret, to be found wherever else it stands."""
+    parts = urlsplit(url)
+    found = [value for name, value in headers if _NAMES.is_secret(name)]
+    found += [value for name, value in parse_qsl(parts.query) if NAMES.is_secret(name)]
+    found += [each for each in (parts.password,) if each]
+    texts = [_SCHEMES.sub("", each).strip() for each in found]
+    forms = {form for each in texts if len(each) >= _CHARACTERS_MIN for form in (each, quote(each, safe=""))}
+    return tuple(each.encode("utf-8", "surrogateescape") for each in sorted(forms, key=len, reverse=True))
+
+
+def without_credentials(data: bytes, known: Iterable[bytes] = (), content_type: str = "") -> bytes:
+    """A body, or a piece of one, as it may be written."""
+    if content_type.startswith(_FORM):
+        return _replaced(_FIELD.sub(_field, data), known)
+    return _replaced(_without_named(data), known)
+
+
+def _replaced(data: bytes, known: Iterable[bytes]) -> bytes:
+    for secret in known:
+        if secret in data:
+            data = data.replace(secret, _HIDDEN)
+    return data
+
+
+def _field(found: re.Match[bytes]) -> bytes:
+    name = found[1].decode("utf-8", "replace")
+    return found[1] + b"=" + _HIDDEN if _NAMES.is_secret(name) else found[0]
+
+
+def _without_named(data: bytes) -> bytes:
+    made: list[bytes] = []
+    written = at = 0
+    while (found := _NAMED.search(data, at)) is not None:
+        at = found.end()
+        if not _NAMES.is_secret(found[2].decode("utf-8", "replace")) or _is_of_a_model(data, found):
+            continue
+        end = _closed_at(data, at, len(found[1]))
+        if end > at:
+            made += (data[written:at], _HIDDEN)
+            written = at = end
+    return b"".join((*made, data[written:])) if made else data
+
+
+def _closed_at(data: bytes, begin: int, backslashes: int) -> int:
+    """Where a text ends whose quotes have so many backslashes before them; the data's end where it is cut off."""
+    at, period = begin, 2 * (backslashes + 1)
+    while (quote_at := data.find(b'"', at)) >= 0:
+        first = quote_at
+        while first > begin and data[first - 1] == 0x5C:
+            first -= 1
+        if (quote_at - first) % period == backslashes:
+            return quote_at - backslashes
+        at = quote_at + 1
+    return len(data)
+
+
+def _is_of_a_model(data: bytes, found: re.Match[bytes]) -> bool:
+    """Whether a `token` is a piece of a model's text: its probability stands beside it."""
+    return found[2].lower() == b"token" and b"logprob" in data[found.end() : found.end() + 200]

@@ -1,0 +1,155 @@
+"""Content encodings undone piece by piece: gzip, deflate, br, zstd, and several of them one over another.
+
+1. The header Content-Encoding lists the layers in the order in which they were put on; `identity` is none.
+2. `feed` takes what arrived and gives what can be read of it by now.
+3. `finish` says whether the stream was whole. One that ended early is kept as far as it could be read.
+4. A layer gives OUTPUT_BYTES_MAX at most, and is given its input in small pieces, so that a few bytes that unfold to
+   gigabytes cost no memory.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Literal, Protocol
+
+from refold.avro.errors import InputError
+
+OUTPUT_BYTES_MAX = 48 << 20
+WINDOW_BYTES_MAX = 32 << 20
+_PIECE_BYTES = 512
+_GZIP_BITS = 16 + zlib.MAX_WBITS
+NAMES = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "br": "br", "zstd": "zstd"}
+
+
+class Undecodable(InputError):
+    """A body cannot be read as its header says. kind: whether the encoding is unknown, the body is damaged, or it is
+    too long."""
+
+    def __init__(self, kind: Literal["unsupported", "undecodable", "oversize"], message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Layer(Protocol):
+    """One encoding on its way off."""
+
+    is_whole: bool
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be read now. Any exception where the bytes are damaged."""
+
+
+class Decoder:
+    """One body. problem: why no more of it can be read, once that is so; produced: bytes given so far."""
+
+    def __init__(self, header: str | None) -> None:
+        """Raises Undecodable where the header names what is not known here."""
+        names = [each for each in ((header or "").lower().replace(" ", "").split(",")) if each not in ("", "identity")]
+        for name in reversed(names):
+            if name not in NAMES:
+                raise Undecodable("unsupported", f"the encoding {name} of Content-Encoding: {header} is not known")
+        self._layers = [(name, _layer(NAMES[name])) for name in reversed(names)]
+        self._given = [0] * len(names)
+        self._taken = 0
+        self.produced = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be read now. Raises Undecodable, also where what came before could be read."""
+        self._taken += len(data)
+        for index, (name, layer) in enumerate(self._layers):
+            data = self._through(index, name, layer, data)
+        self.produced += len(data)
+        return data
+
+    def _through(self, index: int, name: str, layer: Layer, data: bytes) -> bytes:
+        found: list[bytes] = []
+        for begin in range(0, len(data), _PIECE_BYTES):
+            try:
+                piece = layer.feed(data[begin : begin + _PIECE_BYTES])
+            except Exception as error:
+                raise Undecodable("undecodable", f"the body is no {name}: {error}") from None
+            self._given[index] += len(piece)
+            if self._given[index] > OUTPUT_BYTES_MAX:
+                raise Undecodable("oversize", f"the body is more than {OUTPUT_BYTES_MAX} bytes without its {name}")
+            found.append(piece)
+        return b"".join(found)
+
+    def finish(self) -> bool:
+        """Whether all of it came. Raises Undecodable where nothing could be read of a body that is encoded."""
+        if all(layer.is_whole for _, layer in self._layers) and (self._taken or not self._layers):
+            return True
+        if not self.produced:
+            what = "ends before anything can be read" if self._taken else "has no bytes"
+            raise Undecodable("undecodable", f"the body {what}, and its header says {self._layers[0][0]}")
+        return False
+
+
+class _Zlib:
+    """gzip, whose members may follow each other, and deflate, with or without zlib's header."""
+
+    def __init__(self, *, is_gzip: bool) -> None:
+        self._is_gzip = is_gzip
+        self._stream: Any = zlib.decompressobj(_GZIP_BITS) if is_gzip else None
+        self._first = b""
+        self.is_whole = False
+
+    def feed(self, data: bytes) -> bytes:
+        if self._stream is None:
+            self._first += data
+            if len(self._first) < 2:
+                return b""
+            data = self._first
+            has_header = data[0] & 0x0F == 8 and int.from_bytes(data[:2]) % 31 == 0
+            self._stream = zlib.decompressobj(zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)
+        found = b""
+        while data:
+            if self._stream.eof:
+                if not self._is_gzip:
+                    raise ValueError("more bytes follow its end")
+                self._stream = zlib.decompressobj(_GZIP_BITS)
+            found += self._stream.decompress(data)
+            data = self._stream.unused_data
+        self.is_whole = self._stream.eof
+        return found
+
+
+class _Zstd:
+    def __init__(self) -> None:
+        import zstandard
+
+        self._reader = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
+        self._stream: Any = self._reader.decompressobj()
+        self.is_whole = False
+
+    def feed(self, data: bytes) -> bytes:
+        found = b""
+        while data:
+            if self._stream.eof:
+                self._stream = self._reader.decompressobj()
+            found += self._stream.decompress(data)
+            data = self._stream.unused_data
+        self.is_whole = self._stream.eof
+        return found
+
+
+class _Brotli:
+    def __init__(self) -> None:
+        import brotli
+
+        self._stream: Any = brotli.Decompressor()
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self._stream.is_finished())
+
+    def feed(self, data: bytes) -> bytes:
+        found: bytes = self._stream.process(data)
+        return found
+
+
+def _layer(name: str) -> Any:
+    if name == "zstd":
+        return _Zstd()
+    if name == "br":
+        return _Brotli()
+    return _Zlib(is_gzip=name == "gzip")

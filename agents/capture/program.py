@@ -1,0 +1,134 @@
+"""A program run so that its model calls come by a proxy: its environment, its switches, its signals, its exit status.
+
+1. The variables by which SDKs and agents find their provider are set to the proxy (VARIABLES). Where one of them was
+   set, that is the upstream.
+2. Proxies of the environment are not asked for what goes to loopback (NO_PROXY).
+3. Claude Code turns two features off where its provider is not Anthropic's own host; they are turned on where the
+   upstream is. Codex takes its provider by switches, which are put after its name.
+4. SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the program. So is SIGINT, unless it came from a
+   terminal, which gives it to the program itself.
+5. Its exit status is returned; of one that a signal ended, the signal, as a negative number.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from refold.avro.errors import InputError
+
+OPENAI, ANTHROPIC = "openai", "anthropic"
+_HOSTS = {OPENAI: "https://api.openai.com", ANTHROPIC: "https://api.anthropic.com"}
+_VERSION = "/v1"
+
+
+class Variable(NamedTuple):
+    """One by which a program finds its provider. has_version: whether it holds the URL with its /v1."""
+
+    name: str
+    provider: str
+    has_version: bool
+
+
+VARIABLES = (
+    Variable("OPENAI_BASE_URL", OPENAI, True),  # OpenAI's SDKs, and what is built on them
+    Variable("OPENAI_API_BASE", OPENAI, True),  # LlamaIndex, LangChain, LiteLLM
+    Variable("OPENAI_HOST", OPENAI, False),  # goose
+    Variable("ANTHROPIC_BASE_URL", ANTHROPIC, False),  # Anthropic's SDKs, Claude Code
+    Variable("ANTHROPIC_API_BASE", ANTHROPIC, False),  # LiteLLM
+    Variable("ANTHROPIC_HOST", ANTHROPIC, False),  # goose
+)
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Pointing(NamedTuple):
+    """How a program is pointed at a proxy. variables: what is set; arguments: the whole command."""
+
+    variables: dict[str, str]
+    arguments: list[str]
+
+
+def upstreams_of(environment: Mapping[str, str], upstream: str | None) -> dict[str, str]:
+    """The upstream of each provider, without its /v1: the given one, what the environment names, or the provider's."""
+    found = {}
+    for provider, host in _HOSTS.items():
+        named = (environment.get(each.name) for each in VARIABLES if each.provider == provider)
+        url = upstream or next((each for each in named if each), host)
+        found[provider] = url.rstrip("/").removesuffix(_VERSION)
+    return found
+
+
+def pointing(
+    command: Sequence[str], proxy: str, upstreams: Mapping[str, str], environment: Mapping[str, str]
+) -> Pointing:
+    """The variables and switches for a command. proxy: its URL."""
+    variables = {each.name: f"{proxy}/{each.provider}{_VERSION if each.has_version else ''}" for each in VARIABLES}
+    for name in ("NO_PROXY", "no_proxy"):
+        if any(environment.get(each) for each in _OUTER_PROXIES):
+            variables[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1,localhost")))
+    arguments = list(command)
+    program = Path(arguments[0]).name
+    if program == "claude" and urlsplit(upstreams[ANTHROPIC]).hostname == urlsplit(_HOSTS[ANTHROPIC]).hostname:
+        variables |= {"ENABLE_TOOL_SEARCH": "true", "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL": "1"}
+    if program == "codex":
+        arguments[1:1] = _codex_switches(f"{proxy}/{OPENAI}{_VERSION}")
+    return Pointing(variables, arguments)
+
+
+_OUTER_PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+
+
+def _codex_switches(url: str) -> list[str]:
+    provider = (
+        f'{{name="refold",base_url="{url}",env_key="OPENAI_API_KEY",wire_api="responses",supports_websockets=false}}'
+    )
+    settings = (
+        f"model_providers.refold={provider}",
+        'model_provider="refold"',
+        "features.enable_request_compression=false",
+    )
+    return [part for each in settings for part in ("-c", each)]
+
+
+def run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run it to its end; its exit status, or minus the signal that ended it.
+
+    Raises:
+        InputError: it cannot be started.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        if not started:
+            early.append(number)
+        elif number != signal.SIGINT or not _is_of_terminal():
+            started[0].send_signal(number)
+
+    before = {each: signal.signal(each, pass_on) for each in (*_PASSED_ON, signal.SIGINT)}
+    try:
+        try:
+            started.append(subprocess.Popen(list(arguments), env=dict(environment)))
+        except OSError as error:
+            raise InputError(f"{arguments[0]}: {error.strerror or error}") from None
+        for number in early:
+            started[0].send_signal(number)
+        return started[0].wait()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _is_of_terminal() -> bool:
+    """Whether a terminal gives Ctrl-C to this process and the program alike."""
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,364 @@
+"""The proxy: what an agent sends goes to the provider as it is, and what comes back goes to the agent as it is.
+
+1. A request is taken with any method and path. Its body is passed on as it arrives; a copy is kept until it is whole.
+2. When it is whole, the copy is read (encodings.py), rid of credentials (credentials.py), and the exchange begins in
+   the spool (spool.py). From there on nothing that the agent gets is unknown to the spool.
+3. Each piece of the response goes into the spool, then to the agent: by its own boundaries, in its own encoding. Only
+   the copy is decoded. Nothing waits for a log.
+4. The exchange ends once: whole; broken, where the provider's connection broke, and the agent's then breaks at the
+   same place; left, where the agent hung up, and the provider's connection is closed; or without a response, and the
+   agent gets a 502 (a 504 where it took too long) that says why.
+5. Where the spool cannot take an exchange it is forwarded all the same, and counted as missed.
+
+It listens on loopback only, and answers only callers that name it so: a web page cannot reach it by a name of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from refold.agents.capture.credentials import known_secrets, without_credentials
+from refold.agents.capture.encodings import Decoder, Undecodable
+from refold.agents.capture.exchange import SENT, Broken, kept_headers, name_of, request_of
+from refold.agents.capture.spool import Spool, Spooling
+from refold.avro.errors import InputError
+
+BODY_BYTES_MAX = 64 << 20
+CONNECT_S = 30.0
+_HEADER_BYTES_MAX = 1 << 16
+_OF_THE_CONNECTION = frozenset({
+    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "te", "trailer", "transfer-encoding",
+    "upgrade", "host", "expect",
+})  # fmt: skip
+_STOPPED = Broken("ProxyEnded", "the proxy was ended while the response came")
+
+
+class Upstreams:
+    """Where requests go: by the first part of their path, else to the one without a name."""
+
+    def __init__(self, urls: Mapping[str, str]) -> None:
+        """urls: by the first part of the path, without slashes; "" for every other.
+
+        Raises:
+            InputError: one of them is no http or https URL.
+        """
+        for url in urls.values():
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+                raise InputError(f"an upstream is http://HOST[:PORT][/PATH] or https://..., given {url}")
+        self._urls = {name: url.rstrip("/") for name, url in urls.items()}
+
+    def url(self, target: str) -> str | None:
+        """The whole URL of a request's target; None where there is no upstream for it."""
+        name, slash, rest = target[1:].partition("/")
+        if name and name in self._urls:
+            return f"{self._urls[name]}{slash}{rest}"
+        base = self._urls.get("")
+        if base is None:
+            return None
+        if base.endswith("/v1") and target.startswith("/v1/"):  # a base URL as SDKs take it
+            base = base.removesuffix("/v1")
+        return base + target
+
+
+class Proxy:
+    """Forwards, and keeps a copy in the spool. Made and used in one event loop."""
+
+    def __init__(self, upstreams: Upstreams, spool: Spool, *, silence_s: float | None = None) -> None:
+        """silence_s: how long a provider may send nothing; None: as long as the agent waits."""
+        self._upstreams = upstreams
+        self._spool = spool
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s)
+        self._session: aiohttp.ClientSession | None = None
+        self._is_ending = False
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """One request."""
+        if not is_named_locally(request):
+            return said(421, "name this proxy by an address on loopback, or localhost")
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            self._spool.miss("a WebSocket was asked for: it is not forwarded")
+            return said(501, "WebSockets are not forwarded; set the client to plain HTTP")
+        url = self._upstreams.url(request.raw_path)
+        if url is None:
+            return said(404, f"no upstream is known for {request.raw_path.partition('?')[0]}")
+        exchange = _Exchange(self._spool, request, url)
+        try:
+            return await self._forwarded(request, exchange)
+        except asyncio.CancelledError:
+            exchange.end("broken" if self._is_ending else "left", _STOPPED if self._is_ending else None)
+            raise
+        except ConnectionError:
+            exchange.end("left")
+            raise
+        finally:
+            exchange.end("broken", Broken("Unknown", "the proxy failed"))
+
+    async def _forwarded(self, request: web.BaseRequest, exchange: _Exchange) -> web.StreamResponse:
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        headers = passed_on(request.raw_headers)
+        body = exchange.request_body() if request.can_read_body else None
+        if body is None:
+            exchange.requested()
+        try:
+            found = await self._open().request(
+                request.method, _as_given(exchange.url), headers=headers, data=body, allow_redirects=False,
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"), timeout=self._timeout,
+            )  # fmt: skip
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            if (agent := exchange.agent_left) is not None:
+                raise agent from None
+            return exchange.unanswered(error)
+        try:
+            return await self._returned(request, exchange, found)
+        finally:
+            found.close()
+
+    async def _returned(
+        self, request: web.BaseRequest, exchange: _Exchange, found: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        exchange.head(found)
+        response = web.StreamResponse(status=found.status, reason=found.reason, headers=passed_on(found.raw_headers))
+        try:
+            await response.prepare(request)
+            while True:
+                try:
+                    data, _ = await found.content.readchunk()
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    exchange.end("broken", Broken(type(error).__name__, str(error)))
+                    break
+                if not data:
+                    exchange.end("whole")
+                    await response.write_eof()
+                    return response
+                exchange.add(data)
+                await response.write(data)
+        except ConnectionError:
+            exchange.end("left")
+            raise
+        if request.transport is not None:  # the agent's response ends where the provider's did, and as badly
+            request.transport.close()
+        return response
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # A connection that was idle for long may be closed by the provider while a request is on its way.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=10)
+            self._session = aiohttp.ClientSession(
+                connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar(),
+                max_line_size=_HEADER_BYTES_MAX, max_field_size=_HEADER_BYTES_MAX,
+            )  # fmt: skip
+        return self._session
+
+    def ending(self) -> None:
+        """From here on a request that is cut short was cut short by the proxy."""
+        self._is_ending = True
+
+    async def close(self) -> None:
+        """Close the connections to providers."""
+        if self._session is not None:
+            await self._session.close()
+
+
+class _Exchange:
+    """One request on its way through: the copy that is kept of it."""
+
+    def __init__(self, spool: Spool, request: web.BaseRequest, url: str) -> None:
+        self._spool = spool
+        self._request = request
+        self.url = url
+        self._sent = [(_text(name), _text(value)) for name, value in request.raw_headers]
+        self._known = known_secrets(self._sent, url)
+        self._began_s, self._began_at = time.monotonic(), time.time_ns() // 1000
+        self._body = bytearray()
+        self._is_long = False
+        self._spooling: Spooling | None = None
+        self._is_requested = False
+        self._copy: _Body | None = None
+        self.agent_left: BaseException | None = None
+
+    async def request_body(self) -> AsyncIterator[bytes]:
+        """The body as it arrives."""
+        try:
+            while data := await self._request.content.readany():
+                if len(self._body) + len(data) <= BODY_BYTES_MAX:
+                    self._body += data
+                else:
+                    self._is_long = True
+                yield data
+        except Exception as error:  # as the request's, not as the provider's
+            self.agent_left = error if isinstance(error, ConnectionError) else ConnectionResetError(str(error))
+            raise
+        self.requested()
+
+    def requested(self) -> None:
+        """The request is whole, or will not become so: keep it."""
+        if self._is_requested:
+            return
+        self._is_requested = True
+        headers = self._request.headers
+        content_type = headers.get("Content-Type", "")
+        body = self._readable(headers.get("Content-Encoding"), content_type)
+        url = without_credentials(self.url.encode(), self._known).decode()
+        asked = request_of(self._request.method, url, content_type, body)
+        self._body.clear()
+        self._spooling = self._spool.begin(name_of(self._request.method, url), asked, self._began_at)
+
+    def _readable(self, encoding: str | None, content_type: str) -> bytes:
+        """The copy of the body. One that cannot be read cannot be searched for credentials: what it was is kept."""
+        body = bytes(self._body)
+        why = f"more than {BODY_BYTES_MAX} bytes" if self._is_long else ""
+        if body and not why:
+            try:
+                decoder = Decoder(encoding)
+                read = decoder.feed(body)
+                if decoder.finish():
+                    return without_credentials(read, self._known, content_type)
+                why = "cut off"
+            except Undecodable as error:
+                why = str(error)
+        if not body:
+            return b""
+        return f"[{len(body)} bytes that are not kept: {why}; SHA-256 {hashlib.sha256(body).hexdigest()}]".encode()
+
+    def head(self, found: aiohttp.ClientResponse) -> None:
+        """The response begins."""
+        self.requested()
+        headers = [(_text(name), _text(value)) for name, value in found.raw_headers]
+        http = "HTTP/1.1" if found.version is None else f"HTTP/{found.version.major}.{found.version.minor}"
+        self._copy = _Body(found.headers.get("Content-Encoding"), self._known)
+        if self._spooling is not None:
+            sent = [[name, value] for name, value in self._sent if name.lower() in SENT]
+            self._spooling.head(sent, http, found.status, kept_headers(headers), self._ms())
+
+    def add(self, data: bytes) -> None:
+        """A piece of its body. What can be read of it goes into the spool."""
+        if self._spooling is not None and self._copy is not None:
+            self._spooling.add(self._copy.add(data), self._ms())
+
+    def end(self, end: str, error: Broken | None = None) -> None:
+        """How it ended; only the first counts."""
+        self.requested()
+        spooling, self._spooling = self._spooling, None
+        if spooling is None:
+            return
+        rest, encoding = (b"", None) if self._copy is None else self._copy.ended()
+        spooling.add(rest, self._ms())
+        spooling.end(end, self._ms(), error or (_AGENT_LEFT if self._copy is None else None), encoding=encoding)
+
+    def unanswered(self, error: BaseException) -> web.Response:
+        """No response came: what the agent gets."""
+        is_late = isinstance(error, TimeoutError)
+        message = f"the proxy got no response from {urlsplit(self.url).hostname}: {type(error).__name__}: {error}"
+        message = without_credentials(message.encode(), self._known).decode()
+        self.end("none", Broken("TimeoutError" if is_late else type(error).__name__, message))
+        return said(504 if is_late else 502, message)
+
+    def _ms(self) -> float:
+        return round((time.monotonic() - self._began_s) * 1000, 3)
+
+
+_AGENT_LEFT = Broken("AgentLeft", "the agent hung up before a response came")
+
+
+class _Body:
+    """The copy of a response's body: read where it can be, else as it came."""
+
+    def __init__(self, encoding: str | None, known: tuple[bytes, ...]) -> None:
+        self._encoding = encoding
+        self._known = known
+        self._decoder: Decoder | None = None
+        self._problem = ""
+        self._unread = bytearray()  # before anything could be read
+        self._is_raw = False
+        self._kept = 0
+        try:
+            self._decoder = Decoder(encoding)
+        except Undecodable as error:
+            self._problem, self._is_raw = str(error), True
+
+    def add(self, data: bytes) -> bytes:
+        """What of it is kept now."""
+        if self._kept > BODY_BYTES_MAX:
+            self._problem = f"more than {BODY_BYTES_MAX} bytes: the rest is not kept"
+            return b""
+        found = self._read(data)
+        self._kept += len(found)
+        return without_credentials(found, self._known)
+
+    def _read(self, data: bytes) -> bytes:
+        if self._decoder is None:
+            return data if self._is_raw else b""
+        if not self._decoder.produced:
+            self._unread += data
+        try:
+            return self._decoder.feed(data)
+        except Undecodable as error:
+            self._problem = str(error)
+            self._is_raw = not self._decoder.produced
+            self._decoder = None
+            return bytes(self._unread) if self._is_raw else b""
+
+    def ended(self) -> tuple[bytes, Any]:
+        """What is left to be kept, and what is to be said of the encoding: None where all was read."""
+        rest = b""
+        if self._decoder is not None and (self._unread or self._decoder.produced):
+            try:
+                if not self._decoder.finish():
+                    self._problem = "it ends early"
+            except Undecodable as error:
+                self._problem, self._is_raw, rest = str(error), True, bytes(self._unread)
+        if not self._problem:
+            return b"", None
+        return rest, {"name": self._encoding or "", "problem": self._problem, "raw": self._is_raw}
+
+
+def said(status: int, message: str) -> web.Response:
+    """What the proxy says itself, in a form that the SDKs of OpenAI and Anthropic show."""
+    error = {"type": "refold_proxy", "message": f"refold: {message}"}
+    return web.json_response({"type": "error", "error": error}, status=status)
+
+
+def passed_on(headers: Any) -> CIMultiDict[str]:
+    """Headers as they came, without those of the connection itself."""
+    named = [(_text(name), _text(value)) for name, value in headers]
+    of_connection = {each.strip().lower() for name, value in named if name.lower() == "connection"
+                     for each in value.split(",")}  # fmt: skip
+    left_out = _OF_THE_CONNECTION | of_connection
+    return CIMultiDict([(name, value) for name, value in named if name.lower() not in left_out])
+
+
+def is_named_locally(request: web.BaseRequest) -> bool:
+    """Whether the caller knows this server as one on loopback."""
+    host = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
+    return host == "localhost" or is_loopback(host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it is an address on loopback."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _as_given(url: str) -> Any:
+    """The URL without anything quoted anew."""
+    from yarl import URL
+
+    return URL(url, encoded=True)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

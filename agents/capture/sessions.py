@@ -1,0 +1,362 @@
+"""Exchanges become runs: a session is found by its conversation, and each turn is a step of its run.
+
+    run       agent NAME, kind `capture`; its metadata says in `capture` what was set, and by which spool it came
+    step n    the n-th turn: the exchange as a call of the model; then each tool call that the model asked for, answered
+              with the result that the next turn brings. Its state is {"messages": [...]}: the conversation after it
+    action    each tool call once more, as `action/RUN#n.k`: what was asked, and what came back
+
+1. A turn belongs to the session whose last request is a prefix of it, where the message that follows is the reply that
+   was recorded. A request that is equal to the last one is another try of it where that had no reply. Everything else
+   begins a session.
+2. A turn that asks for tools leaves its step open: the exchange is durable in it. The results that the next turn brings
+   are linked to its calls by their ids, and the step ends. A turn without calls, or without a reply, ends at once.
+3. Exchanges that are no turn (embeddings, lists of models, unknown paths) are the steps of one run by themselves.
+4. A run ends with its proxy, or with the program that was run: `succeeded` where its last turn has a reply that asks
+   for nothing more, else `unknown`.
+
+Crash points. What an exchange is told by is the time of its beginning, which no two of a spool share. An exchange that
+was stored, and whose file was not removed, is known by it and passed over. A run that was begun, and has no step, is
+known by it too: it begins with its first exchange. A run whose process was killed is taken up where it stands in the
+log: with its open step, the calls in it, and its conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from refold.agents.capture.spool import Missed, SpooledExchange
+from refold.agents.capture.turns import (
+    ModelReply,
+    ModelTurn,
+    ToolResult,
+    is_of_the_model,
+    reply_of,
+    results_of,
+    said_by,
+    title_of,
+    turn_of,
+)
+from refold.agents.importers.messages import Call as ToolCall
+from refold.agents.journal.delta import applied
+from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
+from refold.agents.live import CapturedRun, Capturing
+from refold.agents.log import AgentLog
+from refold.agents.recorder.made import Made, MadeAttempt, MadeStep
+from refold.agents.recorder.plain import encoded
+from refold.agents.recordings.imported import ERROR, UNANSWERED
+
+KIND = "capture"
+TURN = "turn"
+GAP = "refold.CaptureGap"
+_LOOSE = "calls that are no turn of a conversation"
+
+
+class Sessions:
+    """The sessions of one open log."""
+
+    def __init__(
+        self,
+        log: AgentLog,
+        capturing: Capturing,
+        agent: str,
+        spools: Sequence[str],
+        settings: Plain,
+        *,
+        is_redacting: bool = False,
+    ) -> None:
+        """spools: names of the folders that are read here; runs that came by them are taken up. settings: what is
+        recorded of how the agent was pointed here."""
+        self._log = log
+        self._capturing = capturing
+        self._agent = agent
+        self._settings = settings
+        self._is_redacting = is_redacting
+        self._live: list[CapturedSession] = []
+        self._by_end: dict[str, list[CapturedSession]] = {}
+        self._by_response: dict[str, CapturedSession] = {}
+        self._loose: CapturedSession | None = None
+        self._stored: set[int] = set()
+        self._begun: dict[int, CapturedSession] = {}
+        self._recover(frozenset(spools))
+
+    def store(self, exchange: SpooledExchange, spool: str) -> None:
+        """One exchange; durable on return."""
+        if exchange.at in self._stored:
+            return
+        turn = turn_of(exchange.request)
+        reply = None if turn is None or exchange.failure is not None else reply_of(turn.family, exchange.answer)
+        session = self._session(turn, exchange, spool)
+        session.take(exchange, turn, reply)
+        if turn is not None:
+            self._index(session, turn, reply)
+        session.sink.flush()
+
+    def say_missed(self, missed: Missed, spool: str) -> None:
+        """Exchanges that were not kept, as a run that failed; durable on return."""
+        if self._log.states([f"run/{missed.id}"]):
+            return
+        sink = self._capturing.begin(self._head("exchanges that were not kept", missed.first_at, spool, missed.id)).sink
+        said = f"{missed.count} exchanges were not kept: {missed.why}"
+        sink.ended("failed", None, Failure(exception=GAP, message=said, at=missed.last_at), missed.last_at)
+
+    def end(self) -> list[str]:
+        """End every run; their ids, the first begun first."""
+        ended = [*self._live, *([] if self._loose is None else [self._loose])]
+        for session in ended:
+            session.end()
+        self._live, self._loose, self._by_end, self._by_response = [], None, {}, {}
+        return [each.run for each in ended]
+
+    def _session(self, turn: ModelTurn | None, exchange: SpooledExchange, spool: str) -> CapturedSession:
+        if turn is None:
+            if self._loose is None:
+                self._loose = self._begin(_LOOSE, None, exchange, spool)
+            return self._loose
+        found = self._found(turn)
+        if found is None:
+            self._live.append(found := self._begin(title_of(turn.messages), turn, exchange, spool))
+        return found
+
+    def _found(self, turn: ModelTurn) -> CapturedSession | None:
+        if turn.follows:
+            return self._by_response.get(turn.follows)
+        for length in range(len(turn.chain), 0, -1):
+            rest = turn.messages[length:]
+            for session in reversed(self._by_end.get(turn.chain[length - 1], ())):
+                if not rest:
+                    if session.reply is None:
+                        return session
+                elif is_of_the_model(rest[0]) and session.is_answered_by(turn, rest):
+                    return session
+        return None
+
+    def _begin(self, title: str, turn: ModelTurn | None, exchange: SpooledExchange, spool: str) -> CapturedSession:
+        if (begun := self._begun.pop(exchange.at, None)) is not None:
+            return begun
+        head = self._head(title, exchange.at, spool, self._capturing.new_id())
+        if turn is not None:
+            head = replace(head, input={"messages": turn.messages}, state={"messages": []})
+        return CapturedSession(self._capturing.begin(head), self._agent)
+
+    def _head(self, title: str, at: int, spool: str, run: str) -> Recording:
+        settings = {"capture": {**self._settings, "spool": spool}}
+        return Recording(
+            run=run, agent=self._agent, kind=KIND, title=title, state={}, metadata=settings, started_at=at,
+            redacted=self._is_redacting,
+        )  # fmt: skip
+
+    def _index(self, session: CapturedSession, turn: ModelTurn, reply: ModelReply | None) -> None:
+        if session.ends_at and session in (there := self._by_end.get(session.ends_at, [])):
+            there.remove(session)
+        session.ends_at = turn.chain[-1]
+        self._by_end.setdefault(session.ends_at, []).append(session)
+        if reply is not None and reply.id and turn.family == "responses":
+            self._by_response[reply.id] = session
+
+    def _recover(self, spools: frozenset[str]) -> None:
+        log = self._log
+        for row in reversed(log.runs(outcome="running")):
+            recording = log.recording(row.run)
+            captured = recording.metadata.get("capture") if recording.kind == KIND else None
+            if not isinstance(captured, dict) or captured.get("spool") not in spools:
+                continue
+            attempts = log.state(f"run/{row.run}").fields.get("attempts", 1)
+            session = CapturedSession(self._capturing.resume(recording, attempts + 1), recording.agent)
+            last = session.taken_up(recording)
+            self._stored |= session.stored
+            if not recording.steps:
+                self._begun[recording.started_at] = session
+            elif last is None:
+                self._loose = session
+            else:
+                self._live.append(session)
+                self._index(session, *last)
+
+
+class CapturedSession:
+    """One session's run. reply: what the last turn was answered. ends_at: the hash of the last turn's messages."""
+
+    def __init__(self, captured: CapturedRun, agent: str) -> None:
+        self.run = captured.id
+        self.sink = captured.sink
+        self.reply: ModelReply | None = None
+        self.ends_at = ""
+        self.stored: set[int] = set()
+        self._captured = captured
+        self._agent = agent
+        self._number = 0
+        self._messages = 0
+        self._family: Any = ""
+        self._state: dict[str, Any] = {}
+        self._open: MadeAttempt | None = None
+        self._last_at = 0
+
+    def is_answered_by(self, turn: ModelTurn, rest: Sequence[Any]) -> bool:
+        """Whether what follows the last request in a turn is the reply that was recorded."""
+        if self.reply is None:
+            return True
+        begin = next((at for at, each in enumerate(rest) if not is_of_the_model(each)), len(rest))
+        ids, text = said_by(turn.family, rest[:begin])
+        own_ids, own_text = said_by(turn.family, self.reply.messages)
+        return ids == own_ids and (text == own_text or not text or not own_text)
+
+    def take(self, exchange: SpooledExchange, turn: ModelTurn | None, reply: ModelReply | None) -> None:
+        """One exchange: what it says of the open step's calls, and a step of its own."""
+        if self._open is not None:
+            new = [] if turn is None else turn.messages if turn.follows else turn.messages[self._messages :]
+            results = [] if turn is None else results_of(turn.family, new)
+            self._close(results, max(exchange.at, self._last_at))  # the agent may be ahead of the proxy's last word
+        self._number += 1
+        ended_at = exchange.at + round(exchange.duration_ms * 1000)
+        attempt = MadeAttempt(1, exchange.at, ended_at=ended_at)
+        self.sink.step_begun(self._number, exchange.name if turn is None else TURN, 1, exchange.at)
+        made = self._model_call(exchange)
+        attempt.made.append(made)
+        self.sink.call_ended(made)
+        self._open, self.reply, self._last_at = attempt, reply, ended_at
+        if turn is not None:
+            self._family = turn.family
+            before = self._state.get("messages", []) if turn.follows else []
+            self._messages = len(turn.messages)
+            self._state = {"messages": [*before, *turn.messages, *(() if reply is None else reply.messages)]}
+        if reply is None or not reply.calls:
+            attempt.failure = _failure_of(exchange)
+            return self._end_step(None if attempt.failure is None else "failed")
+        self.sink.flush()
+        self._ask(reply.calls, ended_at)
+
+    def end(self) -> None:
+        """The run ends, and with it what is open."""
+        is_done = self.reply is not None and self._open is None
+        if self._open is not None:
+            self._close([], self._last_at)
+        output = self.reply.text if is_done and self.reply is not None else None
+        self.sink.ended("succeeded" if is_done else "unknown", output or None, None, self._last_at)
+
+    def taken_up(self, recording: Recording) -> tuple[ModelTurn, ModelReply | None] | None:
+        """Go on where a run stands in the log; its last turn, None where it has none."""
+        turn, reply = None, None
+        for step in recording.steps:
+            calls = [call for call in step.calls if call.asked.kind == "model"]
+            self.stored |= {call.started_at for call in calls}
+            self._number = step.number
+            if calls:
+                self._last_at = calls[-1].started_at + round(calls[-1].duration_ms * 1000)
+                turn = turn_of(calls[-1].asked.request)
+                reply = None if turn is None else reply_of(turn.family, calls[-1].answer)
+            if step.is_committed or step.outcome == "unknown":
+                self._state = applied(self._state, step.delta)
+                self.sink.taken(step, self._state)
+                continue
+            self._reopened(step, turn, reply)
+        if turn is None:
+            return None
+        self.reply, self._family, self._messages = reply, turn.family, len(turn.messages)
+        return turn, reply
+
+    def _reopened(self, step: Step, turn: ModelTurn | None, reply: ModelReply | None) -> None:
+        began = step.attempts[-1].started_at or self._last_at
+        attempt = MadeAttempt(1, began, ended_at=self._last_at)
+        for call in step.calls:
+            made = Made(
+                call.asked.kind, call.asked.name, encoded(call.asked.request, "a request"),
+                answer=encoded(call.answer, "an answer"), failure=call.failure, started_at=call.started_at,
+                duration_ms=call.duration_ms, is_open=False,
+            )  # fmt: skip
+            attempt.made.append(made)
+        self._open = attempt
+        self.sink.step_begun(step.number, step.name, 1, began)
+        if turn is not None:
+            self._state = {"messages": [*turn.messages, *(() if reply is None else reply.messages)]}
+
+    def _model_call(self, exchange: SpooledExchange) -> Made:
+        failed = exchange.failure
+        return Made(
+            "model", exchange.name, encoded(exchange.request, "a request"),
+            answer=encoded(exchange.answer, "an answer"),
+            failure=None if failed is None else Failure(exception=failed.name, message=failed.message),
+            started_at=exchange.at, duration_ms=exchange.duration_ms, is_open=False, place=(self._number, 1),
+            order=(1,),
+        )  # fmt: skip
+
+    def _ask(self, calls: Sequence[ToolCall], at: int) -> None:
+        for k, call in enumerate(calls, 1):
+            self._action(k, call, {"status": "pending", "started_at": at}, at, inputs=call.inputs)
+
+    def _close(self, results: Sequence[ToolResult], at: int) -> None:
+        """End the open step, with the results of its calls."""
+        assert self._open is not None
+        by_id = {each.call_id: each for each in results}
+        calls = () if self.reply is None else self.reply.calls
+        for k, call in enumerate(calls, 1):
+            found = by_id.get(call.call_id)
+            self._open.made.append(self._tool_call(call, found, at))
+            patch: dict[str, Any] = {"status": "unknown"}
+            if found is not None:
+                patch = {"status": "failed" if found.failed else "succeeded", "ended_at": at}
+            self._action(k, call, patch, at, output=None if found is None else found.output)
+        self._open.ended_at = at
+        self._end_step("unknown" if len(by_id) < len(calls) and not results else None)
+
+    def _tool_call(self, call: ToolCall, found: ToolResult | None, at: int) -> Made:
+        inputs = call.inputs
+        request = {"args": [], "kwargs": inputs} if isinstance(inputs, dict) else {"args": [inputs], "kwargs": {}}
+        failure = None
+        if found is None:
+            failure = Failure(exception=UNANSWERED, message="no result is recorded", tool=call.tool, input=inputs)
+        elif found.failed:
+            failure = Failure(exception=ERROR, message=found.output or "", at=at, tool=call.tool, input=inputs)
+        return Made(
+            "tool", call.tool, encoded(request, "arguments"), failure=failure, started_at=self._last_at, is_open=False,
+            answer=encoded(None if found is None else found.output, "a result"),
+        )  # fmt: skip
+
+    def _end_step(self, outcome: Outcome | None) -> None:
+        attempt, self._open = self._open, None
+        assert attempt is not None
+        result = None if self.reply is None else self.reply.text or None
+        name = attempt.made[0].name if not self._family else TURN
+        self.sink.step_ended(
+            MadeStep(
+                self._number,
+                name,
+                [attempt],
+                encoded(self._state, "the conversation"),
+                encoded(result, "a reply"),
+                outcome or "succeeded",
+            )
+        )
+        calls = () if self.reply is None else self.reply.calls
+        if calls:
+            step = f"{self.run}#{self._number}"
+            listed = [
+                {"position": k, "tool": call.tool, "action": f"{step}.{k}", "call_id": call.call_id or None}
+                for k, call in enumerate(calls, 1)
+            ]
+            self._captured.observe(f"step/{step}", {"calls": listed}, self._number, attempt.ended_at)
+
+    def _action(self, k: int, call: ToolCall, patch: dict[str, Any], at: int, **payloads: Any) -> None:
+        step = f"{self.run}#{self._number}"
+        entity = f"action/{step}.{k}"
+        patch |= {"tool": call.tool, "agent": self._agent, "run": self.run, "step": step, "position": k}
+        patch |= {"call_id": call.call_id} if call.call_id else {}
+        given = {name: value for name, value in payloads.items() if value is not None}
+        self._captured.observe(entity, patch, self._number, at, payloads=given)
+        if patch["status"] == "pending":
+            self._captured.link(entity, "of", f"step/{step}", self._number, at)
+
+
+def _failure_of(exchange: SpooledExchange) -> Failure | None:
+    """How a turn failed: no response, a status that says so, or a connection that broke."""
+    if exchange.failure is not None:
+        return Failure(exception=exchange.failure.name, message=exchange.failure.message)
+    status, end = exchange.answer["status"], exchange.answer["end"]
+    if status >= 400:
+        return Failure(exception=f"HTTP {status}", message=f"{exchange.name} was answered with status {status}")
+    if end == "whole":
+        return None
+    error = exchange.answer.get("error") or {"class": "AgentLeft", "message": "the agent read no further"}
+    return Failure(exception=error["class"], message=error["message"])

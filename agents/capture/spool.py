@@ -1,0 +1,309 @@
+"""What a proxy captured and no log has yet: a folder of files, one for each exchange.
+
+    <folder>/lock             held by the process that writes here, as long as it lives
+    <folder>/missed           how many exchanges were not kept, and why: 512 bytes, written in place
+    <folder>/<AT>.open        an exchange under way; AT: microseconds since 1970, one exchange each
+    <folder>/<AT>.whole       one that has ended
+
+1. `begin` is called when the request is known, `add` before a piece of the response goes to the agent. Each is one
+   write to the file. So what the agent has got is in the file, whatever kills the process; a power cut may take it.
+2. `end` writes how it ended and renames the file.
+3. Whoever stores exchanges takes the whole ones in the order of AT, and removes each once the log has it durably.
+4. A process that was killed leaves `.open` files. Who takes the folder over (its lock is free) reads them as broken
+   off.
+5. The files hold `bytes_max` in all. An exchange that would go beyond, or that the disk refuses, is not kept, and is
+   counted in `missed`. That file has its bytes from the start, so a full disk has room for the count.
+
+No credential is in any of it: who calls has taken them out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from refold.agents.capture.exchange import Broken, Response
+from refold.agents.journal.record import Plain
+from refold.avro.errors import InputError
+
+BYTES_MAX = 1 << 30
+_MISSED_BYTES = 512
+_LENGTH = struct.Struct(">I")
+
+
+class Missed(msgspec.Struct):
+    """Exchanges that were not kept. id: of the run that says so. first_at, last_at: microseconds since 1970."""
+
+    id: str = ""
+    count: int = 0
+    first_at: int = 0
+    last_at: int = 0
+    why: str = ""
+
+
+class SpooledExchange(NamedTuple):
+    """One exchange, whole. at: microseconds. failure: there was no response, and the agent got a 502 that says this."""
+
+    path: Path
+    at: int
+    name: str
+    request: Plain
+    answer: Plain
+    failure: Broken | None
+    duration_ms: float
+
+
+class Spool:
+    """One process's folder. Exchanges are written by one thread, and taken by another."""
+
+    def __init__(self, root: Path, bytes_max: int = BYTES_MAX, *, folder: Path | None = None) -> None:
+        """root: where each process has its folder. folder: one that a process left, to be taken over.
+
+        Raises:
+            InputError: another process has that folder.
+        """
+        self.folder = folder or root / f"{int(time.time())}-{uuid.uuid4().hex[:8]}"
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise InputError(f"{self.folder}: another process captures into it") from None
+        self._missed_file = os.open(self.folder / "missed", os.O_RDWR | os.O_CREAT, 0o600)
+        self._turn = threading.Lock()
+        self._missed = self._read_missed()
+        self._bytes_max = bytes_max
+        self._bytes = sum(each.stat().st_size for each in self._files("open", "whole"))
+        self._last_at = max((int(each.stem) for each in self._files("open", "whole")), default=0)
+        self.kept = threading.Event()
+        """Set when there is something to store."""
+        for left in self._files("open"):  # of a process that is gone
+            left.rename(left.with_suffix(".whole"))
+
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        return self.folder.name
+
+    def begin(self, name: str, request: Plain, began_at: int) -> Spooling | None:
+        """An exchange whose request is known; None where it cannot be kept, which is counted.
+
+        began_at: when its request came, microseconds since 1970. Where another has that time it is moved on: exchanges
+        are told by it.
+        """
+        with self._turn:
+            self._last_at = at = max(began_at, self._last_at + 1)
+            if self._bytes >= self._bytes_max:
+                self._miss(f"the spool {self.folder} has its {self._bytes_max} bytes, and the log takes none")
+                return None
+        spooling = Spooling(self, self.folder / f"{at}.open")
+        spooling.write(["request", at, name, request])
+        return spooling
+
+    def whole(self) -> Iterator[Path]:
+        """The exchanges that ended, oldest first."""
+        yield from sorted(self._files("whole"))
+
+    def read(self, path: Path) -> SpooledExchange | None:
+        """One of them; None where not even its request is whole."""
+        return _read(path)
+
+    def stored(self, path: Path) -> None:
+        """The log has it."""
+        size = path.stat().st_size
+        path.unlink()
+        with self._turn:
+            self._bytes -= size
+
+    def miss(self, why: str) -> None:
+        """Count an exchange that is not kept."""
+        with self._turn:
+            self._miss(why)
+
+    @property
+    def missed(self) -> Missed:
+        """What was not kept since that was last stored."""
+        with self._turn:
+            return msgspec.structs.replace(self._missed)
+
+    def missed_stored(self, stored: Missed) -> None:
+        """The log says so."""
+        with self._turn:
+            now = self._missed
+            now.count -= stored.count
+            now.id, now.first_at = "", now.last_at if now.count else 0
+            self._write_missed()
+
+    def close(self) -> None:
+        """Let go of the folder, and remove it where nothing is left in it."""
+        with self._turn:
+            is_empty = not self._missed.count and not any(self._files("open", "whole"))
+        if is_empty:
+            for name in ("missed", "lock"):
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                self.folder.rmdir()
+        os.close(self._missed_file)
+        os.close(self._lock)
+
+    def _files(self, *kinds: str) -> list[Path]:
+        return [each for each in self.folder.iterdir() if each.suffix[1:] in kinds and each.stem.isdigit()]
+
+    def _grew(self, size: int) -> None:
+        with self._turn:
+            self._bytes += size
+
+    def _ended(self, lost: str | None, size: int) -> None:
+        with self._turn:
+            if lost is not None:
+                self._bytes -= size
+                self._miss(lost)
+        self.kept.set()
+
+    def _miss(self, why: str) -> None:
+        now = self._missed
+        at = time.time_ns() // 1000
+        now.id, now.count, now.last_at, now.why = now.id or str(uuid.uuid4()), now.count + 1, at, why[:200]
+        now.first_at = now.first_at or at
+        self._write_missed()
+        self.kept.set()
+
+    def _write_missed(self) -> None:
+        data = msgspec.json.encode(self._missed)
+        with suppress(OSError):  # it is in memory all the same
+            os.pwrite(self._missed_file, data[:_MISSED_BYTES].ljust(_MISSED_BYTES), 0)
+
+    def _read_missed(self) -> Missed:
+        try:
+            return msgspec.json.decode(os.pread(self._missed_file, _MISSED_BYTES, 0), type=Missed)
+        except msgspec.DecodeError:
+            os.pwrite(self._missed_file, msgspec.json.encode(Missed()).ljust(_MISSED_BYTES), 0)
+            return Missed()
+
+
+class Spooling:
+    """One exchange on its way into the spool."""
+
+    def __init__(self, spool: Spool, path: Path) -> None:
+        self._spool = spool
+        self._path = path
+        self._size = 0
+        self._file = -1
+        self._lost: str | None = None
+        self._is_ended = False
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        except OSError as error:
+            self._lose(error)
+
+    def head(self, sent: list[list[str]], http: str, status: int, headers: list[list[str]], at_ms: float) -> None:
+        """The response begins. Times are milliseconds since the request came."""
+        self.write(["head", sent, http, status, headers, at_ms])
+
+    def add(self, data: bytes, at_ms: float) -> None:
+        """A piece of its body."""
+        if data:
+            self.write(["piece", at_ms, data])
+
+    def end(self, end: str, duration_ms: float, error: Broken | None = None, *, encoding: Plain = None) -> None:
+        """How it ended, as in an exchange; "none" where there was no response. Only the first counts."""
+        if self._is_ended:
+            return
+        self.write(["end", end, duration_ms, error, encoding])
+        self._is_ended = True
+        if self._lost is None:
+            try:
+                self._path.rename(self._path.with_suffix(".whole"))
+            except OSError as problem:
+                self._lose(problem)
+        if self._file >= 0:
+            os.close(self._file)
+        if self._lost is not None:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        self._spool._ended(self._lost, self._size)
+
+    def write(self, frame: list[Any]) -> None:
+        """One frame, by one write."""
+        if self._lost is not None or self._is_ended:
+            return
+        data = msgspec.msgpack.encode(frame)
+        data = _LENGTH.pack(len(data)) + data
+        try:
+            while data:
+                done = os.write(self._file, data)
+                self._size += done
+                self._spool._grew(done)
+                data = data[done:]
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        self._lost = f"the spool cannot be written: {error.strerror or error}"
+
+
+def free_folders(root: Path, own: Path) -> Iterator[Path]:
+    """The folders that processes left which are gone."""
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        if folder == own or not (folder / "lock").exists():
+            continue
+        try:
+            lock = os.open(folder / "lock", os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        finally:
+            os.close(lock)
+        yield folder
+
+
+def _frames(path: Path) -> Iterator[list[Any]]:
+    """The frames of a file; the last one may have been cut off with its process."""
+    with path.open("rb") as file:
+        while len(length := file.read(_LENGTH.size)) == _LENGTH.size:
+            data = file.read(_LENGTH.unpack(length)[0])
+            if len(data) < _LENGTH.unpack(length)[0]:
+                return
+            yield msgspec.msgpack.decode(data)
+
+
+def _read(path: Path) -> SpooledExchange | None:
+    frames = _frames(path)
+    first = next(frames, None)
+    if first is None:
+        return None
+    _, at, name, request = first
+    response: Response | None = None
+    end, duration_ms, encoding = "broken", 0.0, None
+    error: Broken | None = Broken("ProxyEnded", "the proxy was killed while the response came")
+    for kind, *rest in frames:
+        if kind == "head":
+            sent, http, status, headers, at_ms = rest
+            response, duration_ms = Response(sent, http, status, headers, at_ms), at_ms
+        elif kind == "piece" and response is not None:
+            response.add(rest[1], rest[0])
+            duration_ms = rest[0]
+        elif kind == "end":
+            end, duration_ms, found, encoding = rest
+            error = None if found is None else Broken(*found)
+    if response is None:
+        failure = error or Broken("NoResponse", "there was no response")
+        return SpooledExchange(path, at, name, request, None, failure, duration_ms)
+    answer = response.answer(end, error)
+    if encoding is not None:
+        answer["encoding"] = encoding
+    return SpooledExchange(path, at, name, request, answer, None, duration_ms)

@@ -1,0 +1,166 @@
+"""What stands in the spool is stored in the log, by a thread of its own: the agent waits for none of it.
+
+1. The thread takes what ended, oldest first: of folders that processes left which are gone, then of its own.
+2. An exchange is stored, durable, and then its file is removed. Killed in between, the next one knows it by its time.
+3. Where the log cannot be had, or refuses, that is said once; what is in memory of it is let go, and it is opened
+   again, at first after RETRY_S, at last after RETRY_MAX_S. The runs are taken up where they stand in it.
+4. An exchange that the log does not take, although it takes others, is set aside after ATTEMPTS_MAX attempts, as
+   `<AT>.refused`, and is counted as missed.
+5. What was not kept is stored as a run that failed, and said.
+6. At the end the rest is stored, for at most `closing_s`; then the runs end. What is left then stays in the spool for
+   the next process that captures into the same log, and that is said.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from refold.agents.capture.sessions import Sessions
+from refold.agents.capture.spool import Spool, free_folders
+from refold.agents.journal.record import Plain
+from refold.agents.log import AgentLog
+from refold.agents.redaction.redactor import Redact, is_redacting
+from refold.avro.errors import InputError, RefoldError, StorageError
+
+RETRY_S = 0.2
+RETRY_MAX_S = 10.0
+ATTEMPTS_MAX = 3
+_POLL_S = 0.2
+
+
+class Stored(NamedTuple):
+    """What came of it all. waiting: exchanges that are in the spool and not in the log."""
+
+    exchanges: int
+    runs: list[str]
+    missed: int
+    waiting: int
+
+
+class Storing:
+    """Stores one spool, and those that are left. say: shows a line to whoever runs this."""
+
+    def __init__(
+        self, open_log: Callable[[], AgentLog], root: Path, spool: Spool, agent: str, settings: Plain,
+        say: Callable[[str], None], redact: Redact | None = None,
+    ) -> None:  # fmt: skip
+        self._open_log = open_log
+        self._root = root
+        self._spools = [spool]
+        self._agent = agent
+        self._settings = settings
+        self._say = say
+        self._redact = redact
+        self._log: AgentLog | None = None
+        self._sessions: Sessions | None = None
+        self._ended = threading.Event()
+        self._deadline_s = 0.0
+        self._exchanges = self._missed = 0
+        self._runs: list[str] = []
+        self._tried: dict[Path, int] = {}
+        self._is_down = False
+        self._thread = threading.Thread(target=self._run, name="refold-capture", daemon=True)
+        self._thread.start()
+
+    def close(self, closing_s: float) -> Stored:
+        """Store the rest, for at most so long, and end the runs."""
+        self._deadline_s = time.monotonic() + closing_s
+        self._ended.set()
+        self._spools[0].kept.set()
+        self._thread.join()
+        waiting = sum(1 for spool in self._spools for _ in spool.whole())
+        for spool in self._spools:
+            spool.close()
+        return Stored(self._exchanges, self._runs, self._missed, waiting)
+
+    def _run(self) -> None:
+        wait_s = RETRY_S
+        for folder in free_folders(self._root, self._spools[0].folder):
+            try:
+                self._spools.append(Spool(self._root, folder=folder))
+            except (InputError, OSError):
+                continue  # another process was faster
+        while True:
+            own = self._spools[0].kept
+            is_last = self._ended.is_set()
+            own.clear()
+            try:
+                self._store_all()
+                if is_last:
+                    return self._end()
+                wait_s = RETRY_S
+                own.wait(_POLL_S if self._tried else None)
+            except Exception as error:  # of any sort: what is captured waits in the spool
+                self._let_go(error)
+                if self._ended.is_set() and time.monotonic() + wait_s > self._deadline_s:
+                    return
+                if self._ended.is_set():
+                    time.sleep(wait_s)
+                else:
+                    self._ended.wait(wait_s)
+                wait_s = min(wait_s * 2, RETRY_MAX_S)
+
+    def _store_all(self) -> None:
+        for spool in [*self._spools[1:], self._spools[0]]:
+            for path in spool.whole():
+                self._store(spool, path)
+            missed = spool.missed
+            if missed.count:
+                self._at_hand().say_missed(missed, spool.name)
+                spool.missed_stored(missed)
+                self._missed += missed.count
+                self._say(f"{missed.count} exchanges were not kept: {missed.why}")
+
+    def _store(self, spool: Spool, path: Path) -> None:
+        exchange = spool.read(path)
+        if exchange is not None:
+            sessions = self._at_hand()
+            try:
+                sessions.store(exchange, spool.name)
+            except StorageError:
+                raise
+            except Exception as error:
+                # What is in memory of the run may be ahead of the log: it is taken up anew from there.
+                self._tried[path] = self._tried.get(path, 0) + 1
+                if self._tried[path] < ATTEMPTS_MAX:
+                    raise StorageError(f"an exchange cannot be stored: {error}") from error
+                del self._tried[path]
+                path.rename(path.with_suffix(".refused"))
+                spool.miss(f"the log refused an exchange: {error}")
+                raise StorageError(f"an exchange was set aside: {error}") from error
+            self._exchanges += 1
+        self._tried.pop(path, None)
+        spool.stored(path)
+
+    def _at_hand(self) -> Sessions:
+        if self._sessions is None:
+            self._log = self._open_log()
+            names = [each.name for each in self._spools]
+            self._sessions = Sessions(
+                self._log, self._log.capturing(self._redact), self._agent, names, self._settings,
+                is_redacting=is_redacting(self._redact),
+            )  # fmt: skip
+            if self._is_down:
+                self._is_down = False
+                self._say("the log is back")
+        return self._sessions
+
+    def _let_go(self, error: Exception) -> None:
+        if not self._is_down and not self._tried:
+            self._is_down = True
+            self._say(f"the log cannot be written, and what is captured waits in {self._spools[0].folder}: {error}")
+        log, self._log, self._sessions = self._log, None, None
+        if log is not None:
+            with suppress(RefoldError, OSError):  # it is why it is let go
+                log.close()
+
+    def _end(self) -> None:
+        if self._sessions is not None:
+            self._runs = self._sessions.end()
+        if self._log is not None:
+            self._log.close()

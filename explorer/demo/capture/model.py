@@ -1,0 +1,62 @@
+"""A stand-in for a model's provider: it speaks OpenAI's chat completions, and decides by what stands in the messages.
+
+python model.py prints the URL at which it listens.
+"""
+
+from __future__ import annotations
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+def reply(messages: list[Any]) -> dict[str, Any]:
+    """What the model says to a conversation."""
+    order = messages[0]["content"].split()[2]
+    results = [json.loads(each["content"]) for each in messages if each["role"] == "tool"]
+    if not results:
+        return call("find_order", {"order": order}, len(messages))
+    if not results[0].get("paid"):
+        return {"role": "assistant", "content": f"Order {order} was not paid: nothing is refunded."}
+    if len(results) == 1:
+        return call("refund", {"order": order, "eur": results[0]["eur"]}, len(messages))
+    return {"role": "assistant", "content": f"Order {order} was refunded: {results[1]['eur']} EUR."}
+
+
+def call(name: str, arguments: dict[str, Any], number: int) -> dict[str, Any]:
+    """A message that asks for a tool."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    made = [{"id": f"call_{number}", "type": "function", "function": function}]
+    return {"role": "assistant", "content": None, "tool_calls": made}
+
+
+class Provider(BaseHTTPRequestHandler):
+    """Answers POST /v1/chat/completions."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        """One request."""
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        message = reply(asked["messages"])
+        reason = "tool_calls" if message.get("tool_calls") else "stop"
+        usage = {"prompt_tokens": 20 * len(asked["messages"]), "completion_tokens": 10}
+        answer = {
+            "id": f"chatcmpl-{len(asked['messages'])}", "object": "chat.completion", "model": asked["model"],
+            "usage": usage, "choices": [{"index": 0, "finish_reason": reason, "message": message}],
+        }  # fmt: skip
+        data = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+if __name__ == "__main__":
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()

@@ -1,0 +1,119 @@
+"""Bodies are read as their headers say, whole or cut off, and what cannot be read is an error that says so."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import brotli
+import pytest
+import zstandard
+
+from refold.agents.capture.encodings import OUTPUT_BYTES_MAX, Decoder, Undecodable
+from refold_tests.corpora import members
+
+pytestmark = pytest.mark.outside
+
+TEXT = b'{"model": "m", "messages": []}' * 2000
+ENCODED: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda data: gzip.compress(data, 1),
+    "deflate": zlib.compress,
+    "raw deflate": lambda data: zlib.compress(data, wbits=-15),
+    "br": lambda data: brotli.compress(data, quality=1),
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+
+
+def read(header: str | None, body: bytes, piece: int) -> tuple[bytes, bool]:
+    decoder = Decoder(header)
+    found = b"".join(decoder.feed(body[at : at + piece]) for at in range(0, len(body), piece))
+    return found, decoder.finish()
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100_000])
+@pytest.mark.parametrize("name", ENCODED)
+def test_a_body_is_read_in_pieces_of_any_size(name: str, piece: int) -> None:
+    assert read(name.removeprefix("raw "), ENCODED[name](TEXT), piece) == (TEXT, True)
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_a_body_that_is_cut_off_is_read_as_far_as_it_goes(name: str) -> None:
+    whole = os.urandom(300_000).hex().encode() + TEXT
+    body = ENCODED[name](whole)
+    found, is_whole = read(name.removeprefix("raw "), body[: len(body) * 3 // 4], 5000)
+    assert not is_whole
+    assert found
+    assert whole.startswith(found)
+
+
+def test_layers_are_taken_off_in_their_order() -> None:
+    assert read("gzip, br , ZSTD", ENCODED["zstd"](ENCODED["br"](ENCODED["gzip"](TEXT))), 11) == (TEXT, True)
+
+
+def test_a_few_bytes_that_unfold_to_many_are_refused() -> None:
+    for name in ("gzip", "br", "zstd"):
+        with pytest.raises(Undecodable, match="is more than") as refused:
+            read(name, ENCODED[name](bytes(OUTPUT_BYTES_MAX + 1)), 1 << 16)
+        assert refused.value.kind == "oversize"
+
+
+def test_the_cases_of_another_project_come_out_as_it_says(turns_file: Path) -> None:
+    """papercomputeco/tapes, MIT. Where it knows no br, its case holds a body that is none."""
+    cases = members(turns_file, "content-encoding")
+    assert len(cases) == 27
+    for name, data in cases.items():
+        judge(name, json.loads(data))
+
+
+def judge(name: str, case: Any) -> None:
+    plain, body = body_of(case["body"])
+    expected = case["expect"]
+    if expected["outcome"] == "error":
+        with pytest.raises(Undecodable) as refused:
+            read(case["encoding"], body, 1 << 16)
+        wanted = expected["error"]
+        assert refused.value.kind == ("undecodable" if case["encoding"] == "br" else wanted["class"]), name
+        for part in wanted.get("message_contains", ()):
+            assert part in str(refused.value), name
+        return
+    found, is_whole = read(case["encoding"], body, 1 << 16)
+    assert expected["outcome"] == ("decoded" if is_whole else "salvaged"), name
+    decoded = expected["decoded"]
+    if "bytes_b64" in decoded:
+        assert found == base64.b64decode(decoded["bytes_b64"]), name
+    elif decoded.get("equals_plaintext"):
+        assert found == plain, name
+    else:
+        assert found, name
+        assert plain.startswith(found), name
+
+
+def body_of(given: Any) -> tuple[bytes, bytes]:
+    """A case's text, and its body."""
+    if "bytes_b64" in given:
+        return b"", base64.b64decode(given["bytes_b64"])
+    build = given["build"]
+    text = build["plaintext"]
+    if "utf8" in text:
+        plain = text["utf8"].encode()
+    elif "repeat_byte" in text:
+        plain = bytes([text["repeat_byte"]["byte"]]) * text["repeat_byte"]["count"]
+    else:
+        plain = text["repeat_utf8"]["text"].encode() * text["repeat_utf8"]["count"]
+    half = len(plain) // 2
+    parts = [plain[:half], plain[half:]] if build.get("members") == 2 else [plain]
+    for layer in build["layers"]:
+        parts = [ENCODED[layer](each) for each in parts]
+    body = b"".join(parts)
+    cut = build.get("truncate", {})
+    if "keep_head_ratio" in cut:
+        above, below = cut["keep_head_ratio"]
+        body = body[: len(body) * above // below]
+    body = body[: cut.get("keep_head_bytes", len(body))]
+    return plain, body[: len(body) - cut.get("drop_tail_bytes", 0)]

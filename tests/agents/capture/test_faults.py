@@ -1,0 +1,354 @@
+"""What goes wrong around a proxy: it is killed, the log is away, the spool is full, a provider breaks off.
+
+What the agent got is in the log, or is counted as missed. The agent itself notices nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from refold.agents.log import AgentLog
+from refold_tests.captures import capturing, log_of
+from refold_tests.command import COMMAND
+from refold_tests.model_server import WORDS, ModelServer, Reply, model_server
+
+pytestmark = pytest.mark.outside
+
+WAIT_S = 120.0
+ROUNDS = int(os.environ.get("REFOLD_FAULT_ROUNDS", "6"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ModelServer]:
+    with model_server() as server:
+        yield server
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def post(url: str, body: Any, path: str = "/v1/chat/completions", headers: dict[str, str] | None = None) -> bytes:
+    """A request as a plain client makes it; the response's body."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)
+    try:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
+        response = connection.getresponse()
+        data = response.read()
+        assert response.status == 200, data
+        return data
+    finally:
+        connection.close()
+
+
+def asking(text: str, **more: Any) -> Any:
+    return {"model": "gpt-x", "messages": [{"role": "user", "content": text}], **more}
+
+
+HOLDING = "import sys, refold; log = refold.open(sys.argv[1]); print('held', flush=True); sys.stdin.read(); log.close()"
+
+
+@contextmanager
+def held(url: str) -> Iterator[None]:
+    """Another process owns the log, and does not answer."""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", HOLDING, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"held\n"
+        owner.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            owner.send_signal(signal.SIGCONT)
+            owner.stdin.close()
+            assert owner.wait(WAIT_S) == 0
+
+
+class ProxyProcess:
+    """`refold proxy` in a process of its own."""
+
+    def __init__(self, folder: Path, upstream: str, *more: str) -> None:
+        command = [
+            *COMMAND, "proxy", "--upstream", upstream, "--listen", "127.0.0.1:0", "--spool", str(folder / "spool"),
+            "--log", f"file:{folder / 'log'}", *more,
+        ]  # fmt: skip
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        found = re.search(r"http://[\d.:]+", said)
+        assert found is not None, said + (self.process.stderr.read() if self.process.stderr else "")
+        self.url = found[0]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def end(self) -> str:
+        """By SIGTERM; what it said on standard error."""
+        self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=WAIT_S)
+        assert self.process.returncode == 0, said
+        return said
+
+
+def titles(log: AgentLog) -> list[str]:
+    return [each.title or "" for each in log.runs()]
+
+
+def test_a_proxy_that_is_killed_in_a_stream_loses_nothing_that_the_agent_got(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    server.hold, server.held = threading.Event(), threading.Event()
+    got: list[bytes] = []
+    proxy = ProxyProcess(tmp_path, server.url)
+    try:
+        parts = urlsplit(proxy.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)
+        connection.request("POST", "/v1/chat/completions", json.dumps(asking("a long story", stream=True)))
+        response = connection.getresponse()
+        while b"".join(got).count(b"data:") < 4:
+            got.append(response.read1(65536))
+        proxy.kill()
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            response.read()
+        response.close()
+        connection.close()
+    finally:
+        proxy.kill()
+        server.hold.set()
+        server.hold = None
+    again = ProxyProcess(tmp_path, server.url)
+    post(again.url, asking("another"))
+    said = again.end()
+    assert "2 exchanges in 2 runs" in said, said
+    with log_of(tmp_path) as log:
+        (run,) = (row.run for row in log.runs() if row.title == "a long story")
+        (step,) = log.recording(run).steps
+    answer = step.calls[0].answer
+    assert "".join(text for _, text in answer["chunks"]).encode() == b"".join(got)
+    assert (answer["end"], answer["error"]["class"]) == ("broken", "ProxyEnded")
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+@pytest.mark.faults
+def test_a_proxy_that_is_killed_at_any_moment(server: ModelServer, tmp_path: Path) -> None:
+    """Two agents hold conversations. Each answer that one of them got is in the log once, and so is its session."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    dice = random.Random(seed)
+    server.mind = lambda body: Reply([f"reply to {len(body['messages'])} of {body['messages'][0]['content']}"])
+    got: dict[str, int] = {}
+    try:
+        for number in range(ROUNDS):
+            proxy = ProxyProcess(tmp_path, server.url)
+            agents = [
+                threading.Thread(target=converse, args=(proxy.url, f"agent {number}.{each}", got), daemon=True)
+                for each in range(2)
+            ]
+            for each in agents:
+                each.start()
+            until(partial(was_answered, f"agent {number}.", got), "nobody was answered")
+            time.sleep(dice.random() * 0.5)
+            proxy.kill()
+            for each in agents:
+                each.join(WAIT_S)
+        ProxyProcess(tmp_path, server.url).end()
+        # The one that took the spool over stores all of it before it ends.
+        with log_of(tmp_path) as log:
+            runs = {row.title: log.recording(row.run) for row in log.runs()}
+            assert len(titles(log)) == len(runs), f"seed {seed}: a session became two runs"
+    finally:
+        server.mind = lambda body: Reply(WORDS)
+    for name, answers in got.items():
+        replies = [
+            call.answer["chunks"][0][1]
+            for step in runs[name].steps for call in step.calls
+            if call.answer is not None and call.answer["end"] == "whole"
+        ]  # fmt: skip
+        expected = [f"reply to {2 * at + 1} of {name}" for at in range(answers)]
+        found = [json.loads(each)["choices"][0]["message"]["content"] for each in replies]
+        assert found[:answers] == expected, f"seed {seed}"
+        assert len(found) <= answers + 1, f"seed {seed}: the one that was under way is all that there may be besides"
+
+
+def was_answered(begin: str, got: dict[str, int]) -> bool:
+    return any(name.startswith(begin) for name in list(got))
+
+
+def converse(url: str, name: str, got: dict[str, int]) -> None:
+    messages = [{"role": "user", "content": name}]
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while True:
+            answer = json.loads(post(url, {"model": "gpt-x", "messages": messages}))
+            got[name] = got.get(name, 0) + 1
+            messages += [answer["choices"][0]["message"], {"role": "user", "content": "go on"}]
+
+
+def test_a_log_that_is_away_keeps_nobody_waiting(server: ModelServer, tmp_path: Path) -> None:
+    """Its owner is another process, and stands still before and in the middle of a session."""
+    url = f"file:{tmp_path / 'log'}"
+    messages: list[Any] = [{"role": "user", "content": "are you there?"}]
+    with capturing(tmp_path, server.url) as captured:
+        with held(url):
+            for _ in range(2):
+                answer = json.loads(post(captured.url, {"model": "gpt-x", "messages": messages}))
+                messages += [answer["choices"][0]["message"], {"role": "user", "content": "still?"}]
+            until(lambda: captured.said, "nothing was said of it")
+            assert "the log cannot be written, and what is captured waits in" in captured.said[0]
+        until(lambda: captured.said[-1] == "the log is back", "the log did not come back")
+        assert len(captured.said) == 2, captured.said
+        answer = json.loads(post(captured.url, {"model": "gpt-x", "messages": messages}))
+        stored = captured.close()
+    assert (stored.exchanges, stored.missed, stored.waiting) == (3, 0, 0)
+    with log_of(tmp_path) as log:
+        (row,) = log.runs()
+        assert (row.steps, row.title) == (3, "are you there?")
+
+
+def test_what_the_spool_has_no_room_for_is_passed_on_and_counted(server: ModelServer, tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    with capturing(tmp_path, server.url, spool_bytes_max=2000) as captured:
+        with held(url):
+            for number in range(8):
+                post(captured.url, asking(f"question {number}"))
+        stored = captured.close()
+    assert stored.exchanges >= 1
+    assert stored.missed >= 1
+    assert stored.exchanges + stored.missed == 8
+    assert any(f"{stored.missed} exchanges were not kept: the spool" in each for each in captured.said), captured.said
+    with log_of(tmp_path) as log:
+        (gap,) = log.runs(error="CaptureGap")
+        failure = log.recording(gap.run).failure
+        assert failure is not None
+        assert failure.message.startswith(f"{stored.missed} exchanges were not kept: the spool")
+        assert len(log.runs()) == stored.exchanges + 1
+
+
+def test_an_upstream_that_is_not_there_is_a_502_and_a_step_that_failed(tmp_path: Path) -> None:
+    with (
+        capturing(tmp_path, "http://127.0.0.1:9") as captured,
+        pytest.raises(AssertionError, match=r"refold: the proxy got no response from 127.0.0.1: ClientConnectorError"),
+    ):
+        post(captured.url, asking("hello?"))
+    with log_of(tmp_path) as log:
+        (row,) = log.runs(error="ClientConnectorError")
+        (step,) = log.recording(row.run).steps
+    assert (step.outcome, row.outcome) == ("failed", "unknown")
+
+
+def test_a_provider_that_falls_silent_is_given_up_where_that_is_asked_for(server: ModelServer, tmp_path: Path) -> None:
+    server.hold = threading.Event()
+    try:
+        with capturing(tmp_path, server.url, silence_s=0.5) as captured, pytest.raises(http.client.IncompleteRead):
+            post(captured.url, asking("slowly", stream=True))
+    finally:
+        server.hold.set()
+        server.hold = None
+    with log_of(tmp_path) as log:
+        (row,) = log.runs(error="Timeout")
+        (step,) = log.recording(row.run).steps
+    assert step.calls[0].answer["end"] == "broken"
+
+
+PLANTED = {
+    "header": "planted-in-a-header-1", "query": "planted-in-a-query-2", "body": "planted-in-a-body-3",
+    "nested": "planted-in-a-nested-text-4", "bearer": "planted-in-bearer-5",
+}  # fmt: skip
+
+
+def test_credentials_in_any_place_reach_the_provider_and_no_disk(server: ModelServer, tmp_path: Path) -> None:
+    server.reset()
+    server.mind = lambda body: Reply([f"your key is {PLANTED['bearer']}, and {PLANTED['query']}"])
+    body = asking("hi", api_key=PLANTED["body"], metadata={"args": json.dumps({"password": PLANTED["nested"]})})
+    path = f"/v1/chat/completions?api_key={PLANTED['query']}&version=2"
+    headers = {"Authorization": f"Bearer {PLANTED['bearer']}", "X-Api-Key": PLANTED["header"]}
+    url = f"file:{tmp_path / 'log'}"
+    try:
+        with capturing(tmp_path, server.url) as captured, held(url):  # so that all of it is in the spool first
+            for more in ({}, {"stream": True}):
+                found = post(captured.url, {**body, **more}, path, headers)
+                assert PLANTED["bearer"].encode() in found
+            spooled = clean(tmp_path / "spool")
+            assert spooled > 1000
+    finally:
+        server.mind = lambda body: Reply(WORDS)
+    assert clean(tmp_path / "log") > 1000
+    asked_path, asked_headers, asked_body = server.requests[0]
+    assert asked_path == path
+    assert (asked_headers["X-Api-Key"], asked_headers["Authorization"]) == (
+        headers["X-Api-Key"],
+        headers["Authorization"],
+    )
+    assert asked_body == body
+    with log_of(tmp_path) as log:
+        request = log.recording(log.runs()[0].run).steps[0].calls[0].asked.request
+    assert request["url"].endswith("/v1/chat/completions?api_key=HIDDEN&version=2")
+    assert json.loads(request["body"])["api_key"] == "HIDDEN"
+
+
+def clean(folder: Path) -> int:
+    """No file of the folder holds a planted secret; how many bytes they are."""
+    size = 0
+    for each in folder.rglob("*"):
+        if each.is_file():
+            data = each.read_bytes()
+            size += len(data)
+            for secret in PLANTED.values():
+                assert secret.encode() not in data, each
+    return size
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_does_not_grow_with_a_stream(tmp_path: Path) -> None:
+    from refold_tests.long_stream import long_stream
+
+    with long_stream() as (url, more):
+        proxy = ProxyProcess(tmp_path, url)
+        try:
+            parts = urlsplit(proxy.url)
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)
+            connection.request("POST", "/v1/unknown", "{}")
+            response = connection.getresponse()
+            sizes = []
+            for _ in range(2):
+                more.release(400)
+                for _ in range(400):
+                    read = 0
+                    while read < 1 << 16:
+                        read += len(response.read1(1 << 16))
+                sizes.append(resident_kb(proxy.process.pid))
+            response.close()
+            connection.close()
+        finally:
+            proxy.kill()
+    assert sizes[1] - sizes[0] < 12_000, "another 26 MB of the stream had passed"
+
+
+def resident_kb(pid: int) -> int:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1])

@@ -1,0 +1,213 @@
+"""`refold record` and `refold play`: a program run as it is, captured, and run again from the recording."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from refold.agents.capture.program import pointing, upstreams_of
+from refold.agents.log import open_log
+from refold_tests.command import COMMAND
+from refold_tests.confined import confined
+from refold_tests.model_server import ModelServer, Reply, model_server
+
+pytestmark = pytest.mark.outside
+
+AGENT = """
+import json, os, sys, urllib.request
+
+messages = [{"role": "user", "content": sys.argv[1]}]
+while True:
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": "m", "messages": messages}).encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer sk-of-the-agent"},
+    )
+    with urllib.request.urlopen(request) as response:
+        message = json.load(response)["choices"][0]["message"]
+    messages.append(message)
+    if not message.get("tool_calls"):
+        print(message["content"])
+        sys.exit(int(sys.argv[2]))
+    for call in message["tool_calls"]:
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": "it is " + call["function"]["name"]})
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ModelServer]:
+    with model_server() as server:
+        server.mind = lambda body: Reply(["done"]) if len(body["messages"]) > 2 else Reply(tools=[("look", {"at": 1})])
+        yield server
+
+
+@pytest.fixture
+def env(tmp_path: Path, server: ModelServer) -> dict[str, str]:
+    """Of commands, whose provider is the stand-in."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    left_out = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "OPENAI_API_BASE", "OPENAI_HOST")
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
+    return inherited | {
+        "REFOLD_LOG": f"file:{tmp_path / 'log'}", "XDG_STATE_HOME": str(tmp_path / "state"),
+        "OPENAI_BASE_URL": f"{server.url}/v1",
+    }  # fmt: skip
+
+
+def refold(env: Mapping[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_program_is_recorded_and_played(env: dict[str, str], tmp_path: Path, server: ModelServer) -> None:
+    server.requests.clear()
+    program = [sys.executable, "agent.py", "what is it?"]
+    recorded = refold(env, tmp_path, "record", "--agent", "looker", "--", *program, "7")
+    assert (recorded.returncode, recorded.stdout) == (7, "done\n"), recorded.stderr
+    assert "refold: 2 exchanges in 1 run, in file:" in recorded.stderr
+    assert len(server.requests) == 2
+    with open_log(env["REFOLD_LOG"], read_only=True) as log:
+        (row,) = log.runs()
+        recording = log.recording(row.run)
+    assert (row.agent, row.title, row.steps, row.outcome) == ("looker", "what is it?", 2, "succeeded")
+    captured = recording.metadata["capture"]
+    assert captured["program"] == Path(sys.executable).name
+    assert captured["upstreams"]["openai"] == server.url
+    assert set(captured["set"]) == {
+        "OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_HOST", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE",
+        "ANTHROPIC_HOST",
+    }  # fmt: skip
+    assert f"refold run steps {row.run}" in recorded.stderr
+
+    played = refold(env, tmp_path, "play", row.run[:8], "--", *program, "0")
+    assert (played.returncode, played.stdout) == (0, "done\n"), played.stderr
+    assert f"2 requests answered from run {row.run}, 0 not asked for" in played.stderr
+    other = refold(env, tmp_path, "play", row.run, "--", sys.executable, "agent.py", "what else?", "0")
+    assert other.returncode == 1
+    assert "nearest is turn 1 of run" in other.stderr
+    assert 'messages[0].content: "what else?" asked, "what is it?" recorded' in other.stderr
+    assert len(server.requests) == 2, "nobody asked a model again"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT], ids=["TERM", "KILL", "INT"])
+def test_a_program_that_a_signal_ends(env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
+    """The signal goes to `refold record`, but SIGKILL, which no process can pass on; it ends as its program did."""
+    code = (
+        "import os, signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); print(os.getpid(), flush=True); "
+        "time.sleep(300)"
+    )
+    process = subprocess.Popen(
+        [*COMMAND, "record", "--", sys.executable, "-c", code], env=env, cwd=tmp_path, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    program = int(process.stdout.readline())
+    os.kill(program if number == signal.SIGKILL else process.pid, number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == -number, said
+    assert "nothing was captured" in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(program, 0)
+
+
+def test_what_is_captured_of_a_killed_program_is_there(
+    env: dict[str, str], tmp_path: Path, server: ModelServer
+) -> None:
+    server.hold, server.held = threading.Event(), threading.Event()
+    code = (
+        "import os, json, urllib.request as u; r = u.urlopen(u.Request(os.environ['OPENAI_BASE_URL'] + "
+        "'/chat/completions', json.dumps({'model': 'm', 'stream': True, 'messages': [{'role': 'user', 'content': "
+        "'x'}, {'role': 'assistant', 'content': 'y'}, {'role': 'user', 'content': 'go on'}]}).encode(), "
+        "{'Content-Type': 'application/json'})); r.readline(); os.kill(os.getpid(), 9)"
+    )
+    try:
+        done = refold(env, tmp_path, "record", "--", sys.executable, "-c", code)
+    finally:
+        server.hold.set()
+        server.hold = None
+    assert done.returncode == -signal.SIGKILL
+    assert "refold: 1 exchange in 1 run" in done.stderr
+    with open_log(env["REFOLD_LOG"], read_only=True) as log:
+        (row,) = log.runs()
+        assert row.title == "x"
+        (step,) = log.recording(row.run).steps
+    assert step.calls[0].answer["chunks"]
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        (["record", "--", "no-such-program-here"], 2, "no-such-program-here: No such file or directory"),
+        (["record"], 2, "Missing argument"),
+        (["record", "--upstream", "ftp://h", "--", "true"], 2, "an upstream is http://HOST"),
+        (["record", "--", "false"], 1, "nothing was captured: false made no request by OPENAI_BASE_URL"),
+        (["record", "--", "true"], 0, "nothing was captured"),
+        (["proxy"], 2, "give the provider's address with --upstream"),
+        (["proxy", "--upstream", "http://h", "--listen", "0.0.0.0:0"], 2, "only addresses on loopback"),
+        (["proxy", "--upstream", "http://h", "--listen", "here"], 2, "write it HOST:PORT"),
+        (["play", "no-run", "--", "true"], 2, "no-run"),
+    ],
+    ids=["no program", "no command", "no upstream", "nothing captured", "nothing captured, 0", "proxy to nowhere",
+         "proxy for all", "no address", "no run"],
+)  # fmt: skip
+def test_what_is_said_where_nothing_can_be_captured(
+    env: dict[str, str], tmp_path: Path, command: list[str], status: int, said: str
+) -> None:
+    if command[0] == "play":
+        refold(env, tmp_path, "init")
+    done = refold(env, tmp_path, *command)
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_recording_is_served_without_a_socket_of_its_own(
+    env: dict[str, str], tmp_path: Path, server: ModelServer
+) -> None:
+    """By the kernel: the server may listen on loopback, and connect to nothing."""
+    program = [sys.executable, "agent.py", "what is it?", "0"]
+    refold(env, tmp_path, "record", "--", *program)
+    with open_log(env["REFOLD_LOG"], read_only=True) as log:
+        (row,) = log.runs()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [*COMMAND, "proxy", "--replay", row.run, "--listen", f"127.0.0.1:{port}"]
+    with confined(command, [], env, tmp_path) as serving:
+        assert serving.process.stdout is not None
+        assert "answers from run" in serving.process.stdout.readline()
+        asked = {**env, "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1"}
+        done = subprocess.run(program, env=asked, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+        serving.process.send_signal(signal.SIGTERM)
+        status, _, said = serving.end()
+    assert done.stdout == "done\n"
+    assert (status, serving.denied) == (0, []), said
+
+
+def test_where_programs_are_pointed() -> None:
+    given = {"OPENAI_BASE_URL": "http://mine:1/v1/", "HTTP_PROXY": "http://outer:3128", "NO_PROXY": "intern"}
+    upstreams = upstreams_of(given, None)
+    assert upstreams == {"openai": "http://mine:1", "anthropic": "https://api.anthropic.com"}
+    pointed = pointing(["claude", "-p", "hi"], "http://127.0.0.1:5", upstreams, given)
+    assert pointed.arguments == ["claude", "-p", "hi"]
+    assert pointed.variables["OPENAI_BASE_URL"] == "http://127.0.0.1:5/openai/v1"
+    assert pointed.variables["OPENAI_HOST"] == "http://127.0.0.1:5/openai"
+    assert pointed.variables["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:5/anthropic"
+    assert pointed.variables["NO_PROXY"] == "intern,127.0.0.1,localhost"
+    assert pointed.variables["_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"] == "1"
+    assert upstreams_of({}, "http://one:2/v1") == {"openai": "http://one:2", "anthropic": "http://one:2"}
+    elsewhere = pointing(["/usr/bin/claude"], "http://p", upstreams_of({}, "http://one:2"), {})
+    assert "ENABLE_TOOL_SEARCH" not in elsewhere.variables
+    codex = pointing(["codex", "exec", "go"], "http://127.0.0.1:5", upstreams, {})
+    assert codex.arguments[-2:] == ["exec", "go"]
+    assert 'base_url="http://127.0.0.1:5/openai/v1"' in codex.arguments[2]
+    assert json.dumps(codex.arguments).count("-c") == 3

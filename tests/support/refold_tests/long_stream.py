@@ -1,0 +1,47 @@
+"""A provider whose stream goes on as long as it is told to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PIECE = b"data: " + b"x" * ((1 << 16) - 8) + b"\n\n"
+
+
+@contextmanager
+def long_stream() -> Iterator[tuple[str, threading.Semaphore]]:
+    """Its URL, and what lets it send so many pieces of 64 KiB more."""
+    more = threading.Semaphore(0)
+    ended = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            with suppress(OSError):
+                while more.acquire() and not ended.is_set():
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(PIECE), PIECE))
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.daemon_threads = True
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_port}", more
+    finally:
+        ended.set()
+        more.release(10)
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()

@@ -1,0 +1,85 @@
+"""A provider that answers each request with the bytes that it was given for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+
+class Raw(NamedTuple):
+    """A response. chunks: of its body, each sent as one chunk of HTTP."""
+
+    headers: Sequence[tuple[str, str]]
+    chunks: Sequence[bytes]
+    status: int = 200
+
+
+class RawProvider:
+    """answers: what the next requests get. requests: method, path, headers and body of each."""
+
+    def __init__(self) -> None:
+        self.answers: list[Raw] = []
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.url = ""
+
+
+@contextmanager
+def raw_provider() -> Iterator[RawProvider]:
+    """One on loopback, until the end of the block."""
+    provider = RawProvider()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = b""
+            if "chunked" in self.headers.get("Transfer-Encoding", ""):
+                while size := int(self.rfile.readline(), 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+            else:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            provider.requests.append((self.command, self.path, dict(self.headers.items()), body))
+            given = provider.answers.pop(0)
+            self.send_response(given.status)
+            for name, value in given.headers:
+                self.send_header(name, value)
+            if given.status == 204:
+                self.end_headers()
+                return
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            if self.command == "HEAD":
+                return
+            for each in given.chunks:
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(each), each))
+                self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
+
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def do_HEAD(self) -> None:
+            self.do_POST()
+
+        def do_DELETE(self) -> None:
+            self.do_POST()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.daemon_threads = True
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    provider.url = f"http://127.0.0.1:{httpd.server_port}"
+    try:
+        yield provider
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
