@@ -36,7 +36,7 @@ from refold.streams.worker.condition import Condition, Kept
 EVERY_S = 1.0
 ANSWER_S = 3.0
 LAG_EVERY_S = 5.0
-SETTINGS_EVERY_S = 60.0
+SETTINGS_EVERY_S = 15.0
 ANOTHER_AFTER_S = 10.0
 _ASKED_S = 3.0
 

@@ -10,8 +10,10 @@ Healthy, all of:
 5. Its fold has not failed.
 Whoever supervises the worker may start it again: it goes on from what is committed.
 
-Ready: a broker answers, it is a member of its group, its fold has not failed, its folder can be written to, and it has
-partitions, each of which is caught up. An outage shows here as soon as the worker knows of it, within seconds.
+Ready: a broker answers, it is a member of its group, its fold has not failed, its folder can be written to, no topic of
+the log is missing, and it has partitions, each of which is caught up. An outage shows here as soon as the worker knows
+of it, within seconds; a topic that is missing within half a minute. To start a worker again brings no topic back, so
+that health only shows it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refold.avro.times import millis_text
+from refold.streams.log.kafka.topics import Unfit
 from refold.streams.worker.condition import Condition, Surroundings
 
 Status = Mapping[int, Mapping[str, Any]]
@@ -63,6 +66,7 @@ def readiness_of(status: Status, around: Surroundings) -> dict[str, Any]:
         for each in (around.broker, around.group, around.folder)
         if each is not None and not each.holds
     ]
+    wrong += [f"the topic {each.topic} {each.problem}; {each.remedy}" for each in _missing(around)]
     wrong += [f"partition {number} waits: {each['damage']}" for number, each in sorted(status.items())
               if each.get("damage")]  # fmt: skip
     behind = [str(number) for number, each in sorted(status.items()) if not each.get("caught_up")]
@@ -77,11 +81,18 @@ def readiness_of(status: Status, around: Surroundings) -> dict[str, Any]:
 
 
 def surroundings_json(around: Surroundings) -> dict[str, Any]:
-    """`broker` and `group`, as the pages show them; `since` tells when each became as it is."""
+    """`broker` and `group`, as the pages show them; `since` tells when each became as it is. `missing_topics` where the
+    brokers do not have some of the log."""
     broker: dict[str, Any] = {"connected": around.broker.holds, **_told(around.broker), "brokers": around.brokers}
-    if around.group is None:
-        return {"broker": broker, "group": {"member": False, "why": "it is about to join its group"}}
-    return {"broker": broker, "group": {"member": around.group.holds, **_told(around.group)}}
+    group: dict[str, Any] = {"member": False, "why": "it is about to join its group"}
+    if around.group is not None:
+        group = {"member": around.group.holds, **_told(around.group)}
+    missing = [each.topic for each in _missing(around)]
+    return {"broker": broker, "group": group, **({"missing_topics": missing} if missing else {})}
+
+
+def _missing(around: Surroundings) -> list[Unfit]:
+    return [each for each in around.unfit if each.is_missing]
 
 
 def _told(condition: Condition) -> dict[str, Any]:

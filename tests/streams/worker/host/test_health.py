@@ -61,6 +61,17 @@ def test_a_folder_that_takes_nothing_is_neither_ready_nor_healthy() -> None:
         assert "/data: no space left" in said["why"]
 
 
+def test_a_topic_that_is_missing_is_not_ready_and_shown_as_healthy() -> None:
+    missing, drifted = Unfit("shop.changes", "is missing", "restore it", is_missing=True), Unfit("shop.x", "has", "set")
+    around = well()._replace(unfit=(drifted, missing))
+    ready, health = readiness_of(FOLDING, around), health_of(FOLDING, around, SINCE_MS)
+    assert (ready["ready"], ready["why"]) == (False, "the topic shop.changes is missing; restore it")
+    assert health["healthy"]
+    assert ready["missing_topics"] == health["missing_topics"] == ["shop.changes"]
+    assert "missing_topics" not in readiness_of(FOLDING, well()._replace(unfit=(drifted,)))
+    assert readiness_of(FOLDING, well()._replace(unfit=(drifted,)))["ready"]
+
+
 def test_a_condition_keeps_since_when_it_is_so() -> None:
     now_ms = 5
     kept = Kept(lambda: now_ms, "not yet")

@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import refold
 from refold.testing.kafka import Kafka
+from refold_tests.command import refold_command
+from refold_tests.kafka_topics import Broker
 from refold_tests.prometheus import METRICS
 from refold_tests.scraped import scraping
 from refold_tests.waiting import WAIT_S, await_true
@@ -39,6 +41,30 @@ def observe(url: str, number: int) -> None:
     with refold.open(url) as log:
         for entity in ENTITIES:
             log.observe(entity, {"fields": {"a": number}}, source="one")
+
+
+def test_a_topic_that_is_deleted_shows(kafka_cluster: Callable[..., Kafka], tmp_path: Path) -> None:
+    """Of `.changes` nothing is read while nothing is recorded: only who asks for the topics sees that it is gone."""
+    kafka = kafka_cluster()
+    url = f"kafka://{kafka.bootstrap}/shop"
+    observe(f"{url}?partitions=2", 1)
+    with starting(url, tmp_path) as start:
+        worker = start("one", "--instance", "one")
+        await_true(lambda: worker.is_ready)
+        Broker(kafka.bootstrap, "shop").delete("shop.changes")
+        await_true(lambda: not worker.is_ready)
+        status, said = worker.get("/ready")
+        assert (status, said["missing_topics"]) == (503, ["shop.changes"])
+        assert "the topic shop.changes is missing" in said["why"]
+        status, said = worker.get("/health")
+        assert (status, said["missing_topics"]) == (200, ["shop.changes"])
+        gone = {name for name, found in series(worker).items() if name.startswith("refold_topic_missing") and found}
+        assert gone == {"refold_topic_missing [('log', 'shop'), ('topic', 'shop.changes')]"}
+        assert "topic=shop.changes" in worker.events("topic_missing")[0]
+        found = refold_command("doctor", "--json", log=url)
+        wrong = [each["subject"] for each in found.json["findings"] if not each["ok"]]
+        assert (found.status, wrong) == (1, ["topic shop.changes"])
+        assert worker.stop() == (0, "")
 
 
 @pytest.mark.timeout(900)
