@@ -112,6 +112,10 @@ class Rulings:
             topic, partition, offset,
         )  # fmt: skip
 
+    def damaged_batch(self, topic: str, partition: int, offset: int, why: str) -> DamagedRecord:
+        """The error where a record is needed and its batch cannot be read."""
+        return self.damaged(topic, partition, offset, "", f"its batch cannot be read, nor can any record in it ({why})")
+
     def remedy(self, topic: str, partition: int, offset: int) -> str:
         """What to do about a damaged record, as a sentence that ends with the command."""
         if not self._name:

@@ -65,9 +65,7 @@ class UnreadableBatches:
             after += 1
         if after == begin:
             named = first if first not in aside else begin
-            raise self._rulings.damaged(
-                name, place.partition, named, "", f"its batch cannot be read, nor can any record in it ({why})"
-            )  # fmt: skip
+            raise self._rulings.damaged_batch(name, place.partition, named, why)
         return after
 
 

@@ -9,12 +9,15 @@ Faust alone would not keep this (each point is held by tests/streams/worker/host
 4. Where the group was rebalanced meanwhile, an event of before counts as done though nobody did it. Here it does not.
 5. A consumer that does not come into its group, or back into it, says nothing, and its agents stand still for ever.
    Here it ends the process after OUT_OF_GROUP_S, for whoever supervises it to start it again.
+6. A batch that cannot be read ends the process with the codec's error, and records read with it count as read. Here its
+   records come as unreadable ones (batches.py), and end the process with their place unless they are set aside.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +36,7 @@ from refold.avro.errors import RefoldError, StorageError
 from refold.streams.changes import Change
 from refold.streams.client import Log
 from refold.streams.worker.agents import ChangesAgent
+from refold.streams.worker.host.batches import CheckedFetches
 from refold.streams.worker.host.credentials import credentials_of
 from refold.streams.worker.host.schema import ChangeSchema, Decode, PassedOver, Unreadable
 
@@ -43,14 +47,26 @@ OUT_OF_GROUP_S = REBALANCE_TIMEOUT_S + 3 * SESSION_TIMEOUT_S
 
 
 class _ConsumerThread(driver.AIOKafkaConsumerThread):
+    async def on_start(self) -> None:
+        """Start the consumer, and have what it fetches looked at; it fetches nothing before it is subscribed."""
+        await super().on_start()
+        fetcher: Any = getattr(self._ensure_consumer(), "_fetcher", None)
+        if type(getattr(fetcher, "_records", None)) is not OrderedDict:
+            raise _unknown_release("a batch that cannot be read would be told")
+        fetcher._records = CheckedFetches()
+
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer = super()._create_worker_consumer(transport)
         # No setting of Faust leads there. Read when the consumer starts, which is later.
         if getattr(consumer, "_isolation_level", None) != "read_uncommitted":
-            raise StorageError("this release of aiokafka or faust-streaming is not known to refold: whether it would "
-                               "show uncommitted changes cannot be told")  # fmt: skip
+            raise _unknown_release("it would show uncommitted changes")
         consumer._isolation_level = "read_committed"
         return consumer
+
+
+def _unknown_release(what: str) -> StorageError:
+    return StorageError(f"this release of aiokafka or faust-streaming is not known to refold: whether {what} cannot be "
+                        "told")  # fmt: skip
 
 
 class _Consumer(driver.Consumer):

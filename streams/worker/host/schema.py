@@ -22,6 +22,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.reached import is_emitted
 from refold.streams.log.kafka.reading import Headers, Raw
 from refold.streams.log.port import ChangeRecord
+from refold.streams.worker.host.batches import UnreadableValue
 
 
 class PassedOver(NamedTuple):
@@ -52,6 +53,8 @@ class ChangesOf:
         Raises:
             DamagedRecord: It cannot be read, and is not set aside.
         """
+        if isinstance(raw.value, UnreadableValue):
+            return self._of_batch(raw, raw.value.why, partition)
         if not is_emitted(raw) or self._is_aside(raw, partition):
             return PASSED_OVER
         content = raw.value or b""
@@ -62,6 +65,14 @@ class ChangesOf:
         if self._is_aside(raw, partition):
             return PASSED_OVER
         return self._reader.read(ChangeRecord(partition, raw.offset, content))
+
+    def _of_batch(self, raw: Raw, why: str, partition: int) -> PassedOver:
+        """Pass over a record whose batch cannot be read; DamagedRecord where it is not set aside by now."""
+        if not self._is_aside(raw, partition):
+            self._log.refresh()
+        if not self._is_aside(raw, partition):
+            raise self._log.registry.rulings.damaged_batch(CHANGES, partition, raw.offset, why)
+        return PASSED_OVER
 
     def _is_aside(self, raw: Raw, partition: int) -> bool:
         return raw.offset in self._log.registry.rulings.of(CHANGES, partition)

@@ -23,10 +23,13 @@ from refold.sinks.feed import Feed
 from refold.sinks.port import Batch, EntityState, Load
 from refold.sinks.states import packed
 from refold.streams.cut import Cut
+from refold.streams.feed import ChangeReader
 from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import Place
 from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
+from refold.streams.log.kafka.reached import is_emitted
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.point import Points
 from refold.streams.rebuild.run import rebuild
@@ -37,7 +40,9 @@ from refold_tests.brokers import started
 from refold_tests.command import refold_command
 from refold_tests.folding import Running, append, await_folded, history, opened, running, url_of
 from refold_tests.things import THING
+from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
+from refold_tests.worker_process import starting
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -364,6 +369,78 @@ def test_a_batch_of_changes_is_passed_over_once_it_is_set_aside(
         for store in (early, late):
             store.follow(log)
             assert store.hashes() == hashes(log)
+
+
+AGENT = """
+from pathlib import Path
+
+from refold.streams.worker.agents import changes_agent
+
+
+@changes_agent()
+def sees(change, log):
+    with Path(__file__).with_suffix(".txt").open("a", encoding="utf-8") as file:
+        file.write(f"{change.entity} v{change.to_version}\\n")
+"""
+
+
+def test_agents_name_a_batch_of_changes_and_pass_over_it_once_it_is_set_aside(
+    rotting: Kafka, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """They are given every other change: also those that came in one fetch with the batch, of any partition."""
+    rng = random.Random(seed)
+    module = tmp_path / "seeing.py"
+    module.write_text(AGENT, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT / 'tests' / 'support'}")
+    with opened(url) as log:
+        log.register(THING)
+        with running(url, tmp_path / "w") as worker:
+            for _ in range(4):
+                append_batches(log, rng, 1)
+                await_folded(log, worker)
+        log.refresh()
+        reader = ChangeReader(log)
+        changes = {
+            (partition, raw.offset): reader.decode(raw.value)
+            for partition, raw in records_of(log, log.topics.changes)
+            if is_emitted(raw)
+        }
+        partition = rng.randrange(2)
+        offsets = [offset for each, offset in changes if each == partition]
+        middle = rot_batch(rotting, log.topics.changes, partition, offsets[len(offsets) // 2], keeps_crc=True)
+        first = rot_batch(rotting, log.topics.changes, partition, offsets[0])
+        assert first.last < middle.first
+        assert middle.last < offsets[-1]
+        with starting(url, tmp_path) as start:
+            for wound in (first, middle):
+                status, last = start("w", "--agents", "seeing").ended()
+                command = f"refold quarantine add {log.topics.changes}/{partition}/{wound.first}"
+                assert (status, f"{command} --log {log.url}" in last) == (2, True), last
+                assert "its batch cannot be read" in last
+                assert refold_command(*shlex.split(command)[1:], log=url).status == 0
+            left = {
+                f"{each.entity} v{each.to_version}"
+                for (at, offset), each in changes.items()
+                if at != partition or not any(wound.first <= offset <= wound.last for wound in (first, middle))
+            }
+            last_of = {each: max(offset for at, offset in changes if at == each) for each in range(2)}
+            group = f"{log.topics.group}.agents.seeing"
+            seen = module.with_suffix(".txt")
+            again = start("w", "--agents", "seeing")
+            await_true(lambda: seen.exists() and {*seen.read_text(encoding="utf-8").splitlines()} >= left)
+            # What is acknowledged is past the batches: they do not come again.
+            with CommittedOffsets(log.clients, group, log.topics.changes, stable=False) as asked:
+                await_true(
+                    lambda: all((found.offset or 0) > last_of[at] for at, found in asked.ask(last_of, 60).items())
+                )
+            assert again.stop()[0] == 0
+            assert {*seen.read_text(encoding="utf-8").splitlines()} == left
+            seen.unlink()
+            append_batches(log, rng, 1)
+            third = start("w", "--agents", "seeing")
+            await_true(seen.exists)
+            assert third.stop()[0] == 0
+            assert not {*seen.read_text(encoding="utf-8").splitlines()} & left
 
 
 def test_a_batch_of_another_topic_is_named(rotting: Kafka, url: str, tmp_path: Path, seed: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,13 +36,17 @@ class Rot(NamedTuple):
     def heal(self) -> None:
         """Put them back."""
         _write(self.path, self.at, self.before)
+        _match_checksum(self.path, self.at)
 
 
 def rot(kafka: Kafka, topic: str, partition: int, value: bytes, damaged: bytes) -> Rot:
-    """Replace the one occurrence of a record's value in a partition's files by as many other bytes."""
+    """Replace the one occurrence of a record's value in a partition's files by as many other bytes.
+
+    The checksum of its batch is made to match, as where it was damaged before it was written: one record is.
+    """
     assert len(value) == len(damaged)
     found = []
-    for path in sorted(kafka.folder.glob(f"node*/**/{topic}-{partition}/*.log")):
+    for path in _files(kafka, topic, partition):
         data = path.read_bytes()
         at = data.find(value)
         while at >= 0:
@@ -49,13 +54,8 @@ def rot(kafka: Kafka, topic: str, partition: int, value: bytes, damaged: bytes) 
             at = data.find(value, at + 1)
     (only,) = found
     _write(only.path, only.at, damaged)
+    _match_checksum(only.path, only.at)
     return only
-
-
-def _write(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
 
 
 class BatchRot(NamedTuple):
@@ -77,20 +77,49 @@ def rot_batch(kafka: Kafka, topic: str, partition: int, offset: int, *, keeps_cr
 
     keeps_crc: whether the batch's checksum is made to match what is there now.
     """
-    for path in sorted(kafka.folder.glob(f"node*/**/{topic}-{partition}/*.log")):
-        data = path.read_bytes()
-        at = 0
-        while at + _HEADER_BYTES < len(data):
-            first, length, last_delta = *struct.unpack_from(">qi", data, at), *struct.unpack_from(">i", data, at + 23)
-            if length <= 0:
-                break
-            batch = data[at : at + 12 + length]
-            if first <= offset <= first + last_delta:
-                damaged = bytearray(batch)
-                damaged[_HEADER_BYTES:] = b"\xff" * (len(batch) - _HEADER_BYTES)
-                if keeps_crc:
-                    damaged[17:21] = google_crc32c.value(bytes(damaged[21:])).to_bytes(4, "big")
-                _write(path, at, bytes(damaged))
-                return BatchRot(path, at, batch, first, first + last_delta)
-            at += len(batch)
+    batch = _batch_of(kafka, topic, partition, offset)
+    damaged = batch.before[:_HEADER_BYTES] + b"\xff" * (len(batch.before) - _HEADER_BYTES)
+    _write(batch.path, batch.at, _with_checksum(damaged) if keeps_crc else damaged)
+    return batch
+
+
+def _files(kafka: Kafka, topic: str, partition: int) -> list[Path]:
+    return sorted(kafka.folder.glob(f"node*/**/{topic}-{partition}/*.log"))
+
+
+def _batches(path: Path) -> Iterator[BatchRot]:
+    """The batches of a file, whole."""
+    data = path.read_bytes()
+    at = 0
+    while at + _HEADER_BYTES < len(data):
+        first, length, last_delta = *struct.unpack_from(">qi", data, at), *struct.unpack_from(">i", data, at + 23)
+        if length <= 0:
+            return
+        batch = data[at : at + 12 + length]
+        yield BatchRot(path, at, batch, first, first + last_delta)
+        at += len(batch)
+
+
+def _batch_of(kafka: Kafka, topic: str, partition: int, offset: int) -> BatchRot:
+    for path in _files(kafka, topic, partition):
+        for batch in _batches(path):
+            if batch.first <= offset <= batch.last:
+                return batch
     raise AssertionError(f"no batch of {topic}-{partition} has the offset {offset}")
+
+
+def _match_checksum(path: Path, at: int) -> None:
+    """Have the checksum of the batch that encloses a place match what is there."""
+    (batch,) = [each for each in _batches(path) if each.at <= at < each.at + len(each.before)]
+    _write(path, batch.at, _with_checksum(batch.before))
+
+
+def _with_checksum(batch: bytes) -> bytes:
+    crc: int = google_crc32c.value(batch[21:])
+    return batch[:17] + crc.to_bytes(4, "big") + batch[21:]
+
+
+def _write(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
