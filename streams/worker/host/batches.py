@@ -52,11 +52,11 @@ class _Batch:
 
     is_control_batch = False
 
-    def __init__(self, batch: Any, records: Iterable[Any], *, is_transactional: bool) -> None:
+    def __init__(self, batch: Any, records: Iterable[Any]) -> None:
         self.base_offset: int = batch.base_offset
         self.next_offset: int = batch.next_offset
         self.producer_id: int | None = batch.producer_id
-        self.is_transactional = is_transactional
+        self.is_transactional: bool = batch.is_transactional
         self._records = records
 
     def __iter__(self) -> Iterator[Any]:
@@ -89,7 +89,7 @@ class CheckedBatches:
             raise StorageError(f"agents cannot unpack a batch: {error}; install refold[kafka] again") from error
         except Exception as error:  # each codec raises its own
             return _unreadable(batch, f"it cannot be unpacked: {error}")
-        return _Batch(batch, records, is_transactional=batch.is_transactional)
+        return _Batch(batch, records)
 
 
 class CheckedFetches(OrderedDict[Any, Any]):
@@ -103,10 +103,10 @@ class CheckedFetches(OrderedDict[Any, Any]):
 
 
 def _unreadable(batch: Any, why: str) -> _Batch:
-    """A batch of as many records as one that cannot be read; that it belongs to a transaction cannot be known."""
+    """A batch of as many records as one that cannot be read. Of a transaction that was aborted it is passed over."""
     first, end = batch.base_offset, batch.next_offset
     if not 0 < end - first <= LENGTH_MAX:
         raise CorruptionError(f"the batch at offset {first} is damaged, and so is its own length; restore the "
                               "brokers' data")  # fmt: skip
     value = UnreadableValue.of(why)
-    return _Batch(batch, (_Record(offset, value) for offset in range(first, end)), is_transactional=False)
+    return _Batch(batch, (_Record(offset, value) for offset in range(first, end)))
