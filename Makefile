@@ -66,7 +66,7 @@ record-faults: $(VENV)/.installed-dev ## record a worker's metrics in real fault
 
 soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests with many more examples: hours
 	@REFOLD_SOAK=1 REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-300} \
-	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m 'faults or hypothesis' $(ARGS)
+	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m 'faults or hypothesis or soak' $(ARGS)
 
 bench: $(VENV)-bench/.installed ## measure on this machine, with the hot path compiled where there is a C compiler
 	@PYTHONPATH=bench $(VENV)-bench/bin/python bench/run.py $(ARGS)

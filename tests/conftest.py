@@ -2,7 +2,7 @@
 
 Environment:
     REFOLD_SEED          repeats a run
-    REFOLD_SOAK=1        many more examples for each property
+    REFOLD_SOAK=1        many more examples for each property, and more rounds of what uses the fixture `is_soak`
     REFOLD_FAULT_ROUNDS  how often each fault test kills (6; `make test-faults`: 30)
     REFOLD_SHARED_DATA   the folder of recorded conversations (../shared/data from the root)
     KAFKA_BOOTSTRAP      a broker that runs already, instead of the one that a run starts for itself
@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by their fixtures what uses a server, and what `make check` runs, before `-m` is evaluated."""
+    """Mark by their fixtures what uses a server, what does more in a soak, and what `make check` runs, before `-m`."""
     for item in items:
         names = {*getattr(item, "fixturenames", ())}
         if names & {"kafka", "kafka_cluster"}:
@@ -87,6 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("registry")
         if names & {"postgres_server", "postgres_database", "own_postgres"}:
             item.add_marker("postgres")
+        if "is_soak" in names:
+            item.add_marker("soak")
         if not inner_loop.reasons(item):
             item.add_marker("inner")
 
@@ -150,6 +152,12 @@ def seed() -> int:
 def fault_rounds() -> int:
     """How many times a fault test kills its process."""
     return FAULT_ROUNDS
+
+
+@pytest.fixture(scope="session")
+def is_soak() -> bool:
+    """Whether this is `make soak`: a test that uses it is marked for that, and does more then."""
+    return SOAK
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import operator
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from refold.agents.log import AgentLog
 from refold.agents.recorder.run import Run
 from refold.agents.replay.forked import NotAllowed
 
-REPLAYS = 100 if os.environ.get("REFOLD_SOAK") else 20
+REPLAYS, REPLAYS_SOAK = 20, 100
 TOPICS = ["policy", "stock", "weather"]
 sent: list[str] = []
 
@@ -122,7 +121,7 @@ def driven(run: Run, agent: Callable[[Run], Any]) -> Any:
 
 @pytest.mark.parametrize("agent", [by_invoke, by_stream, by_ainvoke], ids=lambda agent: agent.__name__)
 def test_a_graph_is_recorded_in_an_order_that_does_not_depend_on_timing(
-    log: AgentLog, agent: Callable[[Run], Any]
+    log: AgentLog, agent: Callable[[Run], Any], is_soak: bool
 ) -> None:
     sent.clear()
     run = log.run("graph")
@@ -137,7 +136,7 @@ def test_a_graph_is_recorded_in_an_order_that_does_not_depend_on_timing(
     assert sorted(sent) == ["ada", "bo", "cy"]
 
     hashes = set()
-    for _ in range(REPLAYS):
+    for _ in range(REPLAYS_SOAK if is_soak else REPLAYS):
         found = asyncio.run(log.replay_async(run.id, agent))
         assert found.is_same, found.parting
         hashes.add(found.hash)

@@ -54,9 +54,9 @@ def test_no_input_shows_a_defect(entrance: str, world: World) -> None:
 
 @pytest.mark.fuzz
 @pytest.mark.xdist_group("fuzz")
-def test_no_member_of_a_golden_trace_shows_a_defect(world: World) -> None:
-    """Every member as every odd value: all of them with REFOLD_SOAK, else every 23rd case."""
-    stride = 1 if os.environ.get("REFOLD_SOAK") else 23
+def test_no_member_of_a_golden_trace_shows_a_defect(world: World, is_soak: bool) -> None:
+    """Every member as every odd value: all of them in a soak, else every 23rd case."""
+    stride = 1 if is_soak else 23
     with Driver(world, SEED) as driver:
         for number, case in enumerate(golden_members(world)):
             if number % stride == 0:
