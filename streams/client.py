@@ -191,10 +191,11 @@ class Log:
         self._port.put_blob(blob.hash, content)
         return blob
 
-    @_in_turn
     def flush(self) -> None:
-        """Return when everything observed is durable and folded."""
-        self._port.flush()
+        """Return when everything observed is durable and folded. Of threads that flush at once one syncs for all."""
+        with self.turn:
+            end = self._port.flush_begun()
+        end()
 
     @_in_turn
     def mark(self, name: str, at: When = None, *, replace: bool = False) -> Cut:

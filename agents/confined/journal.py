@@ -99,7 +99,7 @@ class JournalSink(Sink):
         """Said at once."""
         self._say(Parted(patch, state))
 
-    def flush(self) -> None:
+    def settle(self) -> None:
         """What was said stays, also if this process is killed."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:

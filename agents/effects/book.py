@@ -56,7 +56,7 @@ class Book:
         standing = known or Standing()
         with self.log.turn:
             port = self.log.port
-            port.flush()
+            port.hand_over()  # who says something of an effect flushes it
             port.refresh()
             partition = port.partition_of(entity)
             start = standing.offset or (0 if port.is_indexed else self._start_of(partition))

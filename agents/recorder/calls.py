@@ -4,7 +4,7 @@
 2. Where the run has a recording it is asked (recorder/answers.py); an answer from there is kept as recorded, and given
    to the code as it was then, a failure raised again.
 3. Else the call is made, tried again where it may be, and its answer encoded at once. A write tool is sent by the
-   ledger, once for its key, and only when everything before it is durable.
+   ledger, once for its key, and only when everything before it is durable: one sync makes it so, and the claim.
 
 A call outside of any step forms a step of its own, and no other call is made in that. What threads and tasks call
 there, beside the run's own code, is in one step (recorder/parallel.py).
@@ -54,16 +54,16 @@ class Calling:
 
     def __init__(
         self, run: Stepping, answers: Answers, reach: Reach, chance: Chance, redact: Redact,
-        durable: Callable[[], None], ended: Callable[[Made], None], *, is_live: bool,
+        settle: Callable[[], None], ended: Callable[[Made], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """durable: returns when all that was recorded stands. ended: is told of each call that ended in a step that
-        goes on."""
+        """settle: returns when all that was recorded is written, to be durable with what is flushed next. ended: is
+        told of each call that ended in a step that goes on."""
         self._run = run
         self._answers = answers
         self._reach = reach
         self._chance = chance
         self._redact = as_of_run(redact)
-        self._durable = durable
+        self._settle = settle
         self._ended = ended
         self._is_live = is_live
         self._turn = threading.Lock()
@@ -441,6 +441,7 @@ class Calling:
     # Write tools
 
     def _sent(self, step: OpenStep, made: Made, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._settle()
         arguments = self._prepared(step, made, tool)
         send = partial(_send, tool, args, kwargs)
         redact = self._redact.beside(decoded(made.request))
@@ -449,6 +450,7 @@ class Calling:
     async def _sent_async(
         self, step: OpenStep, made: Made, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        await asyncio.to_thread(self._settle)
         arguments = self._prepared(step, made, tool)
         send = partial(_send_async, tool, args, kwargs)
         redact = self._redact.beside(decoded(made.request))
@@ -456,8 +458,7 @@ class Calling:
         return tool.shape.served(found)
 
     def _prepared(self, step: OpenStep, made: Made, tool: Tool) -> Plain:
-        """What is to be sent, as it is recorded; all that was recorded before stands then, and was redacted."""
-        self._durable()
+        """What is to be sent, as it is recorded; all that was recorded before is written, and was redacted."""
         asked = made.asked(self._redact)
         with self._turn:
             step.keys = step.keys or StepKeys(self._run.task, step.number)

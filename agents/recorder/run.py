@@ -95,7 +95,7 @@ class Run(Asks):
         self._chance = chance
         self._dice = random.Random(head.seed) if head.seed is not None else chance.random
         self._calling = Calling(
-            self, answers, reach, chance, redact, sink.flush, sink.call_ended, is_live=self._is_live
+            self, answers, reach, chance, redact, sink.settle, sink.call_ended, is_live=self._is_live
         )
         self._parted = head.parted
         self._ended_steps = 0

@@ -50,8 +50,8 @@ class Sink(Protocol):
     def forked(self, patch: Plain, state: Plain) -> None:
         """From here on it is a fork, which goes on with this state."""
 
-    def flush(self) -> None:
-        """Return when all of it is durable."""
+    def settle(self) -> None:
+        """Return when all of it is written, for a caller that makes it durable with what it writes next."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """The run ended, and with it this; its hash. at: microseconds."""
@@ -91,7 +91,7 @@ class MemorySink:
         """Go on in the chain."""
         self._folder.forked(patch, state)
 
-    def flush(self) -> None:
+    def settle(self) -> None:
         """Nothing is durable."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
@@ -195,9 +195,9 @@ class LogSink:
         """The run's first observation says it."""
         self._writer.put(lambda: self._folder.forked(patch, state))
 
-    def flush(self) -> None:
-        """Return when all of it is durable; RecordingFailed where it cannot be."""
-        self._writer.flush()
+    def settle(self) -> None:
+        """As Sink; RecordingFailed where it cannot be written. Where its caller does not flush, it is durable soon."""
+        self._writer.settle(self._hand_over)
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """Durable on return."""
@@ -222,6 +222,11 @@ class LogSink:
     def _durable(self) -> None:
         self._settle()
         self._log.flush()
+
+    def _hand_over(self) -> None:
+        self._settle()
+        with self._log.turn:
+            self._log.port.hand_over()  # what the log refuses is refused here, where it ends the recording
 
     def _step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         self._settle()

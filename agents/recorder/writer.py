@@ -5,8 +5,9 @@
    GATHER_S: waking the thread, and making durable, cost more than a piece, and the agent's thread pays for the first.
    When none waits any more it makes durable what was written. So what a killed process loses is what it did in the
    last moments.
-3. `flush` returns when all that was put before it is written and durable. For it, and for the end, nothing is waited
-   for.
+3. `flush` returns when all that was put before it is written and durable. `settle` returns when it is written: its
+   caller flushes the log next, and one sync is enough for both. So the thread does not sync at once then, but GATHER_S
+   after the first piece at the latest. For both, and for the end, no other pieces are waited for.
 4. A piece that raises ends it all: nothing after it is written, and `put`, `flush` and `close` raise RecordingFailed
    from then on. An agent whose run cannot be recorded stops; it does not go on unseen.
 5. Nothing is taken that nobody would write: after `close`, and in a process forked from the one that began the run,
@@ -70,6 +71,7 @@ class Writer:
         self._process = len(_forks)
         self._is_closed = False
         self._hurry = threading.Event()  # somebody waits
+        self._is_lent = False  # another thread is about to make durable what was written
         self._turn = threading.Lock()  # so that nothing is put behind the end
         self._thread = threading.Thread(target=self._run, name=f"refold-recorder-{name}", daemon=True)
         self._thread.start()
@@ -86,22 +88,35 @@ class Writer:
 
     def flush(self) -> None:
         """Return when all is written and durable."""
-        done = threading.Event()
+        self._wait_for(self._durable)
 
-        def report() -> None:
-            self._durable()
-            done.set()
+    def settle(self, written: Callable[[], None]) -> None:
+        """Return when all is written, for a caller that flushes the log next. written: writes what is held back."""
 
-        self.put(report)
-        self._hurry.set()
-        while not done.wait(_POLL_S):
-            self._complain()
+        def lend() -> None:
+            written()
+            self._is_lent = True
+
+        self._wait_for(lend)
 
     def close(self) -> None:
         """Do what was put, and end the thread. RecordingFailed where it could not be done."""
         if len(_forks) == self._process:
             self._end()
         if self._problem is not None:
+            self._complain()
+
+    def _wait_for(self, work: Callable[[], None]) -> None:
+        """Return when a piece of work is done, and all before it."""
+        done = threading.Event()
+
+        def report() -> None:
+            work()
+            done.set()
+
+        self.put(report)
+        self._hurry.set()
+        while not done.wait(_POLL_S):
             self._complain()
 
     def _wait_for_room(self) -> None:
@@ -129,20 +144,29 @@ class Writer:
             raise RecordingFailed("the run has ended: nothing more is recorded of it; begin another, or resume it")
 
     def _run(self) -> None:
-        is_clean = True
+        is_clean, due_s = True, 0.0
         while True:
             try:
                 work = self._work.get() if is_clean else self._work.get_nowait()
             except queue.Empty:
+                if self._is_lent:
+                    self._is_lent = False
+                    self._gather(due_s)
+                    continue
                 work, is_clean = self._durable, True
             else:
                 if is_clean and work is not None:
-                    self._hurry.wait(self._gather_s)
-                    self._hurry.clear()
+                    due_s = time.monotonic() + self._gather_s
+                    self._gather(due_s)
                 is_clean = False
             self._try(work or self._durable)
             if work is None:
                 return
+
+    def _gather(self, due_s: float) -> None:
+        """Let more come, until somebody waits for it."""
+        self._hurry.wait(max(0.0, due_s - time.monotonic()))
+        self._hurry.clear()
 
     def _try(self, work: Callable[[], None]) -> None:
         if self._problem is None:

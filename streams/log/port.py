@@ -38,6 +38,10 @@ class Record(NamedTuple):
 HOLE_ID = bytes(ID_BYTES)
 
 
+def _nothing() -> None:
+    pass
+
+
 def hole(partition: int, offset: int, recorded_at: int) -> Record:
     """What stands for an offset without an observation, where every offset is asked for: it has no data.
 
@@ -233,6 +237,15 @@ class LogPort(ABC):
     @abstractmethod
     def flush(self) -> None:
         """Return when everything appended is durable and folded."""
+
+    def flush_begun(self) -> Callable[[], None]:
+        """Begin a flush, and return what waits for its end: that may be called while other threads use the log."""
+        self.flush()
+        return _nothing
+
+    def hand_over(self) -> None:
+        """Return when everything appended is folded, so that whoever reads the log here sees it; durable by `flush`."""
+        self.flush()
 
     @abstractmethod
     def mark(self, marked: Marked, *, replace: bool) -> None:

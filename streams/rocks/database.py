@@ -64,6 +64,7 @@ class Database:
         self._gate = Gate(partial(closed_error, path))
         self._cursors: weakref.WeakSet[Cursor | Pinned] = weakref.WeakSet()
         self._lock = Lock()
+        self._syncing = Lock()
         self._failure = ""
         self._noted = 0
         self._process = os.getpid()
@@ -239,11 +240,19 @@ class Database:
             if sync:
                 self._sync()
 
-    def sync(self) -> None:
-        """Return when all that was written is on the device. Errors as `write`."""
+    def sync(self, through: int | None = None) -> None:
+        """Return when all that was written is on the device. Errors as `write`.
+
+        Of threads that ask at once one syncs for all that was written by then; the others wait for it.
+
+        Args:
+            through: a `sequence`; nothing is done where the writes up to it are on the device already.
+        """
+        if through is not None and self._noted >= through:
+            return
         with self._gate:
             self._require_writable()
-            self._sync()
+            self._sync(through)
 
     def clear(self, family: Family) -> None:
         """Remove every row of a family."""
@@ -319,14 +328,22 @@ class Database:
             except Exception as error:
                 raise_fault(error, self.path, f"scanning {family} {cursor}", self._kind)
 
-    def _sync(self) -> None:
-        try:
+    def _sync(self, through: int | None = None) -> None:
+        through = self._raw.latest_sequence_number() if through is None else through
+        with self._syncing:
+            if self._noted >= through:
+                return
+            self._require_writable()
             number = self._raw.latest_sequence_number()
+            self._sync_log()
+            self._write_note(number)
+
+    def _sync_log(self) -> None:
+        try:
             # Not WriteOptions.sync: rocksdict would hold up every thread during the fsync.
             self._raw.flush_wal(sync=True)
         except Exception as error:
             self._fail(error)
-        self._write_note(number)
 
     def _fail(self, error: Exception) -> NoReturn:
         self._failure = str(error)

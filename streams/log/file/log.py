@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -194,12 +195,26 @@ class FileLog(LogPort):
             self._push(sync=self.outbox.flush_due)
 
     def flush(self) -> None:
+        self.flush_begun()()
+
+    def flush_begun(self) -> Callable[[], None]:
+        """Written here, or durable by the owner; what is left is the sync, in which other threads may append."""
         if not self.outbox.is_clean:
             self._push(sync=True)
+        return partial(self._sync, self.outbox.written)
+
+    def _sync(self, written: int) -> None:
+        if self._owner is not None and written:
+            self._owner.sync(written)
+
+    def hand_over(self) -> None:
+        if not self.outbox.is_clean:
+            self._push(sync=False)
 
     def _push(self, *, sync: bool) -> None:
+        """Write it as the owner, or send it to the owner, to be synced there."""
         if not self._asked(lambda client: self.outbox.send(client, sync=sync)):
-            self.outbox.write(self._as_owner, sync=sync)
+            self.outbox.write(self._as_owner)
 
     def mark(self, marked: Marked, *, replace: bool) -> None:
         if not self._asked(lambda client: client.call("mark", {"marked": list(marked), "replace": replace})):

@@ -1,6 +1,6 @@
 """What this process has appended, until it is where it cannot be lost: written here, or acknowledged by the owner.
 
-1. An owner writes what is kept, a batch at a time, and lets it go; a flush syncs.
+1. An owner writes what is kept, a batch at a time, and lets it go; what was written by then is synced by a flush.
 2. Another process sends what is kept, and keeps it until a flush was answered on the connection that all of it went
    over. A new connection may lead to another owner, and one that broke may have lost what was under way: all is
    sent again. The same observations have the same ids, so a repeat is never counted twice.
@@ -34,7 +34,10 @@ class Appended(NamedTuple):
 
 
 class Outbox:
-    """Appended observations in order; those before `_sent` went over the connection `_session`."""
+    """Appended observations in order; those before `_sent` went over the connection `_session`.
+
+    written: what the owner has to sync, so that all that was written is durable.
+    """
 
     def __init__(self) -> None:
         self._kept: list[Appended] = []
@@ -42,7 +45,7 @@ class Outbox:
         self._sent = 0
         self._sent_bytes = 0
         self._session = 0
-        self._unsynced = False
+        self.written = 0
         self._refusals: list[RefoldError] = []
 
     def __len__(self) -> int:
@@ -66,23 +69,20 @@ class Outbox:
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything appended is durable, or said to be refused."""
-        return not self._kept and not self._unsynced and not self._refusals
+        """Whether everything appended is written, and through another owner durable, or said to be refused."""
+        return not self._kept and not self._refusals
 
-    def write(self, owner: Owner, *, sync: bool) -> None:
+    def write(self, owner: Owner) -> None:
         """As the owner: write all that is kept. What is refused is let go, and raised when all else is written."""
         self._sent = self._sent_bytes = 0
         while self._kept:
             batch = self._batch()
-            self._unsynced = True
             refused: list[RefoldError] = []
             _take(batch, owner.append, refused)
             del self._kept[: len(batch)]
             self._refusals += refused
             self.kept_bytes -= sum(len(each.data) for each in batch)
-        if sync and self._unsynced:
-            owner.sync()
-            self._unsynced = False
+            self.written = owner.written
         self._raise_refusals()
 
     def send(self, client: Client, *, sync: bool) -> None:

@@ -202,9 +202,14 @@ class Owner:
             self._settle()
             yield
 
-    def sync(self) -> None:
-        """Return when all that was appended is durable."""
-        self._database.sync()
+    @property
+    def written(self) -> int:
+        """What to ask `sync` for, so that all that was appended by now is durable."""
+        return self._database.sequence
+
+    def sync(self, through: int | None = None) -> None:
+        """Return when all that was appended is durable, or what was by the moment when `written` was `through`."""
+        self._database.sync(through)
 
     def mark(self, marked: Marked, *, replace: bool) -> None:
         """Keep a named cut, durable on return. The same again is no other: whoever got no answer asks twice."""

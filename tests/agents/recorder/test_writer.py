@@ -73,6 +73,45 @@ def test_pieces_are_gathered_until_somebody_waits_for_them() -> None:
     assert done.durable == QUEUE_MAX + 21
 
 
+def test_what_is_settled_is_left_to_whoever_flushes_next() -> None:
+    done = Done()
+    writer = Writer(done.sync, "r", gather_s=3600)
+    for number in range(3):
+        writer.put(done.work(number))
+        writer.settle(done.work(number + 10))
+    assert (done.numbers, done.durable) == ([0, 10, 1, 11, 2, 12], 0)
+    writer.put(done.work(20))
+    writer.close()
+    assert done.durable == 7
+
+
+def test_what_is_settled_becomes_durable_soon_where_nobody_flushes() -> None:
+    done, synced = Done(), threading.Event()
+
+    def sync() -> None:
+        done.sync()
+        synced.set()
+
+    writer = Writer(sync, "r")
+    writer.put(done.work(0))
+    writer.settle(lambda: None)
+    assert synced.wait(30)
+    assert done.durable == 1
+    writer.close()
+
+
+def test_a_piece_that_fails_is_heard_of_by_whoever_settles() -> None:
+    writer = Writer(lambda: None, "r")
+
+    def fails() -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(RecordingFailed, match="disk full"):
+        writer.settle(fails)
+    with pytest.raises(RecordingFailed, match="disk full"):
+        writer.close()
+
+
 def test_a_full_queue_holds_the_agent_back_and_loses_nothing() -> None:
     done = Done()
     done.may_go_on.clear()

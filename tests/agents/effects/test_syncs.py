@@ -1,0 +1,121 @@
+"""How often a claimed write waits for the disk: a count, whatever the disk takes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import refold
+from refold.agents.log import AgentLog
+from refold.agents.recorder.run import Run
+from refold.agents.recorder.writer import Writer
+from refold.streams.rocks.database import Database
+
+WRITES = 12
+
+
+@refold.tool(effect="write")
+def send(number: int) -> str:
+    """Send one."""
+    return f"sent {number}"
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentLog]:
+    """A log whose runs make nothing durable before somebody waits for it."""
+    monkeypatch.setattr("refold.agents.recorder.sinks.Writer", partial(Writer, gather_s=3600))
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        yield log
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each sync of the log, of a content and of a key, once it was made."""
+    made: list[str] = []
+
+    def counted(name: str, sync: Callable[..., Any]) -> Callable[..., Any]:
+        def syncing(*args: Any) -> Any:
+            found = sync(*args)
+            made.append(name)
+            return found
+
+        return syncing
+
+    monkeypatch.setattr(Database, "_sync_log", counted("log", Database._sync_log))
+    monkeypatch.setattr(os, "fsync", counted("file", os.fsync))
+    return made
+
+
+def appended(log: AgentLog) -> int:
+    with log.turn:
+        return sum(log.port.ends().values())
+
+
+def test_a_claimed_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
+    """Once before it is sent, for the claim and all that was recorded before, and once for what came of it."""
+    with log.run("agent", state={"n": 0}) as run:
+        send(0)  # the first registers the type of effects
+        syncs.clear()
+        for number in range(WRITES):
+            with run.step("writes"):
+                run.model(len, "abc")
+                assert send(number) == f"sent {number}"
+                run.state["n"] = number
+        assert syncs == ["log"] * 2 * WRITES
+
+
+def test_an_async_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
+    @refold.tool(effect="write")
+    async def post(number: int) -> str:
+        return f"posted {number}"
+
+    async def agent(run: Run) -> None:
+        await post(0)
+        syncs.clear()
+        for number in range(WRITES):
+            async with run.step("writes"):
+                assert await post(number) == f"posted {number}"
+        assert syncs == ["log"] * 2 * WRITES
+
+    asyncio.run(log.run("agent").drive_async(agent))
+
+
+def test_threads_that_flush_at_once_share_a_sync(
+    log: AgentLog, syncs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one syncs the others append and wait; the next sync is for all of them."""
+    log.observe("document/0", {"kind": "first"})
+    log.flush()
+    is_syncing, may_end = threading.Event(), threading.Event()
+    sync_log = Database._sync_log
+
+    def held(database: Database) -> None:
+        is_syncing.set()
+        assert may_end.wait(60)
+        sync_log(database)
+
+    monkeypatch.setattr(Database, "_sync_log", held)
+    syncs.clear()
+
+    def flushed(number: int) -> None:
+        log.observe(f"document/{number}", {"kind": "more"})
+        log.flush()
+
+    threads = [threading.Thread(target=flushed, args=(number,)) for number in range(1, 8)]
+    threads[0].start()
+    assert is_syncing.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    while appended(log) < 8:
+        assert all(thread.is_alive() for thread in threads)
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert syncs == ["log"] * 2
