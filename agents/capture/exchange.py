@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -145,6 +146,21 @@ def bytes_of(body: Plain) -> bytes:
         except binascii.Error as error:
             raise ValueError(f"a recorded body is no base64: {error}") from error
     raise ValueError("a recorded body is neither text nor base64")
+
+
+def texts_of(answer: Plain) -> list[str]:
+    """The chunks of a recorded answer as texts, cut between characters; none where they are not text."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    chunks = [bytes_of(body) for _, body in answer["chunks"]]
+    try:
+        return [decoder.decode(data, final=number == len(chunks)) for number, data in enumerate(chunks, 1)]
+    except UnicodeDecodeError:
+        return []
+
+
+def with_texts(answer: Plain, texts: list[str]) -> Plain:
+    """The answer with others in their place, as many."""
+    return {**answer, "chunks": [[at_ms, text] for (at_ms, _), text in zip(answer["chunks"], texts, strict=True)]}
 
 
 def is_exchange(request: Plain) -> bool:

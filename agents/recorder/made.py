@@ -13,12 +13,15 @@ from typing import Literal
 
 import msgspec
 
+from refold.agents.capture.exchange import is_exchange, texts_of, with_texts
 from refold.agents.journal.chain import fork_hash, state_hash, step_hash
 from refold.agents.journal.delta import edits, following
 from refold.agents.journal.record import Asked, Attempt, Call, Edit, Effect, Failure, Kind, Outcome, Plain, Retry, Step
 from refold.agents.recorder.current import Branch, Order
+from refold.agents.recorder.pieces import pieces_of, with_pieces
 from refold.agents.recorder.plain import decoded, encoded
-from refold.agents.redaction.redactor import Redact, as_of_run
+from refold.agents.redaction.redactor import Redact, as_of_run, is_redacting
+from refold.agents.redaction.streams import pieces_redacted
 
 NULL = b"null"
 
@@ -103,6 +106,7 @@ class Folder:
     def __init__(self, redact: Redact, previous: str, state: Plain, known: Iterable[Step] = (), life: int = 1) -> None:
         self._life = life
         self._redact = as_of_run(redact)
+        self._is_redacting = is_redacting(redact)
         self.previous = previous
         self._state = state
         self._state_hash = state_hash(state)
@@ -168,7 +172,10 @@ class Folder:
     def _call(self, made: Made) -> Call:
         failures = [_said(each.failure) for each in made.retries]
         failed = None if made.failure is None else _said(made.failure)
-        request, outcome = self._redact.exchange(decoded(made.request), [decoded(made.answer), failed, failures])
+        asked, answered = decoded(made.request), decoded(made.answer)
+        if self._is_redacting:
+            answered = self._streamed(asked, answered, [failed, failures])
+        request, outcome = self._redact.exchange(asked, [answered, failed, failures])
         answer, failed, failures = outcome
         retries = tuple(msgspec.structs.replace(each, failure=_saying(each.failure, said))
                         for each, said in zip(made.retries, failures, strict=True))  # fmt: skip
@@ -177,6 +184,22 @@ class Folder:
             failure=None if made.failure is None else _saying(made.failure, failed), retries=retries, key=made.key,
             started_at=made.started_at, duration_ms=made.duration_ms, source=made.source,
         )  # fmt: skip
+
+    def _streamed(self, request: Plain, answer: Plain, beside: Plain) -> Plain:
+        """An answer without the secrets that stand in several pieces of it."""
+        redact = self._redact.beside(request)
+
+        def texts_redacted(texts: list[str]) -> list[str]:
+            given = {"texts": dict(zip(map(str, range(len(texts))), texts, strict=True)), "beside": [answer, beside]}
+            return [*redact(given)["texts"].values()]
+
+        if is_exchange(request) and isinstance(answer, dict) and len(answer["chunks"]) > 1:
+            texts = texts_of(answer)
+            found = pieces_redacted(texts, texts_redacted)
+            return answer if found == texts else with_texts(answer, found)
+        pieces = pieces_of(answer)
+        found = pieces_redacted(pieces, texts_redacted)
+        return answer if found == pieces else with_pieces(answer, found)
 
     def _failure(self, failure: Failure | None) -> Failure | None:
         return None if failure is None else _saying(failure, self._redact(_said(failure)))

@@ -49,6 +49,20 @@ def awaited(tree: Plain) -> Plain:
     return {_AWAITED: tree}
 
 
+def pieces_of(tree: Plain) -> list[Plain]:
+    """The pieces of a recorded answer, without their times; none where it did not come in pieces."""
+    tree = tree[_AWAITED] if isinstance(tree, dict) and _AWAITED in tree else tree
+    return [value for _, value in tree[_PIECES]] if isinstance(tree, dict) and _PIECES in tree else []
+
+
+def with_pieces(tree: Plain, pieces: list[Plain]) -> Plain:
+    """The answer with others in their place, as many."""
+    if _AWAITED in tree:
+        return {_AWAITED: with_pieces(tree[_AWAITED], pieces)}
+    timed = [[at_ms, value] for (at_ms, _), value in zip(tree[_PIECES], pieces, strict=True)]
+    return {**tree, _PIECES: timed}
+
+
 class Taking:
     """The pieces of one call, while the code takes them."""
 

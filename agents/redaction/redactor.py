@@ -157,6 +157,7 @@ class Closed:
 
     def __init__(self, redact: Redact) -> None:
         self._redact = redact
+        self.is_redacting = redact is not unredacted
 
     def __call__(self, tree: Plain) -> Plain:
         """What the function makes of the tree. RedactionFailed."""
@@ -198,7 +199,7 @@ def unredacted(tree: Plain) -> Plain:
 
 def is_redacting(redact: Redact | None) -> bool:
     """Whether anything may be kept out by it."""
-    return redact is not None and redact is not unredacted
+    return redact.is_redacting if isinstance(redact, Closed) else redact is not None and redact is not unredacted
 
 
 def as_of_run(redact: Redact) -> RunRedactor:
