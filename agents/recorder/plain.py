@@ -29,6 +29,9 @@ from refold.avro.errors import InputError
 # A journal has a value up to 16 levels down, and a float or an object that looks like one's mark a level further.
 DEPTH_MAX = MAX_DEPTH // 2 - 16
 
+LARGE_BYTES = 1 << 17
+_VALUE_BYTES = 8
+
 _SCALARS = (str, int, float, bool, type(None))
 _NOUGHTS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
@@ -39,6 +42,26 @@ _annotations: MutableMapping[Any, Any] = WeakKeyDictionary()
 _MARSHAL_VALUES = 2
 _SETS_OF_MARSHAL = (b"<", b">")
 _SETLESS = frozenset({str, int, float, bool, type(None), bytes, bytearray})
+
+
+def is_large(value: object) -> bool:
+    """Whether to encode a value may take longer than an event loop should be held up: guessed, in a few microseconds.
+
+    It looks at so many values at most as bytes are small, so also at what goes round in circles.
+    """
+    left, to_see = LARGE_BYTES, [value]
+    while to_see and left > 0:
+        each = to_see.pop()
+        left -= _VALUE_BYTES
+        if isinstance(each, str | bytes | bytearray):
+            left -= len(each)
+        elif isinstance(each, dict):
+            to_see += each.values()
+        elif isinstance(each, list | tuple | set | frozenset):
+            to_see += each
+        elif hasattr(each, "__dict__") and not isinstance(each, type):
+            to_see.append(vars(each))
+    return left <= 0
 
 
 def encoded(value: object, what: str) -> bytes:

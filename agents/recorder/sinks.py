@@ -165,7 +165,7 @@ class LogSink:
     def begun(self) -> None:
         """Return when the run's begin stands. RecordingFailed where it cannot; with that, this ends."""
         try:
-            self._writer.flush()
+            self.flush()
         except BaseException:
             with contextlib.suppress(RecordingFailed):
                 self._writer.close()
@@ -194,6 +194,10 @@ class LogSink:
     def forked(self, patch: Plain, state: Plain) -> None:
         """The run's first observation says it."""
         self._writer.put(lambda: self._folder.forked(patch, state))
+
+    def flush(self) -> None:
+        """Return when all of it is durable; RecordingFailed where it cannot be."""
+        self._writer.flush()
 
     def settle(self) -> None:
         """As Sink; RecordingFailed where it cannot be written. Where its caller does not flush, it is durable soon."""
