@@ -233,9 +233,13 @@ class Live:
         if head.task and not head.parent:
             return _from_the_beginning
         port = self._log.port
-        if not is_resumed:  # keys begin with the run's id, and it begins now
-            with self._log.turn:
-                return port.ends().__getitem__
+        if not is_resumed:  # keys begin with the run's id: before the first is looked for, none was said
+
+            @functools.cache
+            def ends() -> Mapping[int, int]:
+                return port.ends()
+
+            return lambda partition: ends()[partition]
         entity = run_entity(head.run)
 
         def after_begin(partition: int) -> int:

@@ -7,6 +7,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
+import agent_waits
 import recording
 from peers.comparison import on_broker
 from rich.console import Console
@@ -34,6 +35,7 @@ def show(console: Console, folder: Path, share: int) -> None:
                 _add(table, "kafka", url, STEPS_A_ROUND // share)
                 broker.remove(prefix)
     console.print(table)
+    _show_waits(console, folder, share)
     _show_storage(console, folder, steps)
     with console.status("replaying"):
         took = recording.replayed(folder, steps)
@@ -48,6 +50,31 @@ def _add(table: Table, log: str, url: str, count: int) -> None:
         goal = "" if number else str(GOALS_US[log])
         table.add_row(log, each.name, f"{each.wall:,.0f}", f"{each.wall_p90:,.0f}", f"{each.cpu:,.0f}",
                       f"{each.encodings:.1f}", goal)  # fmt: skip
+
+
+def _show_waits(console: Console, folder: Path, share: int) -> None:
+    table = _table("What an agent waits for, on the embedded log", "what", "wall", "CPU", "beside it", "goal")
+    with console.status("calls, writes, large answers and short runs"):
+        call = agent_waits.call(folder, agent_waits.CALLS // share)
+        write = agent_waits.write(folder, agent_waits.WRITES // share)
+        stall = agent_waits.stall(folder)
+        count = agent_waits.RUNS // share
+        runs = agent_waits.short_runs(folder, count)
+    table.add_row("a call in an open step", f"{call.wall:,.0f} us", f"{call.cpu:,.0f} us", "", "150 us")
+    table.add_row(
+        "a claimed write", f"{write.wall:.2f} ms", f"{write.cpu:.2f} ms",
+        f"{write.syncs:.1f} syncs in its thread, {write.all_syncs:.1f} in all, of {write.sync:.2f} ms: "
+        f"{write.wall / write.sync:.1f} times one", "2 syncs",
+    )  # fmt: skip
+    table.add_row(
+        f"the loop, {agent_waits.ANSWERS} answers of 5 MB at once", f"{stall.recorded:,.0f} ms",
+        f"{stall.loop:,.0f} ms", f"{stall.bare:,.0f} ms without a recording", "50 ms",
+    )  # fmt: skip
+    table.add_row(
+        f"{count:,} runs of {agent_waits.RUN_STEPS} steps", f"{runs.wall:.1f} s", f"{runs.cpu:.1f} s",
+        f"{runs.syncs:.1f} syncs a run", f"{8 / share:g} s",
+    )  # fmt: skip
+    console.print(table)
 
 
 def _show_storage(console: Console, folder: Path, steps: int) -> None:

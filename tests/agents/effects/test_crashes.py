@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 # Before and behind a look at the log, `intended`, a look, the call, `done`.
 BOUNDARIES = 10
-# And the step's begin, its flush, and its end.
+# And the step's begin, its settling before the call, and its end.
 BOUNDARIES_OF_A_RUN = 16
 SLOW_S = LEASE_S / 5
 

@@ -134,7 +134,7 @@ def _slow(error: StorageError) -> int:
 
 def _wrap_sink(dying: Dying) -> None:
     """Die before and behind what a run writes beside its effects, too."""
-    for name in ("_step_begun", "_step_ended", "flush"):
+    for name in ("_step_begun", "_step_ended", "settle"):
         write = getattr(LogSink, name)
 
         def wrapped(*arguments: Any, write: Any = write) -> Any:
