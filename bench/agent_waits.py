@@ -1,7 +1,7 @@
 """What recording makes an agent wait for: a call, a claimed write, the event loop, many short runs.
 
 A call. In a step that stays open, a model call that answers at once is recorded by itself, and durable within 10 ms of
-its end. Time of the agent's own thread around it, as in bench/recording.py, by the wall clock and the thread's CPU clock.
+its end. Time of the agent's own thread around it, as in bench/recording.py, by the wall clock and its CPU clock.
 
 A claimed write. A write tool that does nothing. Its wall time is told in syncs of this disk, too: how long an append of
 4 KB and its fdatasync take in the same folder, measured by turns with the writes. How often the log syncs is counted
