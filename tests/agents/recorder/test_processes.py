@@ -184,7 +184,7 @@ def test_a_log_that_is_closed_under_a_run_stops_it_by_name(tmp_path: Path) -> No
     run = log.run("agent", id="r", state={"n": 0})
     with run.step("s"):
         run.state["n"] = 1
-    run._sink.flush()
+    run._sink.settle()
     log.close()
     with pytest.raises(RecordingFailed, match="closed"):  # noqa: PT012
         while True:

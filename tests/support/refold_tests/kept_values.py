@@ -209,7 +209,7 @@ def agent(run: refold.Run, kind: str, *, dies: bool = False) -> Any:
         require_same(run.state["kept"][0], made, "state")
         run.state["kept"].append(made())
     if dies:
-        run._sink.flush()  # what was recorded stands, so that the test knows where the run stands
+        run._sink.settle()  # what was recorded stands, so that the test knows where the run stands
         os.kill(os.getpid(), signal.SIGKILL)
     with run.step("read again"):
         require_same(run.state["kept"][1], made, "state behind a step")

@@ -42,7 +42,7 @@ def agent_of(calls: Path, dies_behind: int = 0, *, is_barred: bool = True) -> Ca
             made = len(calls.read_text().splitlines()) if calls.exists() else 0
             if dies_behind and made >= dies_behind:
                 if is_barred:
-                    run._sink.flush()
+                    run._sink.settle()
                 else:
                     time.sleep(random.random() * 0.02)  # around the time within which it stands
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -55,7 +55,7 @@ def agent_of(calls: Path, dies_behind: int = 0, *, is_barred: bool = True) -> Ca
             return found
 
         with run.step("all of it"):
-            run._sink.flush()  # there is a run to resume
+            run._sink.settle()  # there is a run to resume
             answers: list[Any] = []
             for number in range(CALLS):
                 answers.append(run.model(ask, f"call {number % 4}") if number % 2 else look(f"look {number}")["found"])

@@ -26,7 +26,7 @@ def agent_of(calls: Path, step: int = 0, place: str = "") -> Callable[[refold.Ru
 
     def die(run: refold.Run, number: int, here: str) -> None:
         if (number, here) == (step, place):
-            run._sink.flush()  # what was recorded before stands, so that the test knows where the run stands
+            run._sink.settle()  # what was recorded before stands, so that the test knows where the run stands
             os.kill(os.getpid(), signal.SIGKILL)
 
     def work(run: refold.Run, number: int) -> int:
