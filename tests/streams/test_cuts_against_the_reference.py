@@ -7,7 +7,6 @@ cuts what stands below it; nothing of the code under test says what differs.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +42,7 @@ ANEW = (
 )
 """The type as it is defined first, and as it is defined anew."""
 
-ON_KAFKA = 200 if os.environ.get("REFOLD_SOAK") else 5
+ON_KAFKA, ON_KAFKA_SOAK = 5, 200
 """How many histories are tried on a broker."""
 
 
@@ -215,19 +214,24 @@ def on_kafka(kafka: SharedKafka, prefix: str) -> Iterator[Log]:
     ],
 )
 def test_so_are_those_of_a_log_on_kafka(
-    kafka: SharedKafka, prefix: str, check: Callable[[Log, Drawn], None], made: st.SearchStrategy[list[Observation]]
+    kafka: SharedKafka,
+    prefix: str,
+    check: Callable[[Log, Drawn], None],
+    made: st.SearchStrategy[list[Observation]],
+    is_soak: bool,
 ) -> None:
     numbers = count()
+    examples = ON_KAFKA_SOAK if is_soak else ON_KAFKA
 
     # Each example makes a log: few of them, and a failing one is not made smaller.
-    @settings(max_examples=ON_KAFKA, deadline=None, phases=[Phase.explicit, Phase.generate])
+    @settings(max_examples=examples, deadline=None, phases=[Phase.explicit, Phase.generate])
     @given(drawn(made))
     def checked(drawn: Drawn) -> None:
         with on_kafka(kafka, f"{prefix}.{next(numbers)}") as log:
             check(log, drawn)
 
     checked()
-    assert next(numbers) >= ON_KAFKA
+    assert next(numbers) >= examples
 
 
 def test_the_reference_knows_every_field() -> None:
