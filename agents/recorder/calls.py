@@ -426,7 +426,7 @@ class Calling:
             place = Place(step.number, step.name, step.attempt.number)
             found = None if self._is_live else self._answers.call(place, asked)
             failed = sum(1 for each in step.earlier if each.ended_at) + len(step.attempts) - 1
-            self._durable()
+            self._settle()
         opened = self._open(made, block, is_recorded=found is not None)
         return OpenRun(opened, found, place, failed, made.order, asked.hash)
 
