@@ -54,6 +54,10 @@ class AtOnce:
         """Make durable what was done."""
         self._durable()
 
+    def settle(self, written: Callable[[], None]) -> None:
+        """As Writer; durable with what its caller flushes next."""
+        written()
+
     def close(self) -> None:
         """The same."""
         self._durable()
