@@ -4,12 +4,15 @@ The hash is SHA-256 of the arguments' canonical JSON, so the order of keys is no
 them (agents/journal/volatile.py). A second call with equal arguments in the same step is another effect (two equal
 mails that are both meant); it ends in .2, the third in .3.
 Every attempt at a step counts anew, so a step that is tried again finds the effects of the attempt before, in the order
-of their calls. `%` and `:` in a task's or tool's name stand as %25 and %3A, so that no two effects can have one key.
+of their calls. A resume passes over the keys of calls that the attempt before had recorded when it was cut short: the
+second of two equal mails is not the first one, which was sent. `%` and `:` in a task's or tool's name stand as %25 and
+%3A, so that no two effects can have one key.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 
 from refold.agents.journal.record import Plain
 from refold.avro.canonical import json_text
@@ -47,16 +50,21 @@ def undo_key(key: str) -> str:
 class StepKeys:
     """Gives out the keys of one attempt at a step, in the order of its calls. For one thread."""
 
-    def __init__(self, task: str, step: int) -> None:
+    def __init__(self, task: str, step: int, taken: Collection[str] = ()) -> None:
+        """taken: keys that are not given out."""
         self._task = task
         self._step = step
+        self._taken = taken
         self._given: dict[tuple[str, str], int] = {}
 
     def next(self, tool: str, arguments: Plain) -> str:
         """The key of the next call."""
         asked = tool, inputs_hash(arguments)
-        self._given[asked] = self._given.get(asked, 0) + 1
-        return effect_key(self._task, self._step, tool, arguments, self._given[asked])
+        while True:
+            self._given[asked] = self._given.get(asked, 0) + 1
+            key = effect_key(self._task, self._step, tool, arguments, self._given[asked])
+            if key not in self._taken:
+                return key
 
 
 def _escaped(name: str) -> str:

@@ -18,7 +18,7 @@ parent's steps up to where it parts, and then what its policy says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from refold.agents.journal.record import Asked, Attempt, Call, Kind, Plain, Recording, Step
@@ -82,6 +82,9 @@ class Answers(Protocol):
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
         """Keyword arguments of a call in that step, in place of the code's own: a fork's other model or prompt."""
 
+    def keys(self, place: Place) -> Collection[str]:
+        """Keys of effects that recorded calls of that attempt stand for: other calls of it do not get them."""
+
     def depart(self, departure: Departure) -> None:
         """Have the run end with this, unless it departed before."""
 
@@ -124,6 +127,10 @@ class World:
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
         """The code's own."""
         return NO_ARGUMENTS
+
+    def keys(self, place: Place) -> Collection[str]:
+        """None."""
+        return ()
 
     def depart(self, departure: Departure) -> None:
         """Nothing stands recorded that could be left."""

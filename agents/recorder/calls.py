@@ -474,7 +474,9 @@ class Calling:
         """What is to be sent, as it is recorded; all that was recorded before is written, and was redacted."""
         asked = made.asked(self._redact)
         with self._turn:
-            step.keys = step.keys or StepKeys(self._run.task, step.number)
+            if step.keys is None:
+                taken = self._answers.keys(Place(step.number, step.name, step.attempt.number))
+                step.keys = StepKeys(self._run.task, step.number, taken)
             made.key = step.keys.next(tool.name, asked.counted)
         return asked.request
 

@@ -95,6 +95,10 @@ class Forked:
         """The first thing that could not be done."""
         return self._departure or self._committed.departure
 
+    def keys(self, place: Place) -> Collection[str]:
+        """None: a fork's effects are its own."""
+        return ()
+
     def depart(self, departure: Departure) -> None:
         """Have the run end with this, unless it departed before."""
         self._departure = self._departure or departure

@@ -25,7 +25,7 @@ are not run again, as by a Resumer, and nothing comes after them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -107,6 +107,10 @@ class Replayer:
             self._made_up += 1
             return self._recorded.made_up(asked, self._made_up - 1)
         return None
+
+    def keys(self, place: Place) -> Collection[str]:
+        """None: nothing is sent."""
+        return ()
 
     def depart(self, departure: Departure) -> None:
         """Have the run end with this, unless it departed before."""
@@ -268,10 +272,18 @@ class Resumer:
         self._committed.require()
         if self._committed.has(place.step):
             return self._committed.call(place, asked)
+        cut_short = self._cut_short_before(place)
+        return None if cut_short is None else self._answered.take(cut_short, asked)
+
+    def keys(self, place: Place) -> Collection[str]:
+        """Of the writes that had ended in an attempt that was cut short: an equal write that had not is another."""
+        cut_short = self._cut_short_before(place)
+        return () if cut_short is None else self._answered.keys(cut_short)
+
+    def _cut_short_before(self, place: Place) -> Place | None:
+        """The attempt that was cut short, where this is the one behind it."""
         cut_short = self._cut_short.get(place.step)
-        if cut_short is None or place.attempt != cut_short + 1:
-            return None
-        return self._answered.take(place._replace(attempt=cut_short), asked)
+        return place._replace(attempt=cut_short) if cut_short is not None and place.attempt == cut_short + 1 else None
 
     def depart(self, departure: Departure) -> None:
         """Have the run end with this, unless it departed before."""

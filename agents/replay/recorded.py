@@ -85,6 +85,11 @@ class Recorded:
             return attempt.serve(index)
         return None
 
+    def keys(self, place: Place) -> frozenset[str]:
+        """The keys of the effects in an attempt."""
+        own = self._attempts.get((place.step, place.attempt))
+        return frozenset(at.call.key for at in own.calls if at.call.key) if own is not None else frozenset()
+
     def all(self) -> Iterator[tuple[At, bool]]:
         """Every call, in order, and whether it was served."""
         for attempt in self._attempts.values():

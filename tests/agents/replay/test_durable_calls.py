@@ -76,3 +76,45 @@ def test_a_run_that_is_killed_at_any_moment_of_a_long_step_ends_right(
     print(f"seed {seed}")
     _, made = killed_and_resumed(child, tmp_path, random.Random(seed), is_barred=False)
     assert made.keys() == {*IN_ORDER, *IN_LANES}
+
+
+LETTERS = """
+import os, signal, sys
+import refold
+
+@refold.tool(effect="write")
+def send(to, *, idempotency_key=""):
+    with open(sys.argv[2], "a") as letters:
+        print(to, idempotency_key, file=letters)
+    return idempotency_key
+
+def agent(run):
+    with run.step("letters"):
+        keys = []
+        for number in range(4):
+            keys.append(send("ada"))
+            if number + 1 == int(sys.argv[3]):
+                run._sink.flush()  # what was answered stands
+                os.kill(os.getpid(), signal.SIGKILL)
+        return keys
+
+with refold.open(sys.argv[1]) as log:
+    run = log.run("a", resume="r") if len(sys.argv) > 4 else log.run("a", id="r")
+    print(*run.drive(agent))
+    print(log.replay("r", agent).is_same)
+"""
+
+
+def test_equal_writes_of_a_step_that_was_cut_short_are_each_sent_once(
+    tmp_path: Path, child: Callable[..., Child]
+) -> None:
+    url, letters = f"file:{tmp_path}/log", tmp_path / "letters"
+    for place, dies_behind in enumerate([1, 3]):
+        assert child(LETTERS, url, letters, dies_behind, *["resume"] * place).end() == -9
+        assert len(letters.read_text().splitlines()) == dies_behind
+    last = child(LETTERS, url, letters, 0, "resume")
+    keys = last.line().split()
+    assert last.line() == "True"
+    assert last.end() == 0
+    assert len(set(keys)) == 4
+    assert letters.read_text().splitlines() == [f"ada {key}" for key in keys]
