@@ -100,6 +100,7 @@ class _Portable:
             asked=Asked(kind=asked.kind, name=asked.name, request=self.tree(asked.request), effect=asked.effect,
                         ignored=asked.ignored, found_by=self.tree(asked.found_by)),
             answer=self.tree(answer), failure=self.failure(call.failure), retries=tuple(retries),
+            branch=call.branch,
         )  # fmt: skip
 
     def failure(self, failure: Failure | None) -> Failure | None:

@@ -110,7 +110,11 @@ class Retry(_Struct, frozen=True):
 
 
 class Call(_Struct, frozen=True):
-    """One call. key: the idempotency key, where it had a write effect. source: whether it was really made."""
+    """One call. key: the idempotency key, where it had a write effect. source: whether it was really made.
+
+    branch: the thread or task that made it, by where it was started (recorder/current.py); "" for the step's own code.
+    It tells equal requests apart that were made at once, and is no part of the chain of hashes.
+    """
 
     asked: Asked
     answer: Plain = None
@@ -120,6 +124,7 @@ class Call(_Struct, frozen=True):
     started_at: int = 0
     duration_ms: float = 0
     source: Literal["live", "recorded"] = "live"
+    branch: str = ""
 
 
 class Attempt(_Struct, frozen=True):

@@ -50,11 +50,15 @@ class WithinRun(Departure):
 
 
 class Place(NamedTuple):
-    """Where in a run something is asked: number and name of the step, number of its attempt; all counted from 1."""
+    """Where in a run something is asked: number and name of the step, number of its attempt; all counted from 1.
+
+    branch: the thread or task that asks, as in Call.
+    """
 
     step: int
     name: str
     attempt: int
+    branch: str = ""
 
 
 class Answers(Protocol):
@@ -70,7 +74,7 @@ class Answers(Protocol):
     def call(self, place: Place, asked: Asked) -> Call | None:
         """What was answered to this request before; None: ask the world. Raises where neither may be.
 
-        Equal requests in one step are answered in their order.
+        Equal requests in one step are answered by what the same branch got, in their order.
         """
 
     def begun(self, number: int) -> tuple[Attempt, ...]:

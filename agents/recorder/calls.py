@@ -264,7 +264,8 @@ class Calling:
             if not is_inside:
                 branch = branch_of(SCOPE.get())
                 attempt = step.attempt
-                made.order = (branch if branch is not None and branch.root is attempt.branch else attempt.branch).next()
+                branch = branch if branch is not None and branch.root is attempt.branch else attempt.branch
+                made.order, made.branch = branch.next(), branch.name
                 attempt.made.append(made)
                 if step.standing is None and not step.is_call:
                     made.place = (step.number, attempt.number)
@@ -275,7 +276,7 @@ class Calling:
         if self._is_live or (is_inside and made.effect != "write"):
             return False
         asked = made.asked(self._redact)
-        found = self._answers.call(Place(step.number, step.name, step.attempt.number), asked)
+        found = self._answers.call(Place(step.number, step.name, step.attempt.number, made.branch), asked)
         if found is None:
             return False
         if not (asked.is_whole and found.asked.is_whole):  # this is that call, so it stands as it was asked then

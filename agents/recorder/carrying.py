@@ -28,6 +28,9 @@ from refold.agents.recorder.current import BRANCHES, SCOPE, WORK, Scope, branch_
 
 Function: TypeAlias = Callable[..., Any]
 
+_WRAPPERS_MAX = 20
+"""An object that makes up any attribute has wrappers without end."""
+
 _lock = threading.Lock()
 _wrapped: set[tuple[type, str]] = set()
 
@@ -52,13 +55,27 @@ def _class(name: str) -> type | None:
     return getattr(found, attribute, None)
 
 
-def _branched(*, is_waited_for: bool = False) -> Scope | None:
-    """The scope of something that is started here; None outside of every run."""
+def _branched(work: object, *, is_waited_for: bool = False) -> Scope | None:
+    """The scope of work that is started here; None outside of every run."""
     scope = SCOPE.get()
     if scope.run is None:
         return None
     branch = branch_of(scope)
-    return scope if branch is None else scope._replace(branch=branch.started(is_waited_for=is_waited_for))
+    if branch is None:
+        return scope
+    return scope._replace(branch=branch.started(_name_of(work), is_waited_for=is_waited_for))
+
+
+def _name_of(work: object) -> str:
+    """What work is called: by its function, or by its class where it is none. Wrappers, such as a replay's, do not
+    count."""
+    for _ in range(_WRAPPERS_MAX):
+        inner = work.func if isinstance(work, functools.partial) else getattr(work, "__wrapped__", None)
+        if inner is None:
+            break
+        work = inner
+    name = getattr(work, "__name__", "")
+    return name if isinstance(name, str) and name else type(work).__name__
 
 
 def _carried(work: Function, scope: Scope) -> Function:
@@ -79,7 +96,7 @@ def _starting(start: Function) -> Function:
     @functools.wraps(start)
     def started(self: threading.Thread) -> None:
         if not _serves_a_pool(self):
-            scope = _branched()
+            scope = _branched(getattr(self, "_target", None) or self)
             if scope is not None:
                 self.run = _carried(self.run, scope)  # type: ignore[method-assign]
         start(self)
@@ -96,7 +113,7 @@ def _serves_a_pool(thread: threading.Thread) -> bool:
 def _submitting(submit: Function) -> Function:
     @functools.wraps(submit)
     def submitted(self: Any, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
-        scope = _branched()
+        scope = _branched(fn)
         return submit(self, fn if scope is None else _carried(fn, scope), *args, **kwargs)
 
     return submitted
@@ -111,7 +128,7 @@ def _pooling(*callbacks: int) -> Callable[[Function], Function]:
     def wrapper(method: Function) -> Function:
         @functools.wraps(method)
         def pooled(self: Any, func: Function, *args: Any, **kwargs: Any) -> Any:
-            scope = _branched()
+            scope = _branched(func)
             if scope is None:
                 return method(self, func, *args, **kwargs)
             if isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool):
@@ -139,7 +156,7 @@ def _creating(create: Function) -> Function:
 
     @functools.wraps(create)
     def created(self: Any, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
-        scope = _branched(is_waited_for=not self.is_running())
+        scope = _branched(coro, is_waited_for=not self.is_running())
         if scope is not None and kwargs.get("context") is None:
             kwargs["context"] = copy_context()
             kwargs["context"].run(SCOPE.set, scope)

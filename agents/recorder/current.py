@@ -10,7 +10,9 @@
    of every run says so by `unrecorded()`.
 4. `Branch` numbers what is started at once by where it was started, so that the order of a step's calls does not depend
    on timing: a call and the start of a thread or a task each take the next number of their branch, and what was started
-   counts under its number.
+   counts under its number. It also has a name, by which a replay gives equal requests of several branches the answers
+   that each of them got: numbers would differ where something is started only once in a process, such as an SDK's look
+   at its platform.
 5. Outside of every step the run's own code is on the run's branch. A thread or a task that it starts there is beside
    it (recorder/parallel.py). A task that a loop runs while the code waits, as asyncio.run does, is not beside.
 6. Pools that run work in a context that they copied before (LangChain's) bring back a scope without the work's branch.
@@ -23,6 +25,7 @@ import asyncio
 import itertools
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -71,24 +74,32 @@ class StrayCall(InputError):
 class Branch:
     """One line of execution within a step or a run: its own code, or a thread or task that it started.
 
-    is_beside: it may run while the code that started it goes on.
+    is_beside: it may run while the code that started it goes on. name: what it does, and what started it, as
+    `node#2/look#1`: the first `look` of the second `node` that was started; "" of the own code.
     """
 
-    __slots__ = ("_count", "is_beside", "path", "root")
+    __slots__ = ("_count", "_started", "is_beside", "name", "path", "root")
 
-    def __init__(self, path: Order = (), root: Branch | None = None, *, is_beside: bool = False) -> None:
+    def __init__(
+        self, path: Order = (), root: Branch | None = None, *, name: str = "", is_beside: bool = False
+    ) -> None:
         self.path = path
         self.root = root or self
+        self.name = name
         self.is_beside = is_beside
         self._count = itertools.count()
+        self._started: Counter[str] = Counter()
 
     def next(self) -> Order:
         """The place of the next call or start."""
         return (*self.path, next(self._count))
 
-    def started(self, *, is_waited_for: bool = False) -> Branch:
-        """A branch that begins here. is_waited_for: the code that starts it does nothing until it ends."""
-        return Branch(self.next(), self.root, is_beside=self.is_beside or not is_waited_for)
+    def started(self, work: str, *, is_waited_for: bool = False) -> Branch:
+        """A branch that begins here. work: what it does. is_waited_for: the code that starts it does nothing until it
+        ends."""
+        self._started[work] += 1
+        name = f"{self.name}/{work}#{self._started[work]}" if self.name else f"{work}#{self._started[work]}"
+        return Branch(self.next(), self.root, name=name, is_beside=self.is_beside or not is_waited_for)
 
     def has_started(self, other: Branch) -> bool:
         """Whether the other one was started on this one, or on one that was."""

@@ -33,7 +33,7 @@ class Made:
     is_open: it has neither answer nor failure yet. order: where among the calls of its attempt it belongs.
     ignored, found_by: as in Asked; found_by is JSON. so_far: of a call whose answer comes piece by piece, what came
     until now. place: number of the step and of the attempt, where the call is to be durable before its step ends.
-    shown: the call as it is recorded.
+    branch: the name of the one that made it. shown: the call as it is recorded.
     """
 
     kind: Kind
@@ -55,6 +55,7 @@ class Made:
     shown: Call | None = None
     ignored: tuple[str, ...] = ()
     found_by: bytes = NULL
+    branch: str = ""
 
     def asked(self, redact: Redact) -> Asked:
         """The request, as it is recorded."""
@@ -183,6 +184,7 @@ class Folder:
             asked=made.asked_as(request, self._redact), answer=answer,
             failure=None if made.failure is None else _saying(made.failure, failed), retries=retries, key=made.key,
             started_at=made.started_at, duration_ms=made.duration_ms, source=made.source,
+            branch=made.branch,
         )  # fmt: skip
 
     def _streamed(self, request: Plain, answer: Plain, beside: Plain) -> Plain:

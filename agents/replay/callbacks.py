@@ -36,6 +36,11 @@ class Carried:
         self.function = function
         self.under = under
 
+    @property
+    def __wrapped__(self) -> Function:
+        """The bare one, as of a function that wraps another."""
+        return self.function
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with within(self.under):
             return self.function(*args, **kwargs)

@@ -81,7 +81,7 @@ class Forked:
         self._parent = parent
         self._committed = Committed(parent, at)
         self._recorded = Recorded(parent, "run", after=at)
-        self._results = Results(patch, at)
+        self._results = Results(patch, at, parent.steps)
         self._patch = patch
         self._at = at
         self._policy = policy

@@ -278,6 +278,7 @@ def _carried(work: Function, under: Under) -> Function:
     """The work, under the same guard in another thread."""
     there = Under(under.guard, site_of(under.site))
 
+    @functools.wraps(work, updated=())
     def carried(*args: Any, **kwargs: Any) -> Any:
         with within(there):
             return work(*args, **kwargs)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from refold.agents.journal.delta import edits
 from refold.agents.journal.objects import loaded
-from refold.agents.journal.record import Asked, Edit, Failure, Kind, Plain, to_tree
+from refold.agents.journal.record import Asked, Edit, Failure, Kind, Plain, Step, to_tree
 from refold.agents.recorder.answers import NO_ARGUMENTS, Place
 from refold.agents.recorder.plain import decoded, kept
 from refold.avro.errors import InputError
@@ -74,10 +74,12 @@ def read_patch(tree: Plain) -> Patch:
 class Results:
     """The results that a patch puts in the place of calls, found as the calls come."""
 
-    def __init__(self, patch: Patch, at: int) -> None:
-        """at: the step after which the fork parts. InputError for a result that could never be met."""
+    def __init__(self, patch: Patch, at: int, steps: Iterable[Step] = ()) -> None:
+        """at: the step after which the fork parts. steps: the parent's. InputError for a result that could never be
+        met."""
         self._left = dict(patch.results)
-        self._counts: Counter[tuple[int, int, str]] = Counter()
+        self._counts: Counter[tuple[int, int, str, str | None]] = Counter()
+        self._branches = {step.number: [(call.asked.name, call.branch) for call in step.calls] for step in steps}
         for key in self._left:
             step, _, name = key.partition("/")
             if not (step.isdecimal() and int(step) > at and name):
@@ -88,12 +90,20 @@ class Results:
 
     def take(self, place: Place, asked: Asked) -> Override | None:
         """What this call is answered with, in any attempt of its step; None where the patch says nothing of it."""
-        self._counts[place.step, place.attempt, asked.name] += 1
-        count = self._counts[place.step, place.attempt, asked.name]
+        count = self._count(place, asked.name)
         keys = [f"{place.step}/{asked.name}#{count}"]
         if count == 1:
             keys.append(f"{place.step}/{asked.name}")
         return next((self._left[key] for key in keys if key in self._left), None)
+
+    def _count(self, place: Place, name: str) -> int:
+        """Which of the step's calls of that name it is: the one that its branch made in the parent, else as it came."""
+        step, attempt, branch = place.step, place.attempt, place.branch
+        self._counts.update([(step, attempt, name, None), (step, attempt, name, branch)])
+        recorded = [each for called, each in self._branches.get(step, ()) if called == name]
+        own = [number for number, each in enumerate(recorded, 1) if each == branch]
+        of_branch = self._counts[step, attempt, name, branch]
+        return own[of_branch - 1] if of_branch <= len(own) else self._counts[step, attempt, name, None]
 
 
 def patch_of(

@@ -247,7 +247,7 @@ class Resumer:
         self._pending = {step.number: tuple(map(_by_number, step.attempts)) for step in pending}
         cut_short = tuple(msgspec.structs.replace(step, attempts=(_cut_short(step),)) for step in pending)
         self._cut_short = {step.number: step.attempts[0].number for step in cut_short}
-        self._answered = Recorded(msgspec.structs.replace(recording, steps=cut_short))
+        self._answered = Recorded(msgspec.structs.replace(recording, steps=cut_short), is_cut_short=True)
 
     @property
     def departure(self) -> Departure | None:

@@ -2,8 +2,15 @@
 
 What the code or the recording says is volatile in a request does not count (journal/volatile.py).
 
-Equal requests are answered in the order in which they were recorded, each recorded call once. Where a request may be
-answered from is the scope:
+Each recorded call is served once. Equal requests of a thread or task are answered with what the same one got, by where
+it was started, in the order in which they were recorded; so which of several is faster plays no part. Where the code
+was changed, it is the one that was started in the same place under another name, else whichever got an answer that is
+left; so it is, too, in recordings from before branches were recorded.
+
+Of an attempt that was cut short, the calls that had no answer yet are not there. Then no thread gets what another one
+got, but for writes: each of them was sent, and must not be sent again.
+
+Where a request may be answered from is the scope:
 
     step    the attempt of the step that asks, and nothing else: how a replay is exact
     run     first the step that asks, then every other, in order: for a changed agent that does the same things
@@ -13,6 +20,7 @@ answered from is the scope:
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +33,8 @@ from refold.agents.journal.record import OF_THE_CODE, Asked, Call, Kind, Recordi
 from refold.agents.recorder.answers import Place
 
 Scope: TypeAlias = Literal["step", "run"]
+
+_NAMES = re.compile(r"[^/#]+(?=#)")
 
 OF_THE_PROCESS: frozenset[Kind] = frozenset({"now", "random", "uuid"})
 """What a process gives itself: to ask for more of it than was recorded harms nobody and costs nothing."""
@@ -46,6 +56,11 @@ class _Attempt:
     served: list[bool]
     first: int = 0
 
+    @property
+    def has_branches(self) -> bool:
+        """Whether it was recorded which thread or task made a call."""
+        return any(at.call.branch for at in self.calls)
+
     def serve(self, index: int) -> Call:
         self.served[index] = True
         while self.first < len(self.calls) and self.served[self.first]:
@@ -56,10 +71,13 @@ class _Attempt:
 class Recorded:
     """The calls of a recording, each to be served once."""
 
-    def __init__(self, recording: Recording, scope: Scope = "step", *, after: int = 0) -> None:
-        """after: only the calls of the steps behind this one."""
+    def __init__(
+        self, recording: Recording, scope: Scope = "step", *, after: int = 0, is_cut_short: bool = False
+    ) -> None:
+        """after: only the calls of the steps behind this one. is_cut_short: the recorded attempts were."""
         self.run = recording.run
         self.scope = scope
+        self._is_cut_short = is_cut_short
         self._lock = threading.Lock()  # calls of a step may come from several threads
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         for step in recording.steps:
@@ -74,16 +92,20 @@ class Recorded:
     def _take(self, place: Place, asked: Asked) -> Call | None:
         own = self._attempts.get((place.step, place.attempt))
         # Code that did not change asks in the recorded order: no hash is needed to see it.
-        if own is not None and own.first < len(own.calls) and asks_same(own.calls[own.first].call.asked, asked):
-            return own.serve(own.first)
+        if own is not None and own.first < len(own.calls):
+            first = own.calls[own.first].call
+            if first.branch == place.branch and asks_same(first.asked, asked):
+                return own.serve(own.first)
         left = [(attempt, index) for attempt, index in self._alike(asked) if not attempt.served[index]]
-        for attempt, index in left:
-            if attempt is own:
-                return attempt.serve(index)
-        if left and self.scope == "run":
-            attempt, index = left[0]
-            return attempt.serve(index)
-        return None
+        if self.scope == "step" or any(attempt is own for attempt, _ in left):
+            left = [(attempt, index) for attempt, index in left if attempt is own]
+        if not left:
+            return None
+        ranks = [_rank(attempt.calls[index].call.branch, place.branch) for attempt, index in left]
+        if self._is_cut_short and asked.effect != "write" and min(ranks) and own is not None and own.has_branches:
+            return None
+        attempt, index = left[ranks.index(min(ranks))]
+        return attempt.serve(index)
 
     def keys(self, place: Place) -> frozenset[str]:
         """The keys of the effects in an attempt."""
@@ -142,3 +164,10 @@ class Recorded:
             place = Place(step.number, step.name, attempt.number)
             calls = tuple(At(place, position, call) for position, call in enumerate(attempt.calls, 1))
             self._attempts[step.number, attempt.number] = _Attempt(calls, [False] * len(calls))
+
+
+def _rank(recorded: str, asking: str) -> int:
+    """How well a recorded call's branch fits the one that asks: 0 the same, 1 under another name, 2 another."""
+    if recorded == asking:
+        return 0
+    return 1 if _NAMES.sub("", recorded) == _NAMES.sub("", asking) else 2

@@ -134,6 +134,7 @@ def call_json(call: Call, *, has_code: bool = True) -> dict[str, Any]:
         ],
         "key": call.key or None,
         "source": call.source,
+        "branch": call.branch or None,
         "started": _time(call.started_at),
         "duration_ms": call.duration_ms,
     }
