@@ -24,6 +24,7 @@ All values are JSON trees, exact to the type of each number (journal/exact.py). 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
@@ -43,6 +44,8 @@ OF_THE_CODE: frozenset[Kind] = frozenset({"decide"})
 """Kinds that the agent's code answers by itself: deterministic edges. All others are recorded ones."""
 
 FORMAT = 1
+
+_PART = re.compile(r"(?:^|/)step (.*?)#\d+(?=/|$)")
 
 
 class _Struct(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -125,6 +128,12 @@ class Call(_Struct, frozen=True):
     duration_ms: float = 0
     source: Literal["live", "recorded"] = "live"
     branch: str = ""
+
+    @property
+    def part(self) -> str:
+        """The step that a thread or task opened for it in a step `parallel`; "" without one."""
+        found = _PART.findall(self.branch)
+        return found[-1] if found else ""
 
 
 class Attempt(_Struct, frozen=True):

@@ -55,7 +55,9 @@ def _class(name: str) -> type | None:
     return getattr(found, attribute, None)
 
 
-def _branched(work: object, *, is_waited_for: bool = False) -> Scope | None:
+def _branched(
+    work: object, *, is_waited_for: bool = False, is_thread: bool = False, is_callback: bool = False
+) -> Scope | None:
     """The scope of work that is started here; None outside of every run."""
     scope = SCOPE.get()
     if scope.run is None:
@@ -63,7 +65,10 @@ def _branched(work: object, *, is_waited_for: bool = False) -> Scope | None:
     branch = branch_of(scope)
     if branch is None:
         return scope
-    return scope._replace(branch=branch.started(_name_of(work), is_waited_for=is_waited_for))
+    started = branch.started(_name_of(work), is_waited_for=is_waited_for, is_thread=is_thread)
+    if started.is_beside and not is_callback:
+        started.begun()
+    return scope._replace(branch=started)
 
 
 def _name_of(work: object) -> str:
@@ -88,6 +93,8 @@ def _carried(work: Function, scope: Scope) -> Function:
         finally:
             WORK.branch = outer
             SCOPE.reset(token)
+            if scope.branch is not None:
+                scope.branch.ended()
 
     return carried
 
@@ -96,7 +103,7 @@ def _starting(start: Function) -> Function:
     @functools.wraps(start)
     def started(self: threading.Thread) -> None:
         if not _serves_a_pool(self):
-            scope = _branched(getattr(self, "_target", None) or self)
+            scope = _branched(getattr(self, "_target", None) or self, is_thread=True)
             if scope is not None:
                 self.run = _carried(self.run, scope)  # type: ignore[method-assign]
         start(self)
@@ -110,13 +117,16 @@ def _serves_a_pool(thread: threading.Thread) -> bool:
     return module in {"concurrent.futures.thread", "multiprocessing.pool"}
 
 
-def _submitting(submit: Function) -> Function:
-    @functools.wraps(submit)
-    def submitted(self: Any, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
-        scope = _branched(fn)
-        return submit(self, fn if scope is None else _carried(fn, scope), *args, **kwargs)
+def _submitting(*, is_callback: bool) -> Callable[[Function], Function]:
+    def wrapper(submit: Function) -> Function:
+        @functools.wraps(submit)
+        def submitted(self: Any, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
+            scope = _branched(fn, is_thread=not is_callback, is_callback=is_callback)
+            return submit(self, fn if scope is None else _carried(fn, scope), *args, **kwargs)
 
-    return submitted
+        return submitted
+
+    return wrapper
 
 
 def _pooling(*callbacks: int) -> Callable[[Function], Function]:
@@ -128,7 +138,7 @@ def _pooling(*callbacks: int) -> Callable[[Function], Function]:
     def wrapper(method: Function) -> Function:
         @functools.wraps(method)
         def pooled(self: Any, func: Function, *args: Any, **kwargs: Any) -> Any:
-            scope = _branched(func)
+            scope = _branched(func, is_thread=True)
             if scope is None:
                 return method(self, func, *args, **kwargs)
             if isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool):
@@ -163,6 +173,7 @@ def _creating(create: Function) -> Function:
         task: asyncio.Task[Any] = create(self, coro, **kwargs)
         if scope is not None and scope.branch is not None:
             BRANCHES[task] = scope.branch
+            task.add_done_callback(lambda _, branch=scope.branch: branch.ended())  # type: ignore[misc]
         return task
 
     return created
@@ -170,8 +181,8 @@ def _creating(create: Function) -> Function:
 
 _PLACES: tuple[tuple[type | str, tuple[str, ...], Callable[[Function], Function]], ...] = (
     (threading.Thread, ("start",), _starting),
-    (ThreadPoolExecutor, ("submit",), _submitting),
-    (Future, ("add_done_callback",), _submitting),
+    (ThreadPoolExecutor, ("submit",), _submitting(is_callback=False)),
+    (Future, ("add_done_callback",), _submitting(is_callback=True)),
     ("multiprocessing.pool:Pool", ("apply_async",), _pooling(2, 3)),
     ("multiprocessing.pool:Pool", ("_map_async",), _pooling(3, 4)),
     ("multiprocessing.pool:Pool", ("imap", "imap_unordered"), _pooling()),

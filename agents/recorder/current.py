@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from refold.agents.recorder.writer import RecordingFailed
 from refold.avro.errors import InputError
@@ -71,35 +71,66 @@ class StrayCall(InputError):
     """A tool was called outside of every run while a run is open in the process; it was not executed."""
 
 
+_lock = threading.Lock()
+
+
 class Branch:
     """One line of execution within a step or a run: its own code, or a thread or task that it started.
 
     is_beside: it may run while the code that started it goes on. name: what it does, and what started it, as
-    `node#2/look#1`: the first `look` of the second `node` that was started; "" of the own code.
+    `node#2/look#1`: the first `look` of the second `node` that was started; "" of the own code. is_racing: it is in a
+    thread of the own code's, which may end before the next one is started. part: of that name (recorder/parts.py).
     """
 
-    __slots__ = ("_count", "_started", "is_beside", "name", "path", "root")
+    __slots__ = (
+        "__weakref__", "_alive", "_count", "_started", "is_beside", "is_racing", "name", "part", "path", "root",
+    )  # fmt: skip
 
     def __init__(
-        self, path: Order = (), root: Branch | None = None, *, name: str = "", is_beside: bool = False
-    ) -> None:
+        self, path: Order = (), root: Branch | None = None, *, name: str = "", is_beside: bool = False,
+        is_racing: bool = False, part: str = "",
+    ) -> None:  # fmt: skip
         self.path = path
         self.root = root or self
         self.name = name
         self.is_beside = is_beside
+        self.is_racing = is_racing
+        self.part = part
         self._count = itertools.count()
         self._started: Counter[str] = Counter()
+        self._alive: WeakSet[Branch] = WeakSet()  # of a root: the branches beside it
 
     def next(self) -> Order:
         """The place of the next call or start."""
         return (*self.path, next(self._count))
 
-    def started(self, work: str, *, is_waited_for: bool = False) -> Branch:
+    def started(
+        self, work: str, *, is_waited_for: bool = False, is_thread: bool = False, part: str = ""
+    ) -> Branch:  # fmt: skip
         """A branch that begins here. work: what it does. is_waited_for: the code that starts it does nothing until it
         ends."""
         self._started[work] += 1
         name = f"{self.name}/{work}#{self._started[work]}" if self.name else f"{work}#{self._started[work]}"
-        return Branch(self.next(), self.root, name=name, is_beside=self.is_beside or not is_waited_for)
+        return Branch(
+            self.next(), self.root, name=name, is_beside=self.is_beside or not is_waited_for,
+            is_racing=self.is_racing or (is_thread and not self.is_beside), part=part or self.part,
+        )  # fmt: skip
+
+    def begun(self) -> None:
+        """It is alive, until it has ended or is forgotten."""
+        with _lock:
+            self.root._alive.add(self)
+
+    def ended(self) -> None:
+        """It is alive no more."""
+        with _lock:
+            self.root._alive.discard(self)
+
+    def is_alone(self) -> bool:
+        """Whether none is alive but those that it started or was started by."""
+        with _lock:
+            alive = list(self.root._alive)
+        return all(self.has_started(each) or each.has_started(self) for each in alive)
 
     def has_started(self, other: Branch) -> bool:
         """Whether the other one was started on this one, or on one that was."""
@@ -234,7 +265,7 @@ def unrecorded() -> Iterator[None]:
 
 def branch_of(scope: Scope) -> Branch | None:
     """The branch that the running code is on; None outside of a run."""
-    task = _task()
+    task = task_here()
     branch = None if task is None else BRANCHES.get(task)
     if branch is None or (scope.branch is not None and branch.root is not scope.branch.root):
         branch = scope.branch
@@ -244,9 +275,10 @@ def branch_of(scope: Scope) -> Branch | None:
 
 def here() -> tuple[int, int]:
     """Which thread and task the code runs in."""
-    task = _task()
+    task = task_here()
     return threading.get_ident(), 0 if task is None else id(task)
 
 
-def _task() -> asyncio.Task[Any] | None:
+def task_here() -> asyncio.Task[Any] | None:
+    """The task that the code runs in; None outside of a loop."""
     return asyncio.current_task() if asyncio._get_running_loop() is not None else None

@@ -7,13 +7,15 @@
    it started thus has the same calls in it every time, whatever the timing. Where a call is still under way, that is an
    error; asking for the state is none.
 
+4. Steps that such threads and tasks open at once are parts of it (recorder/parts.py).
+
 So a framework that runs the nodes of a graph at once, and waits for them, is recorded without a step around it.
 """
 
 from __future__ import annotations
 
 from refold.agents.recorder.answers import Departure
-from refold.agents.recorder.current import SCOPE, branch_of
+from refold.agents.recorder.current import SCOPE, Branch, branch_of
 from refold.agents.recorder.steps import OpenStep, Stepping
 from refold.avro.errors import InputError
 
@@ -30,7 +32,7 @@ def step_of_call(run: Stepping, title: str) -> OpenStep | None:
         step = run.open_step
         if step is not None and not step.is_parallel:
             return step
-        if not _is_beside(run):
+        if branch_beside(run) is None:
             end_parallel(run, title)
             return None
         if step is None:
@@ -47,7 +49,7 @@ def end_parallel(run: Stepping, then: str) -> None:
     step = _open_step(run)
     if step is None:
         return
-    if _is_under_way(step):
+    if is_under_way(step):
         raise InputError(
             f"run {run.id}: {then} begins while calls of threads or tasks that were started outside of any step are "
             "under way: wait for them first, or open a step around all of them"
@@ -61,7 +63,7 @@ def end_waited_for(run: Stepping) -> None:
         return
     with run.opening:
         step = _open_step(run)
-        if step is not None and not _is_under_way(step) and not _is_beside(run):
+        if step is not None and not is_under_way(step) and branch_beside(run) is None:
             run.end_step(None)
 
 
@@ -87,11 +89,13 @@ def _open_step(run: Stepping) -> OpenStep | None:
     return step if step is not None and step.is_parallel else None
 
 
-def _is_under_way(step: OpenStep) -> bool:
-    return any(made.is_open and made.so_far is None for made in step.made)
+def is_under_way(step: OpenStep) -> bool:
+    """Whether a call or a part of such a step has not ended."""
+    return step.parts > 0 or any(made.is_open and made.so_far is None for made in step.made)
 
 
-def _is_beside(run: Stepping) -> bool:
+def branch_beside(run: Stepping) -> Branch | None:
+    """The branch that the code is on, where that was started outside of any step; None for the run's own code."""
     scope = SCOPE.get()
-    branch = branch_of(scope)
-    return scope.run is run and branch is not None and branch.root is run.branch and branch.is_beside
+    branch = branch_of(scope) if scope.run is run else None
+    return branch if branch is not None and branch.root is run.branch and branch.is_beside else None

@@ -39,6 +39,7 @@ from refold.agents.recorder.current import SCOPE, Branch, Scope, Strays, entered
 from refold.agents.recorder.failures import RecordedFailure, failure_of, outcome_of, raised
 from refold.agents.recorder.made import NULL, MadeAttempt, MadeStep
 from refold.agents.recorder.parallel import end_parallel, end_parallel_with, end_waited_for
+from refold.agents.recorder.parts import Part, PartOfFunction, part_of
 from refold.agents.recorder.plain import Shape, decoded, encoded, kept, shape_of, snapshot
 from refold.agents.recorder.reach import Chance, Reach
 from refold.agents.recorder.sinks import Sink
@@ -220,6 +221,9 @@ class Run(Asks):
         return self._step(name, lambda: function(*args, **kwargs), shape, trying, attempts_max is not None)
 
     def _step(self, name: str, call: Callable[[], Any], shape: Shape, trying: Trying, is_bounded: bool) -> Any:
+        part = part_of(self, name)
+        if part is not None:
+            return PartOfFunction(self, name, part, shape, trying, self._chance).call(call)
         taken = self._taken(name)
         if taken is not None:
             return self._given_back(taken, shape)
@@ -241,6 +245,9 @@ class Run(Asks):
     async def _step_async(
         self, name: str, call: Callable[[], Awaitable[Any]], shape: Shape, trying: Trying, is_bounded: bool
     ) -> Any:
+        part = part_of(self, name)
+        if part is not None:
+            return await PartOfFunction(self, name, part, shape, trying, self._chance).call_async(call)
         taken = self._taken(name)
         if taken is not None:
             return self._given_back(taken, shape)
@@ -277,6 +284,10 @@ class Run(Asks):
         if step.failure is not None:
             raise raised(step.failure)
         return shape.served(step.result)
+
+    def part(self, name: str) -> Part | None:
+        """As Stepping."""
+        return part_of(self, name)
 
     def enter_step(self, name: str, *, is_call: bool = False, is_parallel: bool = False) -> None:
         """Open a step that is a block: its code is always gone through, also where it stands recorded. See Stepping."""

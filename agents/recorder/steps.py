@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
@@ -20,7 +21,7 @@ class OpenStep:
 
     standing: the committed step that its block only goes through again, in a resume or a fork. earlier: attempts that
     were made before, in other processes. is_call: it is one call's, made outside of any step, and takes no other.
-    is_parallel: see recorder/parallel.py. outer: the scope that it was opened in.
+    is_parallel: see recorder/parallel.py. parts: how many are open in it. outer: the scope that it was opened in.
     """
 
     number: int
@@ -31,6 +32,7 @@ class OpenStep:
     earlier: tuple[Attempt, ...] = ()
     is_call: bool = False
     is_parallel: bool = False
+    parts: int = 0
     attempts: list[MadeAttempt] = field(default_factory=list)
     outer: Scope = NOWHERE
 
@@ -63,6 +65,9 @@ class Stepping(Caller, Protocol):
     def enter_step(self, name: str, *, is_call: bool = False, is_parallel: bool = False) -> None:
         """Open a step that is a block. is_call: of one call, and of no other. is_parallel: see recorder/parallel.py."""
 
+    def part(self, name: str) -> AbstractContextManager[None] | None:
+        """The part of a step of threads and tasks that this step is; None where it is one of the run's own."""
+
     def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
         """End the open one, with an error or without. result: JSON."""
 
@@ -74,14 +79,22 @@ class StepBlock:
         self._run = run
         self._name = name
         self._is_call = is_call
+        self._part: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> None:
-        self._run.enter_step(self._name, is_call=self._is_call)
+        self._part = None if self._is_call else self._run.part(self._name)
+        if self._part is None:
+            self._run.enter_step(self._name, is_call=self._is_call)
+        else:
+            self._part.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._run.end_step(error)
+        if self._part is None:
+            self._run.end_step(error)
+        else:
+            self._part.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> None:
         self.__enter__()

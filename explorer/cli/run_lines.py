@@ -63,7 +63,11 @@ class Lines:
         """A step, by the names of its layers: earlier attempts, then calls and decisions in the order of the code."""
         for attempt in step.attempts if not step.is_committed else step.attempts[:-1]:
             yield "attempt", self._attempt(attempt)
+        part = ""
         for call in step.calls:
+            if call.part != part:
+                part = call.part
+                yield "part", part
             yield from self._call(call)
         if step.failure is not None and step.is_committed:
             yield "failed", self.failure(step.failure)
