@@ -26,6 +26,7 @@ from refold.agents.compare.differences import Difference, differences
 from refold.agents.compare.divergence import Divergence, Later, Side, What, why_of
 from refold.agents.compare.renaming import Renaming
 from refold.agents.compare.steps import Found, Rules, call_tree, failure_tree, found_in, request_key
+from refold.agents.journal.matching import asked_of, matchings
 from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.journal.stepping import states
 from refold.avro.canonical import encode, json_tree
@@ -42,8 +43,7 @@ def compare(a: Recording, b: Recording, *, exact: bool = False) -> Divergence | 
 
 def uncompared(a: Recording, b: Recording) -> list[str]:
     """What of their requests does not count, for people: `tool find: matched without request_id`."""
-    asked = (call.asked for run in (a, b) for step in run.steps for call in step.calls)
-    return list(dict.fromkeys(f"{each.kind} {each.name}: {each.matching}" for each in asked if not each.is_whole))
+    return matchings(asked_of(a, b))
 
 
 class _Comparison:

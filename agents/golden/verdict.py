@@ -10,6 +10,7 @@ from refold.agents.golden.check import unmet
 from refold.agents.golden.did import Did
 from refold.agents.golden.expect import expectation
 from refold.agents.golden.file import Golden
+from refold.agents.journal.matching import asked_of, matchings
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.replay.parting import Parting, parting
 from refold.avro.errors import InputError
@@ -53,6 +54,11 @@ class Verdict:
         return "\n".join(self._lines())
 
     @property
+    def uncompared(self) -> list[str]:
+        """What of requests did not count, in the recording or now."""
+        return matchings(asked_of(self.golden.run, self.did.recording))
+
+    @property
     def tree(self) -> Plain:
         """For programs, as JSON."""
         return {
@@ -67,6 +73,7 @@ class Verdict:
             "unmet": [{"expect": each.expect, "found": each.found} for each in self.unmet],
             "stopped": self.stopped,
             "parting": None if self.parting is None else str(self.parting),
+            "uncompared": self.uncompared,
         }
 
     def _lines(self) -> Iterator[str]:
@@ -75,6 +82,7 @@ class Verdict:
             yield f"{golden.name}: {self.agent} does what is expected"
             if golden.must_fail:
                 yield f"  It was expected not to yet ({golden.must_fail}): take must_fail out of the file, and sign it"
+            yield from (f"  not compared  {each}" for each in self.uncompared)
             return
         yield f"{golden.name}: {self.agent} does not do what is expected"
         for said in (golden.description, golden.must_fail and f"Known: {golden.must_fail}"):
@@ -89,6 +97,7 @@ class Verdict:
             first, *rest = str(self.parting).splitlines()
             yield f"  parts from the recording at {first}"
             yield from (f"    {line.strip()}" for line in rest)
+        yield from (f"  not compared  {each}" for each in self.uncompared)
 
 
 def judged(golden: Golden, agent: str, did: Recording, stopped: str) -> Verdict:

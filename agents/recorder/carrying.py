@@ -9,6 +9,8 @@ process begins:
 3. A pool's own threads serve everybody, so they belong to nobody: each piece of work brings its scope.
 4. Only refold's own variable is carried. Other libraries' context variables are as they would be without refold.
 
+Other processes are marked instead (agents/recorder/other_processes.py).
+
 Work that reaches an older thread by a queue carries nothing: a tool that it calls is a stray.
 """
 
@@ -16,14 +18,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
+import os
+import subprocess
 import sys
 import threading
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias
 
+from refold.agents.recorder.other_processes import VARIABLE, Handed, mark_process
 from refold.agents.recorder.current import BRANCHES, SCOPE, WORK, Scope, branch_of
 
 Function: TypeAlias = Callable[..., Any]
@@ -130,7 +137,7 @@ def _submitting(*, is_callback: bool) -> Callable[[Function], Function]:
 
 
 def _pooling(*callbacks: int) -> Callable[[Function], Function]:
-    """Of a pool of multiprocessing: work for threads is carried, work for processes is not. Callbacks always are.
+    """Of a pool of multiprocessing: work for threads is carried, work for processes marked. Callbacks are carried.
 
     callbacks: where they are among the positional arguments behind the function.
     """
@@ -143,6 +150,8 @@ def _pooling(*callbacks: int) -> Callable[[Function], Function]:
                 return method(self, func, *args, **kwargs)
             if isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool):
                 func = _carried(func, scope)
+            else:
+                func = Handed(_run_of(scope), func)
             given = [
                 _carried(each, scope) if index in callbacks and each is not None else each
                 for index, each in enumerate(args)
@@ -155,6 +164,50 @@ def _pooling(*callbacks: int) -> Callable[[Function], Function]:
         return pooled
 
     return wrapper
+
+
+def _handing(submit: Function) -> Function:
+    @functools.wraps(submit)
+    def submitted(self: Any, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
+        scope = SCOPE.get()
+        return submit(self, fn if scope.run is None else Handed(scope.run.id, fn), *args, **kwargs)
+
+    return submitted
+
+
+def _starting_process(start: Function) -> Function:
+    @functools.wraps(start)
+    def started(self: Any) -> None:
+        scope = SCOPE.get()
+        if scope.run is not None:
+            mark_process(self, scope.run.id)
+        start(self)
+
+    return started
+
+
+def _starting_program(begin: Function) -> Function:
+    """Of Popen, which asyncio uses too."""
+    names = list(inspect.signature(begin).parameters)
+    env_at = names.index("env")
+
+    @functools.wraps(begin)
+    def begun(*args: Any, **kwargs: Any) -> None:
+        run = SCOPE.get().run
+        if run is not None:
+            given = args[env_at] if len(args) > env_at else kwargs.get("env")
+            env = {**(os.environ if given is None else given), VARIABLE: run.id}
+            if len(args) > env_at:
+                args = (*args[:env_at], env, *args[env_at + 1 :])
+            else:
+                kwargs["env"] = env
+        begin(*args, **kwargs)
+
+    return begun
+
+
+def _run_of(scope: Scope) -> str:
+    return "" if scope.run is None else scope.run.id
 
 
 def _creating(create: Function) -> Function:
@@ -187,4 +240,7 @@ _PLACES: tuple[tuple[type | str, tuple[str, ...], Callable[[Function], Function]
     ("multiprocessing.pool:Pool", ("_map_async",), _pooling(3, 4)),
     ("multiprocessing.pool:Pool", ("imap", "imap_unordered"), _pooling()),
     (BaseEventLoop, ("create_task",), _creating),
+    (BaseProcess, ("start",), _starting_process),
+    ("concurrent.futures.process:ProcessPoolExecutor", ("submit",), _handing),
+    (subprocess.Popen, ("__init__",), _starting_program),
 )

@@ -32,6 +32,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
+from refold.agents.recorder.other_processes import run_of_parent
 from refold.agents.recorder.writer import RecordingFailed
 from refold.avro.errors import InputError
 
@@ -181,13 +182,23 @@ def current(tool: str) -> Caller | None:
 
     Raises:
         RecordingFailed: the run has ended, or is recorded by another process.
-        StrayCall: no run is in scope, and one is open.
+        StrayCall: no run is in scope, and one is open, here or in the process that started this one.
     """
     scope = SCOPE.get()
     if scope.run is not None:
         require_open(scope.run, tool)
         return scope.run
-    return _adopting(tool, scope) if _open else None
+    if _open:
+        return _adopting(tool, scope)
+    run = "" if scope.is_plain else run_of_parent()
+    if run:
+        raise StrayCall(
+            f"{tool} was called in a process that the code of run {run} started, or gave this work to: it was not "
+            "executed, for it would not be recorded. Call it in the run's own process; or do all that the other "
+            "process does in one tool, whose answer is recorded, and call no tools there; or, if the call belongs to "
+            "no run, make it in `with refold.unrecorded():`"
+        )
+    return None
 
 
 def caller_of(agent: str, *, is_resumed: bool = False) -> Caller | None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import click
 
+from refold.agents.journal.matching import asked_in, matchings
 from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, UnknownEntity
 from refold.avro.observation import type_of
@@ -120,7 +121,7 @@ def _show(
 
 
 def chain_lines(
-    screen: Screen, log: Log, humane: Humane, link: Link, observed: ObservedText, *,
+    screen: Screen, log: AgentLog, humane: Humane, link: Link, observed: ObservedText, *,
     only: str | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """One observation of a chain: what it says of which entity, where it stands, and who said it.
@@ -143,6 +144,9 @@ def chain_lines(
         if only not in (None, name):
             continue
         yield f"  {name} = {screen.cell(humane.field(statement.entity, name, given))}"
+        if (type_of(statement.entity), name) == ("step", "journal"):
+            opened = Opener(log).value(statement.entity, name, given)
+            yield from (f"    {each}" for each in matchings(asked_in(opened)))
     if statement.link is not None:
         yield f"  {statement.kind} {statement.link.relation} {statement.link.target}"
     yield from (f"  cleared {name}" for name in statement.cleared)

@@ -175,7 +175,10 @@ def test_replay_and_golden_and_compare_agree_that_it_is_the_same(log: AgentLog) 
         replayed = log.replay(run.id, agent)
         assert (replayed.is_same, replayed.now.output, replayed.unused) == (True, answers, ())
     golden = golden_of(text_of(golden_of_run(recording, lambda entity, answer: {}, name="g", entry="x:agent")), "g")
-    assert judged_run(golden, agent, "agent", Path()).passed
+    verdict = judged_run(golden, agent, "agent", Path())
+    assert verdict.passed
+    assert "  not compared  tool find: matched without request_id, options.at" in str(verdict).splitlines()
+    assert verdict.tree["uncompared"][-1] == "tool refund: matched without request_id"
     assert SENT == []
 
     other = log.run("a")
@@ -254,6 +257,8 @@ def test_a_write_that_differs_only_in_ignored_parts_is_sent_once(tmp_path: Path)
     resumed = subprocess.run([sys.executable, "agent.py"], check=False, **given)
     assert resumed.returncode == 0, resumed.stderr
     assert (tmp_path / "sent").read_text() == "o-7\n"
-    command = [sys.executable, "-m", "refold.explorer.cli.main", "--log", "file:log", "run", "steps", "r"]
-    shown = subprocess.run(command, check=False, **given)
+    command = [sys.executable, "-m", "refold.explorer.cli.main", "--log", "file:log"]
+    shown = subprocess.run([*command, "run", "steps", "r"], check=False, **given)
     assert "(matched without request_id)" in shown.stdout, shown.stdout + shown.stderr
+    shown = subprocess.run([*command, "why", "step/r#1.journal"], check=False, **given)
+    assert "    tool refund: matched without request_id\n" in shown.stdout, shown.stdout + shown.stderr

@@ -25,12 +25,16 @@ class Reply(NamedTuple):
 
 
 class ModelServer:
-    """One server. requests: path, headers and body of each. failing: how many of the next requests get a 429. breaks:
-    whether streams end in the middle. hold: streams wait for it in the middle, where they set `held`. mind: answers
-    requests; it may wait."""
+    """One server.
+
+    requests: path, headers and body of each; raw: the bodies as they came. failing: how many of the next requests get a
+    429. breaks: whether streams end in the middle. hold: streams wait for it in the middle, where they set `held`. mind:
+    answers requests; it may wait.
+    """
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], Any]] = []
+        self.raw: list[bytes] = []
         self.mind: Callable[[Any], Reply] = lambda body: Reply(WORDS)
         self.failing = 0
         self.breaks = False
@@ -41,6 +45,7 @@ class ModelServer:
     def reset(self) -> None:
         """As new."""
         self.requests.clear()
+        self.raw.clear()
         self.failing, self.breaks = 0, False
 
 
@@ -53,7 +58,9 @@ def model_server() -> Iterator[ModelServer]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            server.raw.append(raw)
+            body = json.loads(raw)
             server.requests.append((self.path, dict(self.headers.items()), body))
             if server.failing:
                 server.failing -= 1

@@ -1,0 +1,34 @@
+"""Calls of a tool that other processes make: importable there by name."""
+
+from __future__ import annotations
+
+import multiprocessing.queues
+from pathlib import Path
+
+import refold
+from refold.agents.recorder.current import StrayCall
+
+
+@refold.tool(effect="write")
+def pay(to: str) -> str:
+    with Path(to).open("a") as paid:
+        print("paid", file=paid)
+    return "paid"
+
+
+def said(to: str, how: str = "") -> str:
+    """What a call in another process comes to."""
+    try:
+        if how == "unrecorded":
+            with refold.unrecorded():
+                return pay(to)
+        if how == "run":
+            with refold.open(f"file:{to}-log") as log, log.run("inner"):
+                return pay(to)
+        return pay(to)
+    except StrayCall as error:
+        return str(error)
+
+
+def work(to: str, queue: multiprocessing.queues.SimpleQueue[str]) -> None:
+    queue.put(said(to))
