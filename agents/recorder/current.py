@@ -84,12 +84,13 @@ class Branch:
     """
 
     __slots__ = (
-        "__weakref__", "_alive", "_count", "_started", "is_beside", "is_racing", "name", "part", "path", "root",
+        "__weakref__", "_alive", "_count", "_has_met", "_parent", "_started", "is_beside", "is_racing", "name", "part",
+        "path", "root",
     )  # fmt: skip
 
     def __init__(
         self, path: Order = (), root: Branch | None = None, *, name: str = "", is_beside: bool = False,
-        is_racing: bool = False, part: str = "",
+        is_racing: bool = False, part: str = "", parent: Branch | None = None,
     ) -> None:  # fmt: skip
         self.path = path
         self.root = root or self
@@ -97,6 +98,8 @@ class Branch:
         self.is_beside = is_beside
         self.is_racing = is_racing
         self.part = part
+        self._parent = parent
+        self._has_met = False  # another one that it neither started nor was started by
         self._count = itertools.count()
         self._started: Counter[str] = Counter()
         self._alive: WeakSet[Branch] = WeakSet()  # of a root: the branches beside it
@@ -114,12 +117,15 @@ class Branch:
         name = f"{self.name}/{work}#{self._started[work]}" if self.name else f"{work}#{self._started[work]}"
         return Branch(
             self.next(), self.root, name=name, is_beside=self.is_beside or not is_waited_for,
-            is_racing=self.is_racing or (is_thread and not self.is_beside), part=part or self.part,
+            is_racing=self.is_racing or (is_thread and not self.is_beside), part=part or self.part, parent=self,
         )  # fmt: skip
 
     def begun(self) -> None:
         """It is alive, until it has ended or is forgotten."""
         with _lock:
+            for other in list(self.root._alive):
+                if not (self.has_started(other) or other.has_started(self)):
+                    self._has_met = other._has_met = True
             self.root._alive.add(self)
 
     def ended(self) -> None:
@@ -128,10 +134,13 @@ class Branch:
             self.root._alive.discard(self)
 
     def is_alone(self) -> bool:
-        """Whether none is alive but those that it started or was started by."""
-        with _lock:
-            alive = list(self.root._alive)
-        return all(self.has_started(each) or each.has_started(self) for each in alive)
+        """Whether none was alive since it began but those that it started or was started by."""
+        each: Branch | None = self
+        while each is not None:
+            if each._has_met:
+                return False
+            each = each._parent
+        return True
 
     def has_started(self, other: Branch) -> bool:
         """Whether the other one was started on this one, or on one that was."""

@@ -8,8 +8,8 @@ would say which of them is first. So there such a step is a part of `parallel`:
 2. `parallel` does not end while a part is open.
 3. A function that is a part is tried again as a step would be, in this process. A resume runs it again, and its calls
    are answered from the record.
-4. A task that opens a step while no other thread or task is alive beside it, but for those that it started or was
-   started by, opens one of the run's own. Tasks that are started together are all there before one of them runs.
+4. A task that opens a step opens one of the run's own where it was alone all the time: no thread or task was alive but
+   those that it started or was started by. Tasks that are started together are all there before one of them runs.
    Threads are not: the first may have ended before the second is started. So a step in a thread of the run's own code
    is always a part.
 5. A part does not begin in a part, nor while a step of the run's own is open.

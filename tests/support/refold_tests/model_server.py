@@ -27,9 +27,9 @@ class Reply(NamedTuple):
 class ModelServer:
     """One server.
 
-    requests: path, headers and body of each; raw: the bodies as they came. failing: how many of the next requests get a
-    429. breaks: whether streams end in the middle. hold: streams wait for it in the middle, where they set `held`. mind:
-    answers requests; it may wait.
+    requests: path, headers and body of each; raw: the bodies as they came. failing: how many of the next requests get
+    a 429. breaks: whether streams end in the middle. hold: streams wait for it in the middle, where they set `held`.
+    mind: answers requests; it may wait.
     """
 
     def __init__(self) -> None:
