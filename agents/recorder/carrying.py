@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import os
 import subprocess
 import sys
@@ -35,6 +34,8 @@ from refold.agents.recorder.current import BRANCHES, SCOPE, WORK, Scope, branch_
 
 Function: TypeAlias = Callable[..., Any]
 
+_ENV_AT = 11
+"""Where Popen takes `env` by position."""
 _WRAPPERS_MAX = 20
 """An object that makes up any attribute has wrappers without end."""
 
@@ -188,17 +189,15 @@ def _starting_process(start: Function) -> Function:
 
 def _starting_program(begin: Function) -> Function:
     """Of Popen, which asyncio uses too."""
-    names = list(inspect.signature(begin).parameters)
-    env_at = names.index("env")
 
     @functools.wraps(begin)
     def begun(*args: Any, **kwargs: Any) -> None:
         run = SCOPE.get().run
         if run is not None:
-            given = args[env_at] if len(args) > env_at else kwargs.get("env")
+            given = args[_ENV_AT] if len(args) > _ENV_AT else kwargs.get("env")
             env = {**(os.environ if given is None else given), VARIABLE: run.id}
-            if len(args) > env_at:
-                args = (*args[:env_at], env, *args[env_at + 1 :])
+            if len(args) > _ENV_AT:
+                args = (*args[:_ENV_AT], env, *args[_ENV_AT + 1 :])
             else:
                 kwargs["env"] = env
         begin(*args, **kwargs)

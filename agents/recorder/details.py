@@ -8,7 +8,8 @@ Details, each of them left out where there is none; none at all where the except
     left     {name: CLASS}: attributes with values that have no form here
     title, lines     of pydantic's ValidationError
 
-A VALUE is JSON, or {"refold.KIND": form}, of the kinds of `_Making` and capture/messages.py.
+A VALUE is JSON, or {"refold.KIND": form}, of the kinds of `_Making` and capture/messages.py. The kind `value` has a
+form of journal/objects.py. Bytes have another form than there: as text, in which redaction sees secrets.
 
 An exception is made again without running code that the record names:
 
@@ -18,8 +19,9 @@ An exception is made again without running code that the record names:
    `__str__` does, for the text to be compared.
 3. A class with a `__del__` is not made. Where the text is another one, it is of a subclass with the recorded text,
    unless a metaclass or an `__init_subclass__` would run for that.
-4. Values are of Python's own types. Only members of enumerations, messages of HTTP and pydantic's error are of other
-   classes, and they are made by name: an enumeration's member is looked up, the others' constructors are called.
+4. Values are of Python's own types. Only members of enumerations, messages of HTTP, pydantic's error and objects that
+   are made of their fields are of other classes, and they are made by name: an enumeration's member is looked up, the
+   constructors of messages and of the error are called, and an object is made without one (journal/objects.py).
 """
 
 from __future__ import annotations
@@ -34,12 +36,16 @@ from pathlib import Path
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
+import msgspec
+
 from refold.agents.capture.exchange import bytes_of, kept
 from refold.agents.capture.messages import body_of, message_made, message_of
 from refold.agents.entry import class_name, class_named
+from refold.agents.journal.objects import dumped, loaded
 from refold.agents.journal.record import Plain
 from refold.agents.recorder.plain import DEPTH_MAX
 from refold.avro.canonical import INTEGER_END, INTEGER_MIN
+from refold.avro.errors import InputError
 
 VALUES_MAX = 2_000
 TEXT_MAX = 256 << 10
@@ -190,7 +196,18 @@ class _Taking:
         message = message_of(value)
         if message is not None:
             return f"{message.module}.{message.name}", message.take(value, self._body)
-        raise NoForm
+        return "value", self._object(value, levels - 1)
+
+    def _object(self, value: Any, levels: int) -> Plain:
+        """An object that is made of its fields, as a run's state keeps it (journal/objects.py)."""
+        try:
+            tree = dumped(value, "")
+        except InputError:
+            raise NoForm from None
+        if depth_of(tree) > levels:
+            raise NoForm
+        self._counted(msgspec.json.encode(tree))
+        return tree
 
     def _counted(self, given: Any) -> Any:
         self._text -= len(given)
@@ -205,6 +222,12 @@ class _Taking:
             return self._counted(body) if isinstance(body, str) else body
         except NoForm:
             return None
+
+
+def depth_of(tree: Plain) -> int:
+    """How many levels a JSON tree has."""
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return 1 + max(map(depth_of, inner), default=0)
 
 
 def _fields_of(error: BaseException) -> Iterator[tuple[str, Any]]:
@@ -339,7 +362,7 @@ class Making:
             if not issubclass(type(kind), enum.EnumMeta):
                 raise NoForm(f"{form[0]}, which is not imported here")
             return vars(kind)["_member_map_"][member]
-        return message_made(name, form)
+        return loaded(form) if name == "value" else message_made(name, form)
 
     def _validation_errors(self, kind: Any, details: Mapping[str, Plain]) -> Iterator[BaseException]:
         """Its texts for JSON differ from those for Python's values, and it does not say which it was."""

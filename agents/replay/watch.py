@@ -203,6 +203,7 @@ _OURS = {
         "replay/run.py",
         "recorder/run.py",
         "recorder/asks.py",
+        "recorder/parts.py",
         "recorder/current.py",
         "recorder/tools.py",
         "recorder/carrying.py",

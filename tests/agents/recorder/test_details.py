@@ -12,6 +12,7 @@ import sys
 import types
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -249,6 +250,27 @@ def test_what_has_no_form_is_left_out_and_named(value: Any) -> None:
     assert "not recorded of it: more" in found.__notes__[0]
 
 
+@dataclass
+class Reply:
+    status: int
+    tags: tuple[str, ...] = ()
+    at: dt.datetime | None = None
+
+
+class Problem(pydantic.BaseModel):
+    code: int
+    replies: list[Reply] = []
+
+
+def test_objects_that_are_made_of_their_fields_come_back() -> None:
+    reply = Reply(429, ("a",), dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    for value in (reply, Problem(code=5, replies=[reply]), {"all": [reply, reply]}, (reply,)):
+        found = again(Refused(1, reason="x", more=value))
+        assert (type(found.more), found.more) == (type(value), value)
+    for unkept in (Reply(1, tags=(Held(),)), Reply("x" * 300_000)):  # type: ignore[arg-type]
+        assert "not recorded of it: more" in again(Refused(1, reason="x", more=unkept)).__notes__[0]
+
+
 def test_deep_values_are_left_out() -> None:
     deep: Any = 1
     for _ in range(40):
@@ -357,7 +379,7 @@ FORMS: Any = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([
         "args", "fields", "cause", "context", "suppress", "left", "title", "lines", "exception", "message", "a",
         *(f"refold.{kind}" for kind in ("tuple", "set", "dict", "bytes", "enum", "error", "Decimal", "timedelta", "?",
-                                        "httpx2.Response", "httpx2.Request", "requests.Response")),
+                                        "value", "httpx2.Response", "httpx2.Request", "requests.Response")),
     ]), inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip

@@ -120,6 +120,13 @@ def _openai(path: str, body: Any, reply: Reply) -> tuple[Any, list[tuple[str, An
     if path.endswith("/embeddings"):
         found = {"object": "embedding", "index": 0, "embedding": [0.25, -1.5e-7, 1.0]}
         return {"object": "list", "model": body["model"], "data": [found], "usage": {"prompt_tokens": 2}}, []
+    if path.endswith("/responses"):
+        content = [{"type": "output_text", "text": "".join(reply.words), "annotations": []}]
+        said = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+        return {
+            "id": "resp_1", "object": "response", "created_at": 1700000000, "model": body["model"], "output": [said],
+            "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "status": "completed",
+        }, []  # fmt: skip
     head = {"id": "chatcmpl-1", "created": 1700000000, "model": body["model"]}
     message: dict[str, Any] = {"role": "assistant", "content": "".join(reply.words) or None}
     deltas: list[Any] = [{"content": word} for word in reply.words]
