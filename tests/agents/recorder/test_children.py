@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,13 +28,14 @@ print(said(sys.argv[1], {how!r}))
 
 def by_process(method: str) -> Callable[[str], str]:
     def way(to: str) -> str:
-        context = multiprocessing.get_context(method)
+        context: Any = multiprocessing.get_context(method)
         queue = context.SimpleQueue()
         process = context.Process(target=work, args=(to, queue))
         process.start()
         process.join()
         assert process.exitcode == 0
-        return queue.get()
+        found: str = queue.get()
+        return found
 
     return way
 
