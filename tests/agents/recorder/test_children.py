@@ -18,6 +18,8 @@ import refold
 from refold.agents.log import AgentLog
 from refold_tests.child_calls import said, work
 
+pytestmark = pytest.mark.outside
+
 PATHS = os.pathsep.join(sys.path)
 PROGRAM = """
 import sys
