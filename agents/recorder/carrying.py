@@ -29,8 +29,8 @@ from contextvars import copy_context
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias
 
-from refold.agents.recorder.other_processes import VARIABLE, Handed, mark_process
 from refold.agents.recorder.current import BRANCHES, SCOPE, WORK, Scope, branch_of
+from refold.agents.recorder.other_processes import VARIABLE, Handed, mark_process
 
 Function: TypeAlias = Callable[..., Any]
 

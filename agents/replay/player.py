@@ -209,6 +209,10 @@ class Ended:
         self._require_recorded(number)
         return self._committed.begun(number)
 
+    def keys(self, place: Place) -> Collection[str]:
+        """None: nothing is sent."""
+        return ()
+
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
         """The code's own."""
         return NO_ARGUMENTS
