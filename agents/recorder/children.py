@@ -18,11 +18,11 @@ A process that is killed leaves the parent to be resumed, whose code comes to th
 
     before 4        nothing of the child stands: it is begun
     between 4 and 6 the child is found by its id, and resumed
-    between 6 and 7 the child is found by its id. It ended: its code runs again, answered by its recording alone, and
-                    the parent's call is answered with what it came to
-    after 7         the parent's own recording answers the call with the child's id. As before, its recording answers
+    after 6         the child is found by its id. It ended: its code runs again, answered by its recording alone, and
+                    the parent's call is answered with what it came to. So it is after 7, too: of two equal children at
+                    once, the parent's recording may have the call of the one that ended, and not tell them apart
     after the step  a step that is a function is not run again, and so nothing of the child. The code of a block runs
-                    again, and in it the child's code, as after 7
+                    again, and in it the child's code; the parent's recording answers with the child's id
 
 An attempt at the step that failed leaves its children as they ended. The next attempt begins others, whose effects
 have the same keys: none takes place twice.

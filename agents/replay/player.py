@@ -17,6 +17,7 @@ answered from the recording. The step has to be the one that was committed, by i
 that it left is seen by the run (recorder/run.py).
 The step that was pending goes on with the attempts that are left to it. Where its last attempt was cut short, the calls
 of it that had ended answer equal ones of the next attempt, each once (recordings/answered.py); all else asks the world.
+A run within is no such call, for an equal one at once may have been cut short: each is found by its place, in the log.
 A fork is not resumed: what it was allowed to write is not recorded, and its parent can be forked again.
 
 Ended. A run within another, which ended, where the other goes on: in a resume, and before a fork. Its committed steps
@@ -276,7 +277,7 @@ class Resumer:
         self._committed.require()
         if self._committed.has(place.step):
             return self._committed.call(place, asked)
-        cut_short = self._cut_short_before(place)
+        cut_short = None if asked.kind == "run" else self._cut_short_before(place)
         return None if cut_short is None else self._answered.take(cut_short, asked)
 
     def keys(self, place: Place) -> Collection[str]:

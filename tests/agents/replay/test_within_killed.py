@@ -12,6 +12,7 @@ import pytest
 import refold
 from refold.agents.golden.adding import golden_of_run
 from refold.agents.golden.exercise import judged_run
+from refold_tests import equal_children
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
 from refold_tests.nested_runs import EFFECTS, FINISHED, KINDS, OUTPUT, RUNS, Lives, Nested, drive, effects
@@ -75,6 +76,22 @@ def test_so_it_is_on_kafka(
     kafka: SharedKafka, prefix: str, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     campaign(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2", child, tmp_path, seed, max(2, fault_rounds // 10))
+
+
+@pytest.mark.parametrize("turns", [(0, 1), (1, 0)], ids=["as before", "the other first"])
+def test_equal_children_at_once_are_told_apart_by_their_place(
+    tmp_path: Path, child: Callable[..., Child], turns: tuple[int, int]
+) -> None:
+    """Which of them comes first in the resume says nothing of which one ended."""
+    url, world = f"file:{tmp_path}/log", tmp_path / "world"
+    assert child(equal_children.CODE, url, world).end() == -9
+    assert world.read_text().splitlines() == ["b"]
+    with refold.open(url) as log:
+        assert log.run("outer", resume="r1").drive(equal_children.agent_of(world, turns)) == ["b", "b"]
+        assert world.read_text().splitlines() == ["b", "b"]
+        assert [each.outcome for each in log.recording("r1").family] == ["succeeded"] * 3
+        assert log.replay("r1", equal_children.agent_of(tmp_path / "none", turns)).is_same
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)
