@@ -22,6 +22,7 @@ log: with its open step, the calls in it, and its conversation.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -192,7 +193,7 @@ class CapturedSession:
         self._family: Any = ""
         self._state: dict[str, Any] = {}
         self._open: MadeAttempt | None = None
-        self._last_at = 0
+        self._last_at = self._taken_up_at = 0
 
     def is_answered_by(self, turn: ModelTurn, rest: Sequence[Any]) -> bool:
         """Whether what follows the last request in a turn is the reply that was recorded."""
@@ -234,11 +235,14 @@ class CapturedSession:
         if self._open is not None:
             self._close([], self._last_at)
         output = self.reply.text if is_done and self.reply is not None else None
-        self.sink.ended("succeeded" if is_done else "unknown", output or None, None, self._last_at)
+        # That a run was taken up is said as of that moment, and its end comes after it.
+        at = max(self._last_at, self._taken_up_at)
+        self.sink.ended("succeeded" if is_done else "unknown", output or None, None, at)
 
     def taken_up(self, recording: Recording) -> tuple[ModelTurn, ModelReply | None] | None:
         """Go on where a run stands in the log; its last turn, None where it has none."""
         turn, reply = None, None
+        self._state, self._taken_up_at = recording.state, time.time_ns() // 1000
         for step in recording.steps:
             calls = [call for call in step.calls if call.asked.kind == "model"]
             self.stored |= {call.started_at for call in calls}

@@ -219,7 +219,10 @@ def test_a_session_is_one_run_with_its_tool_calls(server: ModelServer, tmp_path:
             assert (opened("inputs"), opened("output")) == ({"id": 8}, results["find"])
             assert [(each["relation"], each["target"]) for each in action.links] == [("of", f"step/{row.run}#1")]
             assert log.state(f"step/{row.run}#1").shown()["calls"][1]["action"] == f"{row.run}#1.2"
-        assert log.compare(rows[0].run, rows[1].run) is None
+        parting = log.compare(rows[0].run, rows[1].run)
+        assert parting is not None
+        differing = {each.path.partition("[")[0] for each in parting.differences}
+        assert differing == {"headers"}, "the provider's ids of the requests and its clock, and nothing else"
         assert [each.run for each in log.runs(tool="pay")] == [each.run for each in rows]
         knew = log.knew("agent")
         assert "paid" in str(knew)
