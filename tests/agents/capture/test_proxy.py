@@ -6,6 +6,7 @@ All ways of use go through one capture, which is closed before anything is looke
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,6 +167,10 @@ def test_who_hangs_up_ends_the_exchange_and_the_provider_is_let_go(server: Model
                 stream = client.chat.completions.create(model="gpt-x", messages=asked, stream=True)
                 assert next(iter(stream)).choices[0].delta.content == WORDS[0]
                 stream.close()
+            deadline = time.monotonic() + 120
+            while list((tmp_path / "spool").rglob("*.open")):  # until the proxy has seen it, or it would be its own end
+                assert time.monotonic() < deadline, "the proxy did not see that the agent hung up"
+                time.sleep(0.02)
             stored = captured.close()
     finally:
         server.hold.set()
