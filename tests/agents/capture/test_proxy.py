@@ -74,7 +74,8 @@ def everything(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) ->
     return Everything(used, {each.title: each for each in runs})
 
 
-SENT = [way for way in WAYS if REQUESTS.get(way.use, 1)]
+# An embedding is no turn of a conversation, so no run has its title.
+SENT = [way for way in WAYS if REQUESTS.get(way.use, 1) and way.use != "embeddings"]
 
 
 @pytest.mark.parametrize("way", SENT, ids=named)
@@ -96,6 +97,13 @@ def test_an_sdk_gets_the_same_through_the_proxy_and_in_a_replay(
         serving.close()
     assert (replaying.served, replaying.unrecorded, replaying.waiting) == (REQUESTS.get(way.use, 1), 0, 0)
     assert server.requests == []
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way.use == "embeddings"], ids=named)
+def test_an_embedding_passes_unchanged(everything: Everything, way: Way) -> None:
+    used = everything.used[named(way)]
+    assert used.proxied == used.plain
+    assert len(used.requests) == 1
 
 
 @pytest.mark.parametrize("way", SENT, ids=named)

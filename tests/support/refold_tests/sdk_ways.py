@@ -57,17 +57,17 @@ def endpoint(way: Way, client: Any, asked: Any) -> tuple[Any, dict[str, Any]]:
     return client.messages, {"model": "claude-x", "messages": asked, "max_tokens": 100}
 
 
-def other_endpoint(way: Way, client: Any) -> Any:
+def other_endpoint(way: Way, client: Any, asked: Any) -> Any:
     """The answer; of an async client an awaitable."""
     if way.use == "embeddings":
-        return client.embeddings.create(model="e", input="it", encoding_format="float", user=openai.NOT_GIVEN)
-    return client.responses.create(model="gpt-x", input="was it paid?", temperature=openai.NOT_GIVEN)
+        return client.embeddings.create(model="e", input=asked[0]["content"], encoding_format="float", user=openai.NOT_GIVEN)
+    return client.responses.create(model="gpt-x", input=asked[0]["content"], temperature=openai.NOT_GIVEN)
 
 
 def use_sync(way: Way, client: Any, asked: Any = ASKED) -> Any:
     """What the SDK gives, as JSON."""
     if way.use in ("embeddings", "responses"):
-        return other_endpoint(way, client).model_dump(mode="json")
+        return other_endpoint(way, client, asked).model_dump(mode="json")
     place, given = endpoint(way, client, asked)
     if way.use in ("plain", "retried"):
         return place.create(**given).model_dump(mode="json")
@@ -103,7 +103,7 @@ def use_sync(way: Way, client: Any, asked: Any = ASKED) -> Any:
 async def use_async(way: Way, client: Any, asked: Any = ASKED) -> Any:
     """The same of an async client."""
     if way.use in ("embeddings", "responses"):
-        return (await other_endpoint(way, client)).model_dump(mode="json")
+        return (await other_endpoint(way, client, asked)).model_dump(mode="json")
     place, given = endpoint(way, client, asked)
     if way.use in ("plain", "retried"):
         return (await place.create(**given)).model_dump(mode="json")
