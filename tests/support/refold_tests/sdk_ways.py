@@ -60,7 +60,9 @@ def endpoint(way: Way, client: Any, asked: Any) -> tuple[Any, dict[str, Any]]:
 def other_endpoint(way: Way, client: Any, asked: Any) -> Any:
     """The answer; of an async client an awaitable."""
     if way.use == "embeddings":
-        return client.embeddings.create(model="e", input=asked[0]["content"], encoding_format="float", user=openai.NOT_GIVEN)
+        return client.embeddings.create(
+            model="e", input=asked[0]["content"], encoding_format="float", user=openai.NOT_GIVEN
+        )
     return client.responses.create(model="gpt-x", input=asked[0]["content"], temperature=openai.NOT_GIVEN)
 
 
