@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, ref
 
 from refold.agents.recorder.other_processes import run_of_parent
 from refold.agents.recorder.writer import RecordingFailed
@@ -72,7 +72,8 @@ class StrayCall(InputError):
     """A tool was called outside of every run while a run is open in the process; it was not executed."""
 
 
-_lock = threading.Lock()
+# A garbage collection within the lock may start a task, in the same thread: an SDK's client closes itself so.
+_lock = threading.RLock()
 
 
 class Branch:
@@ -102,7 +103,7 @@ class Branch:
         self._has_met = False  # another one that it neither started nor was started by
         self._count = itertools.count()
         self._started: Counter[str] = Counter()
-        self._alive: WeakSet[Branch] = WeakSet()  # of a root: the branches beside it
+        self._alive: dict[int, ref[Branch]] = {}  # of a root: the branches beside it, by their ids
 
     def next(self) -> Order:
         """The place of the next call or start."""
@@ -123,15 +124,17 @@ class Branch:
     def begun(self) -> None:
         """It is alive, until it has ended or is forgotten."""
         with _lock:
-            for other in list(self.root._alive):
-                if not (self.has_started(other) or other.has_started(self)):
+            alive, key = self.root._alive, id(self)
+            for each in list(alive.values()):
+                other = each()
+                if other is not None and not (self.has_started(other) or other.has_started(self)):
                     self._has_met = other._has_met = True
-            self.root._alive.add(self)
+            alive[key] = ref(self, lambda _: alive.pop(key, None))
 
     def ended(self) -> None:
         """It is alive no more."""
         with _lock:
-            self.root._alive.discard(self)
+            self.root._alive.pop(id(self), None)
 
     def is_alone(self) -> bool:
         """Whether none was alive since it began but those that it started or was started by."""

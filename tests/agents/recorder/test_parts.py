@@ -20,6 +20,7 @@ from refold.agents.golden.adding import golden_of_run
 from refold.agents.golden.exercise import judged_run
 from refold.agents.journal.chain import broken
 from refold.agents.log import AgentLog
+from refold.agents.recorder import current
 from refold.agents.recorder.run import Run
 from refold.avro.errors import InputError
 
@@ -219,3 +220,10 @@ def test_code_that_goes_on_while_a_part_is_open_is_refused(log: AgentLog) -> Non
     run = log.run("a")
     run.drive(agent)
     assert [step.name for step in log.recording(run.id).steps] == ["parallel", "tool: look_up"]
+
+
+def test_a_task_may_begin_while_its_thread_notes_another() -> None:
+    """A garbage collection may start one there: an SDK's client that nobody closed closes itself in a task."""
+    with current._lock:
+        assert current._lock.acquire(blocking=False)
+        current._lock.release()
