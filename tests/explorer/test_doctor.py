@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
-import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command
 from refold_tests.devices import small_device
 from refold_tests.folding import running
+from refold_tests.http_server import serving
 from refold_tests.kafka_topics import Broker
 from refold_tests.things import THING
 from refold_tests.waiting import await_true
@@ -190,13 +190,9 @@ def test_a_registry_that_was_emptied(
     port.close()
     [found] = problems("--log", url)
     assert (found["subject"], "none is named here" in found["finding"]) == ("registry", True)
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Emptied) as server:
-        serving = threading.Thread(target=server.serve_forever, daemon=True)
-        serving.start()
-        monkeypatch.setenv("REFOLD_SCHEMA_REGISTRY", f"http://127.0.0.1:{server.server_port}")
+    with serving(_Emptied) as registry:
+        monkeypatch.setenv("REFOLD_SCHEMA_REGISTRY", registry)
         [found] = problems("--log", url)
-        server.shutdown()
-        serving.join()
     assert (found["subject"], found["finding"]) == ("registered", f"the registry lacks {THING.name} (71)")
     assert "restore the registry's data" in found["remedy"]
 

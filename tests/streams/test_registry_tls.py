@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from refold.streams.registry.settings import RegistrySettings, registry_settings
 from refold.testing.kafka.security import Certificates, certificates
 from refold.testing.processes import ServerMissing
 from refold_tests.absent import without
+from refold_tests.http_server import running
 
 USER = "me:s3cret-of-the-registry"
 
@@ -54,15 +54,10 @@ def registry(made: Certificates, *, asks_for_certificate: bool = False) -> Itera
     if asks_for_certificate:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(made.authority)
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Guarded) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        serving = threading.Thread(target=server.serve_forever, daemon=True)
-        serving.start()
-        try:
-            yield f"https://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            serving.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Guarded)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    with running(server):
+        yield f"https://127.0.0.1:{server.server_port}"
 
 
 def level(settings: RegistrySettings | None) -> str:

@@ -16,6 +16,7 @@ class Done:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.durable = 0
+        self.synced = threading.Event()
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
@@ -28,6 +29,7 @@ class Done:
 
     def sync(self) -> None:
         self.durable = len(self.numbers)
+        self.synced.set()
 
 
 def test_work_is_done_in_order_and_durable_after_a_flush_and_after_the_end() -> None:
@@ -44,15 +46,10 @@ def test_work_is_done_in_order_and_durable_after_a_flush_and_after_the_end() -> 
 
 
 def test_what_was_put_becomes_durable_without_a_flush() -> None:
-    done, synced = Done(), threading.Event()
-
-    def sync() -> None:
-        done.sync()
-        synced.set()
-
-    writer = Writer(sync, "r")
+    done = Done()
+    writer = Writer(done.sync, "r")
     writer.put(done.work(0))
-    assert synced.wait(30)
+    assert done.synced.wait(30)
     assert done.durable == 1
     writer.close()
 
@@ -86,16 +83,11 @@ def test_what_is_settled_is_left_to_whoever_flushes_next() -> None:
 
 
 def test_what_is_settled_becomes_durable_soon_where_nobody_flushes() -> None:
-    done, synced = Done(), threading.Event()
-
-    def sync() -> None:
-        done.sync()
-        synced.set()
-
-    writer = Writer(sync, "r")
+    done = Done()
+    writer = Writer(done.sync, "r")
     writer.put(done.work(0))
     writer.settle(lambda: None)
-    assert synced.wait(30)
+    assert done.synced.wait(30)
     assert done.durable == 1
     writer.close()
 

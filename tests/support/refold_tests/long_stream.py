@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from refold_tests.http_server import serving
 
 PIECE = b"data: " + b"x" * ((1 << 16) - 8) + b"\n\n"
 
@@ -33,15 +35,9 @@ def long_stream() -> Iterator[tuple[str, threading.Semaphore]]:
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing."""
 
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    httpd.daemon_threads = True
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{httpd.server_port}", more
-    finally:
-        ended.set()
-        more.release(10)
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
+    with serving(Handler) as url:
+        try:
+            yield url, more
+        finally:
+            ended.set()
+            more.release(10)

@@ -10,8 +10,10 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
+
+from refold_tests.http_server import serving
 
 WORDS = ["It ", "was ", "paid ", "für ", "42 €."]
 TEXT = "".join(WORDS)
@@ -103,17 +105,8 @@ def model_server() -> Iterator[ModelServer]:
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing."""
 
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    httpd.daemon_threads = True
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    server.url = f"http://127.0.0.1:{httpd.server_port}"
-    try:
+    with serving(Handler) as server.url:
         yield server
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
 
 
 def _openai(path: str, body: Any, reply: Reply) -> tuple[Any, list[tuple[str, Any]]]:

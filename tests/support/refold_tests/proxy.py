@@ -7,13 +7,14 @@ gateway does in production.
 from __future__ import annotations
 
 import base64
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
+
+from refold_tests.http_server import running
 
 FORWARDED = ("Accept", "Content-Type")
 
@@ -77,11 +78,6 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def gateway(registry: str, user_info: str | None = None) -> Iterator[Gateway]:
     """A gateway before the registry at that URL, gone at the end."""
-    with Gateway(registry, user_info) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Gateway(registry, user_info)
+    with running(server):
+        yield server

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
+
+from refold_tests.http_server import serving
 
 
 class Raw(NamedTuple):
@@ -72,14 +73,5 @@ def raw_provider() -> Iterator[RawProvider]:
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing."""
 
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    httpd.daemon_threads = True
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    provider.url = f"http://127.0.0.1:{httpd.server_port}"
-    try:
+    with serving(Handler) as provider.url:
         yield provider
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from refold.testing.processes import HOST, Supervised, free_ports
+from refold_tests.http_server import running
 from refold_tests.servers import Started
 
 READY_S = 60.0
@@ -168,14 +168,9 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def door(endpoint: str) -> Iterator[Door]:
     """A door before a store, gone at the end."""
-    with Door(endpoint) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Door(endpoint)
+    with running(server):
+        yield server
 
 
 def reach(patch: pytest.MonkeyPatch, endpoint: str) -> None:
