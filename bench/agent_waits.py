@@ -17,7 +17,6 @@ Short runs. 1,000 runs of five steps with a model call each, one after the other
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import tempfile
@@ -31,7 +30,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from recording import STATE_BYTES, WAIT_S, WORK_S, state_of, words
+from recording import STATE_BYTES, WAIT_S, state_of, wait_and_work, words
 
 import refold
 from refold.streams.rocks.database import Database
@@ -126,10 +125,7 @@ def call(folder: Path, count: int = CALLS) -> Call:
     state = state_of(STATE_BYTES)
     with log_in(folder) as log, log.run("bench", state=state) as run, run.step("asks"):
         for _ in range(count):
-            time.sleep(WAIT_S)
-            working_until_s = time.perf_counter() + WORK_S
-            while time.perf_counter() < working_until_s:
-                json.dumps(state)
+            wait_and_work(state)
             began_s, began_cpu_s = time.perf_counter(), time.thread_time()
             run.model(answers_at_once, prompt="what now?")
             cpu.append(time.thread_time() - began_cpu_s)

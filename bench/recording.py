@@ -131,15 +131,20 @@ def _nothing(number: int) -> None:
     """A write that costs nothing."""
 
 
+def wait_and_work(state: Any, work_s: float = WORK_S) -> None:
+    """What an agent does between two calls: it waits, and then works on its state."""
+    time.sleep(WAIT_S)
+    working_until_s = time.perf_counter() + work_s
+    while time.perf_counter() < working_until_s:
+        json.dumps(state)
+
+
 def _timed(
     step: Callable[[], None], state: Any, count: int, work_s: float = WORK_S
 ) -> tuple[float, float, float, float]:
     wall, cpu, encoding = [], [], []
     for _ in range(count):
-        time.sleep(WAIT_S)
-        working_until_s = time.perf_counter() + work_s
-        while time.perf_counter() < working_until_s:
-            json.dumps(state)
+        wait_and_work(state, work_s)
         began_s, began_cpu_s = time.perf_counter(), time.thread_time()
         step()
         ended_cpu_s = time.thread_time()

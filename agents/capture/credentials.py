@@ -4,7 +4,7 @@
 2. URLs: values under the name of a secret, and a user and password, are replaced (exchange.py).
 3. Bodies: a JSON text under the name of a secret, at any depth and also in JSON that is a text in JSON, becomes HIDDEN;
    so does such a value of a form. All other bytes stay as they are.
-4. What the request's headers and URL hold as a secret is replaced wherever it stands in either body.
+4. A secret in the request's headers or URL is replaced wherever it occurs in either body.
 
 A piece of a stream is looked at by itself: a secret that is cut in two by pieces is not found.
 """
@@ -30,7 +30,7 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 def known_secrets(headers: Iterable[tuple[str, str]], url: str) -> tuple[bytes, ...]:
-    """What a request holds as a secret, to be found wherever else it stands."""
+    """The secrets in a request's headers and URL, to be replaced wherever else they occur."""
     parts = urlsplit(url)
     found = [value for name, value in headers if _NAMES.is_secret(name)]
     found += [value for name, value in parse_qsl(parts.query) if NAMES.is_secret(name)]
@@ -87,5 +87,5 @@ def _closed_at(data: bytes, begin: int, backslashes: int) -> int:
 
 
 def _is_of_a_model(data: bytes, found: re.Match[bytes]) -> bool:
-    """Whether a `token` is a piece of a model's text: its probability stands beside it."""
+    """Whether a `token` is a piece of a model's text: a log probability follows it."""
     return found[2].lower() == b"token" and b"logprob" in data[found.end() : found.end() + 200]

@@ -1,6 +1,6 @@
 """Content encodings undone piece by piece: gzip, deflate, br, zstd, and several of them one over another.
 
-1. The header Content-Encoding lists the layers in the order in which they were put on; `identity` is none.
+1. The header Content-Encoding lists the layers in the order in which they were put on; `identity` adds no layer.
 2. `feed` takes what arrived and gives what can be read of it by now.
 3. `finish` says whether the stream was whole. One that ended early is kept as far as it could be read.
 4. A layer gives OUTPUT_BYTES_MAX at most, and is given its input in small pieces, so that a few bytes that unfold to
@@ -40,10 +40,10 @@ class Layer(Protocol):
 
 
 class Decoder:
-    """One body. problem: why no more of it can be read, once that is so; produced: bytes given so far."""
+    """Decodes one body. produced: the bytes decoded so far."""
 
     def __init__(self, header: str | None) -> None:
-        """Raises Undecodable where the header names what is not known here."""
+        """Raises Undecodable if the header names an unknown encoding."""
         names = [each for each in ((header or "").lower().replace(" ", "").split(",")) if each not in ("", "identity")]
         for name in reversed(names):
             if name not in NAMES:

@@ -15,7 +15,8 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,7 +28,7 @@ from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.exchange import bytes_of, is_exchange, request_of
 from refold.agents.capture.program import ANTHROPIC, OPENAI
 from refold.agents.capture.proxy import is_named_locally, said
-from refold.agents.capture.turns import without_volatile
+from refold.agents.capture.turns import VOLATILE_KEYS, without_keys
 from refold.agents.journal.difference import differences
 from refold.agents.journal.record import Call, Plain, Recording
 from refold.agents.redaction.redactor import Redact
@@ -45,26 +46,27 @@ def _without_dates(tree: Any) -> Any:
     return [_without_dates(each) for each in tree] if isinstance(tree, list) else tree
 
 
-def _without_session(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _without_session(each) for key, each in tree.items() if key not in _OF_SESSION}
-    return [_without_session(each) for each in tree] if isinstance(tree, list) else tree
-
-
 RULES: Mapping[str, Callable[[Any], Any]] = {
-    "cache marks": without_volatile,
-    "ids of the session": _without_session,
+    "cache marks": partial(without_keys, keys=VOLATILE_KEYS),
+    "ids of the session": partial(without_keys, keys=_OF_SESSION),
     "dates": _without_dates,
 }
 """What does not count of a body, by what it is called."""
 
 
-class RecordedExchange(NamedTuple):
+class RecordedExchange:
     """One exchange of a recording. step: of its run."""
 
-    run: str
-    step: int
-    call: Call
+    def __init__(self, run: str, step: int, call: Call) -> None:
+        self.run = run
+        self.step = step
+        self.call = call
+        self.request = call.asked.request
+
+    @cached_property
+    def normal(self) -> Plain:
+        """As _normal; kept, for bodies are long, and each is compared with many requests."""
+        return _normal(self.request)
 
 
 class Replaying:
@@ -132,14 +134,16 @@ class Replaying:
 
     def _found(self, asked: Plain) -> RecordedExchange | None:
         with self._turn:
-            for normal in (_itself, _normal):
-                wanted = normal(asked)
-                for place, each in enumerate(self._waiting):
-                    recorded = each.call.asked.request
-                    if _is_place(asked, recorded) and normal(recorded) == wanted:
-                        self._done.append(self._waiting.pop(place))
-                        return each
-        return None
+            near = [each for each in self._waiting if _is_place(asked, each.request)]
+            exact = _itself(asked)
+            found = next((each for each in near if _itself(each.request) == exact), None)
+            if found is None and near:
+                normal = _normal(asked)
+                found = next((each for each in near if each.normal == normal), None)
+            if found is not None:
+                self._waiting.remove(found)
+                self._done.append(found)
+            return found
 
     async def _answered(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
         if call.failure is not None and call.answer is None:
@@ -172,15 +176,15 @@ class Replaying:
         name = f"{asked['method']} {urlsplit(asked['url']).path}"
         with self._turn:
             waiting, done = list(self._waiting), list(self._done)
-        same = next((each for each in done if _is_place(asked, each.call.asked.request)
-                     and _normal(each.call.asked.request) == _normal(asked)), None)  # fmt: skip
+        normal = _normal(asked)
+        same = next((each for each in done if _is_place(asked, each.request) and each.normal == normal), None)
         if same is not None:
             return f"{name}: turn {same.step} of run {same.run} answers this, and was served already"
-        near = [each for each in waiting if _is_place(asked, each.call.asked.request)]
+        near = [each for each in waiting if _is_place(asked, each.request)]
         if not near:
             left = f"{len(waiting)} recorded requests were not asked for" if waiting else "all of it was served"
             return f"{name} is not in the recording: {left}"
-        found = [(differences(_normal(asked), _normal(each.call.asked.request)), each) for each in near[:LINES_MAX]]
+        found = [(differences(normal, each.normal), each) for each in near[:LINES_MAX]]
         differing, nearest = min(found, key=lambda each: (len(each[0]), each[1].call.started_at))
         lines = [
             f"{name} is not in the recording; nearest is turn {nearest.step} of run {nearest.run}, which differs in"

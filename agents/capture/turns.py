@@ -10,7 +10,7 @@ Of anything else nothing is known: it is an exchange, and no turn.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
@@ -141,18 +141,18 @@ def events_of(body: bytes) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def without_volatile(value: Any) -> Any:
-    """A tree without the members that clients change from request to request."""
+def without_keys(value: Any, keys: Collection[str]) -> Any:
+    """A tree without the members of these names, at any depth."""
     if isinstance(value, dict):
-        return {key: without_volatile(each) for key, each in value.items() if key not in VOLATILE_KEYS}
-    return [without_volatile(each) for each in value] if isinstance(value, list) else value
+        return {key: without_keys(each, keys) for key, each in value.items() if key not in keys}
+    return [without_keys(each, keys) for each in value] if isinstance(value, list) else value
 
 
 def _chain(family: Family, messages: Sequence[Any]) -> list[str]:
     so_far: str = family
     found: list[str] = []
     for each in messages:
-        normal = without_volatile(each)
+        normal = without_keys(each, VOLATILE_KEYS)
         if isinstance(normal, dict) and isinstance(normal.get("content"), str):
             normal["content"] = [{"type": "text", "text": normal["content"]}]
         data = msgspec.json.encode([so_far, normal], order="deterministic")

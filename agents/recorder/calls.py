@@ -31,13 +31,14 @@ from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Effect, Kind, Plain, Retry
 from refold.agents.journal.volatile import WHOLE, Asking, Volatile
 from refold.agents.recorder.answers import Answers, Place
+from refold.agents.recorder.beside_loop import BesideLoop
 from refold.agents.recorder.current import SCOPE, Order, branch_of, here, require_open
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
 from refold.agents.recorder.made import Made, MadeAttempt
 from refold.agents.recorder.opened import OpenCall, OpenRun
 from refold.agents.recorder.parallel import step_of_call
 from refold.agents.recorder.pieces import Replaying, Taking, awaited, awaiting, came_later, comes_later
-from refold.agents.recorder.plain import Shape, decoded, encoded, is_large, shape_of
+from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
 from refold.agents.recorder.reach import Chance, Reach, ReadView
 from refold.agents.recorder.steps import CallBlock, OpenStep, Stepping
 from refold.agents.recorder.tools import Tool, Trying
@@ -67,7 +68,7 @@ class Calling:
         self._ended = ended
         self._is_live = is_live
         self._turn = threading.Lock()
-        self._encoding = threading.Lock()
+        self._beside_loop = BesideLoop()
 
     def close(self, attempt: MadeAttempt) -> Unfinished | None:
         """End an attempt's calls. Unfinished names those that were still under way: nothing more is kept of them."""
@@ -221,7 +222,7 @@ class Calling:
                     answer = await ask(step, made)
                 if comes_later(answer) and not is_inside:
                     return self._later(made, answer, shape, block)
-                data = await self._beside_loop(partial(shape.recorded, answer), answer)
+                data = await self._beside_loop.encoded(partial(shape.recorded, answer), answer)
                 return self._answered(made, answer, data)
             except BaseException as error:
                 wait_ms = self._again(made, error, trying)
@@ -303,17 +304,6 @@ class Calling:
         if failed is not None:
             raise failed
         return shape.served(answer)
-
-    async def _beside_loop(self, encode: Callable[[], bytes], value: object) -> bytes:
-        """The JSON of a value, made in a thread where it is large: one at a time, so that the loop has its turn."""
-        if not is_large(value):
-            return encode()
-
-        def encoded_alone() -> bytes:
-            with self._encoding:
-                return encode()
-
-        return await asyncio.to_thread(encoded_alone)
 
     def _answered(self, made: Made, answer: Any, data: bytes) -> Any:
         duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
