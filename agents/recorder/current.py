@@ -165,7 +165,26 @@ NOWHERE = Scope()
 SCOPE: ContextVar[Scope] = ContextVar("refold.scope", default=NOWHERE)
 
 BRANCHES: WeakKeyDictionary[asyncio.Task[Any], Branch] = WeakKeyDictionary()
-"""Of tasks that were created in a step: tasks may share one context, so it is not in the scope."""
+"""Of tasks that a run began in or that were created in one: tasks may share a context, so it is not in the scope."""
+
+
+class OnBranch:
+    """The code's task is on a branch until `leave`, also where a library brings another task's context into it."""
+
+    def __init__(self, branch: Branch) -> None:
+        self._task = task_here()
+        if self._task is not None:
+            self._before = BRANCHES.get(self._task)
+            BRANCHES[self._task] = branch
+
+    def leave(self) -> None:
+        """The task is where it was before."""
+        if self._task is None:
+            return
+        if self._before is None:
+            BRANCHES.pop(self._task, None)
+        else:
+            BRANCHES[self._task] = self._before
 
 
 class _Work(threading.local):

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
-from refold.agents.recorder.current import BRANCHES, SCOPE, Branch, branch_of, require_open, task_here
+from refold.agents.recorder.current import SCOPE, Branch, OnBranch, branch_of, require_open
 from refold.agents.recorder.failures import RecordedFailure
 from refold.agents.recorder.parallel import NAME, branch_beside, is_under_way
 from refold.agents.recorder.plain import Shape
@@ -77,24 +77,19 @@ class Part:
         self._step = step
         self._branch = branch
         self._outer = SCOPE.get()
-        self._task = task_here()
-        self._of_task = None if self._task is None else BRANCHES.get(self._task)
+        self._on_branch: OnBranch | None = None
 
     def __enter__(self) -> None:
         SCOPE.set(self._outer._replace(branch=self._branch))
-        if self._task is not None:
-            BRANCHES[self._task] = self._branch
+        self._on_branch = OnBranch(self._branch)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if SCOPE.get().branch is self._branch:
             SCOPE.set(self._outer)
-        if self._task is not None:
-            if self._of_task is None:
-                BRANCHES.pop(self._task, None)
-            else:
-                BRANCHES[self._task] = self._of_task
+        if self._on_branch is not None:
+            self._on_branch.leave()
         with self._run.opening:
             self._step.parts -= 1
 

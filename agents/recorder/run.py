@@ -35,7 +35,7 @@ from refold.agents.recorder.asks import Asks
 from refold.agents.recorder.calls import Calling
 from refold.agents.recorder.carrying import install
 from refold.agents.recorder.children import ChildCall, Children, Given, begin_child
-from refold.agents.recorder.current import SCOPE, Branch, Scope, Strays, entered, here, left, require_open
+from refold.agents.recorder.current import SCOPE, Branch, OnBranch, Scope, Strays, entered, here, left, require_open
 from refold.agents.recorder.failures import RecordedFailure, failure_of, outcome_of, raised
 from refold.agents.recorder.made import NULL, MadeAttempt, MadeStep
 from refold.agents.recorder.parallel import end_parallel, end_parallel_with, end_waited_for
@@ -106,6 +106,7 @@ class Run(Asks):
         self.left_step: OpenStep | None = None  # in which the code left a recording
         self._on_stray = on_stray
         self._token: Token[Scope] | None = None
+        self._on_branch: OnBranch | None = None
         self._part()
 
     # The run
@@ -119,6 +120,7 @@ class Run(Asks):
     def __enter__(self) -> Self:
         install()
         self._token = SCOPE.set(Scope(self, inside=SCOPE.get().inside, branch=self.branch))
+        self._on_branch = OnBranch(self.branch)
         entered(self)
         return self
 
@@ -128,6 +130,8 @@ class Run(Asks):
         if self._token is not None:
             SCOPE.reset(self._token)
             self._token = None
+        if self._on_branch is not None:
+            self._on_branch.leave()
         try:
             self.end(error)
         finally:

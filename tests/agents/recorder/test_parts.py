@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -227,3 +228,25 @@ def test_a_task_may_begin_while_its_thread_notes_another() -> None:
     with current._lock:
         assert current._lock.acquire(blocking=False)
         current._lock.release()
+
+
+def test_a_step_is_the_runs_own_where_a_library_brings_a_tasks_context_into_its_code(log: AgentLog) -> None:
+    """PydanticAI does so: what its hooks set in a task, the code that iterates over its graph has, too."""
+
+    async def context() -> Context:
+        await asyncio.sleep(0)
+        return copy_context()
+
+    async def agent(run: Run) -> None:
+        found, _ = await asyncio.gather(context(), context())
+        for variable, value in found.items():
+            variable.set(value)
+        async with run.step("look"):
+            run.decide("left")
+        async with run.step("go"):
+            run.decide("on")
+
+    run = log.run("carried")
+    driven(run, agent)
+    assert [step.name for step in log.recording(run.id).steps] == ["look", "go"]
+    assert log.replay(run.id, agent).is_same
