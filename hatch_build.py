@@ -23,13 +23,14 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 HOT_PATH = (
-    *(f"avro/{name}.py" for name in ("binary", "canonical", "codec", "ids", "plain", "reading")),
+    *(f"avro/{name}.py" for name in ("canonical", "codec", "decoder", "encoder", "fast_reader", "ids")),
     *(f"reducers/{name}.py" for name in (
-        "arithmetic", "cells", "collection", "custom", "entity", "fold", "links", "order", "residue", "scalar", "state",
+        "arithmetic", "cells", "collection", "custom", "dedup_state", "entity", "fold", "links", "order", "scalar",
+        "state",
     )),
     *(f"streams/{name}.py" for name in (
         "change_codec", "changes", "digest", "history", "partition", "rebuild/replay", "snapshots/buckets",
-        "snapshots/chunk", "snapshots/layers", "snapshots/seal", "snapshots/write", "sources", "table/batch",
+        "snapshots/chunk", "snapshots/layers", "snapshots/seal", "sources", "table/batch",
         "table/folds", "table/keys", "table/pinned",
     )),
 )  # fmt: skip

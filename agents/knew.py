@@ -10,7 +10,7 @@
    newer observations of the entity: when it was read already (then the agent asked for an older point, or read what a
    reader had not caught up with), or only by `at`: late ones, and corrections.
 5. Answers of tools and models count as reads do: by a time those that had come by then, at a place those whose step
-   stands below it. Of equal questions the last answer is given, or every one (agents/heard.py).
+   stands below it. Of equal questions the last answer is given, or every one (agents/received_answers.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from refold.agents.heard import Heard, Unheard, heard_in, last_answers
 from refold.agents.journal.difference import Difference, differences
-from refold.agents.recorder.log_reach import read_again
-from refold.agents.vault import Keeper
+from refold.agents.received_answers import Heard, Unheard, heard_in, last_answers
+from refold.agents.recorder.log_backend import read_again
+from refold.agents.vault import ValueCipher
 from refold.avro.errors import InputError, NotAnswerable, UnknownEntity, ValidationError
 from refold.avro.times import datetime_micros, parse_time
 from refold.streams.client import Log
@@ -33,7 +33,7 @@ from refold.streams.view import EntityView
 STEPS_AT_ONCE = 64
 
 
-class Read(NamedTuple):
+class RecordedRead(NamedTuple):
     """One read as a step recorded it. at: microseconds since 1970; ids in hex; version None where none was recorded."""
 
     entity: str
@@ -46,7 +46,7 @@ class Read(NamedTuple):
     observations: tuple[str, ...]
 
 
-class Known(NamedTuple):
+class KnownEntity(NamedTuple):
     """An entity as it was read, and as the log held it.
 
     known: at the read; held: at the moment asked for, None where nothing of it stood there. newer_then, newer_by: how
@@ -54,7 +54,7 @@ class Known(NamedTuple):
     (JSON form) that the log held otherwise, the known value left.
     """
 
-    read: Read
+    read: RecordedRead
     known: EntityView
     held: EntityView | None
     newer_then: int
@@ -74,13 +74,13 @@ class Knowledge(NamedTuple):
     """
 
     point: Point
-    reads: tuple[Known, ...]
+    reads: tuple[KnownEntity, ...]
     heard: tuple[Heard, ...] = ()
     unheard: tuple[Unheard, ...] = ()
 
 
 def knew(
-    log: Log, vault: Keeper, agent: str, at: When = None, *, run: str | None = None, every: bool = False
+    log: Log, vault: ValueCipher, agent: str, at: When = None, *, run: str | None = None, every: bool = False
 ) -> Knowledge:  # fmt: skip
     """What the agent knew by `at`; of one run, with what its parents knew before it parted from them.
 
@@ -151,22 +151,22 @@ def _of_run(log: Log, cut: Cut, run: str, last: int | None) -> Iterator[EntityVi
         first = end
 
 
-def _reads(steps: Iterable[EntityView]) -> Iterator[Read]:
+def _reads(steps: Iterable[EntityView]) -> Iterator[RecordedRead]:
     for step in steps:
         for each in step.fields.get("reads", ()):
             yield _read(step.fields, each)
 
 
-def _read(step: Mapping[str, Any], given: Mapping[str, Any]) -> Read:
+def _read(step: Mapping[str, Any], given: Mapping[str, Any]) -> RecordedRead:
     at = given.get("read_at")
-    return Read(
+    return RecordedRead(
         entity=given["entity"], run=step.get("run", ""), step=step.get("position", 0), at=0 if at is None else at,
         state_hash=given["state_hash"], version=given.get("version"), cut=given.get("cut") or "",
         observations=tuple(given["observations"]),
     )  # fmt: skip
 
 
-def _known(log: Log, read: Read, held: EntityView | None, cut: Cut) -> Known:
+def _known(log: Log, read: RecordedRead, held: EntityView | None, cut: Cut) -> KnownEntity:
     known = _as_read(log, read)
     version = known.version
     partition = log.port.partition_of(read.entity)
@@ -174,14 +174,14 @@ def _known(log: Log, read: Read, held: EntityView | None, cut: Cut) -> Known:
     before = [each for each in log.port.arrivals(read.entity, log.port.ends()[partition])
               if each.recorded_at < read.at // 1000]  # fmt: skip
     shown = {} if held is None else held.shown()
-    return Known(
+    return KnownEntity(
         read, known, held, newer_then=max(0, len(before) - version),
         newer_by=0 if held is None else max(0, held.version - version),
         differing=tuple(differences(known.shown(), shown)) if held is not None else (),
     )  # fmt: skip
 
 
-def _as_read(log: Log, read: Read) -> EntityView:
+def _as_read(log: Log, read: RecordedRead) -> EntityView:
     """The entity as it was read: at the recorded cut, or where that is another log's, at the recorded version."""
     try:
         if read.cut:

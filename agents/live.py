@@ -13,32 +13,32 @@ from typing import Any
 
 import msgspec
 
-from refold.agents.effects.book import StartOf
 from refold.agents.effects.ledger import Ledger
+from refold.agents.effects.log_entries import StartOf
 from refold.agents.effects.order import Order
 from refold.agents.journal.chain import start_hash
 from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.recorder.answers import WORLD, Answers, Within
-from refold.agents.recorder.children import ChildCall, Given
-from refold.agents.recorder.current import Strays
-from refold.agents.recorder.log_reach import LogReach, read_again
-from refold.agents.recorder.made import Folder
+from refold.agents.recorder.children import ChildCall, RunOptions
+from refold.agents.recorder.context import Strays
+from refold.agents.recorder.log_backend import LogReach, read_again
 from refold.agents.recorder.observations import Seal, run_entity
-from refold.agents.recorder.reach import Chance
 from refold.agents.recorder.run import Run
+from refold.agents.recorder.run_backend import Nondeterminism
 from refold.agents.recorder.sinks import LogSink
+from refold.agents.recorder.step_assembler import StepAssembler
 from refold.agents.recordings.load import load
 from refold.agents.redaction.redactor import RunRedactor, for_run
 from refold.agents.redaction.tokens import fresh_key
-from refold.agents.replay.memory import in_memory
-from refold.agents.replay.player import Ended, Resumer
+from refold.agents.replay.memory_runs import in_memory
+from refold.agents.replay.player import EndedRunAnswers, Resumer
 from refold.agents.sampling import check_share, class_of
-from refold.agents.vault import Keeper, run_key
+from refold.agents.vault import ValueCipher, run_key
 from refold.avro.errors import InputError
 from refold.avro.observation import Link, Source
 from refold.avro.shipped import shipped_types
 from refold.streams.blobs.url import NO_STORE
-from refold.streams.client import Log, Surroundings
+from refold.streams.client import Log, RuntimeContext
 
 # A field of each that earlier definitions had not.
 _RECORDED_TYPES = {"run": "caller_run", "step": "answered", "effect": "lease_ms"}
@@ -51,7 +51,7 @@ class LiveChildren:
     """Makes the runs within a run of a log: there, or in memory where they ended. See recorder/children.py."""
 
     def __init__(
-        self, live: Live, log: Log, around: Surroundings, vault: Keeper, head: Recording, redact: RunRedactor,
+        self, live: Live, log: Log, around: RuntimeContext, vault: ValueCipher, head: Recording, redact: RunRedactor,
         start_of: StartOf,
     ) -> None:  # fmt: skip
         """head: the run's, as it is recorded."""
@@ -71,7 +71,7 @@ class LiveChildren:
                 f"one was asked of {url}"
             )
 
-    def begin(self, head: Recording, given: Given, within: Within, call: ChildCall) -> Run:
+    def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Run:
         """As Children."""
         parent = self._head
         head = msgspec.structs.replace(
@@ -101,7 +101,7 @@ class LiveChildren:
         if found.status != "ended":
             return Within(Resumer(found), found)
         call.expect(found)
-        return Within(Ended(found), found, is_whole=True)
+        return Within(EndedRunAnswers(found), found, is_whole=True)
 
     def _in_memory(self, recording: Recording, answers: Answers, call: ChildCall) -> Run:
         def fields(entity: str, answer: Plain) -> Mapping[str, Any]:
@@ -118,7 +118,7 @@ class LiveChildren:
 class Live:
     """Makes runs of one log."""
 
-    def __init__(self, log: Log, around: Surroundings, vault: Keeper) -> None:
+    def __init__(self, log: Log, around: RuntimeContext, vault: ValueCipher) -> None:
         self._log = log
         self._around = around
         self._vault = vault
@@ -156,9 +156,15 @@ class Live:
         return self._begun(head, entry, 1, itertools.count(), redact, 1)
 
     def child(
-        self, head: Recording, given: Given, redact: RunRedactor, answers: Answers, start_of: StartOf, call: ChildCall,
+        self,
+        head: Recording,
+        given: RunOptions,
+        redact: RunRedactor,
+        answers: Answers,
+        start_of: StartOf,
+        call: ChildCall,
         attempt: int = 1,
-    ) -> Run:  # fmt: skip
+    ) -> Run:
         """A run within another; head: as recorded, of one that is resumed."""
         shown = _redacted(head, redact) if attempt == 1 else head
         if not given.has_task:  # it says nothing, and has to tell children apart
@@ -190,7 +196,7 @@ class Live:
         ledger = self._ledger(redact, seq, start_of)
         children = LiveChildren(self, self._log, self._around, self._vault, head, redact, start_of)
         reach = LogReach(self._log, ledger, head.agent, head.run, seq)
-        chance = Chance(self._around.now_micros, self._around.new_id)
+        chance = Nondeterminism(self._around.now_micros, self._around.new_id)
         return Run(
             given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays,
             children=children, call=call,
@@ -209,7 +215,9 @@ class Live:
                 f"{NO_STORE}"
             )
         self._have_types()
-        folder = Folder(redact, start_hash(head.agent, head.input, head.seed, head.state), head.state, life=attempt)
+        folder = StepAssembler(
+            redact, start_hash(head.agent, head.input, head.seed, head.state), head.state, life=attempt
+        )
         seal = partial(self._vault.seal, run_key(head.run))
         sink = LogSink(
             self._log, head, entry, attempt, seq, folder, redact, seal, partial(_class_of, share), is_at_once=is_at_once

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import UNSET
 
 from refold.avro.errors import InputError
-from refold.streams.client import Log, Surroundings
+from refold.streams.client import Log, RuntimeContext
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.open import open_as
 from refold.streams.point import When
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from refold.agents.journal.record import Plain, Recording
     from refold.agents.knew import Knowledge
     from refold.agents.live import Capturing, Live
-    from refold.agents.recorder.current import Strays
+    from refold.agents.recorder.context import Strays
     from refold.agents.recorder.run import Run
-    from refold.agents.recordings.find import Found
+    from refold.agents.recordings.find import RunList
     from refold.agents.redaction.redactor import Redact, RunRedactor
     from refold.agents.replay.forked import Asker, Policy
     from refold.agents.replay.run import Replayed
-    from refold.agents.vault import Keeper
+    from refold.agents.vault import ValueCipher
     from refold.reducers.registered import Registered
 
 
@@ -73,10 +73,10 @@ class AgentLog(Log):
         """
         from msgspec.structs import replace
 
-        from refold.agents.recorder.children import Given
-        from refold.agents.recorder.current import caller_of
-        from refold.agents.recorder.heads import head_of
+        from refold.agents.recorder.children import RunOptions
+        from refold.agents.recorder.context import caller_of
         from refold.agents.recorder.observations import run_entity
+        from refold.agents.recorder.run_head import head_of
         from refold.agents.redaction.redactor import is_redacting
 
         caller = caller_of(agent, is_resumed=resume is not None)
@@ -92,7 +92,7 @@ class AgentLog(Log):
                     f"run {caller.id} records what the run within it is given: give redact= to that one, "
                     "and both have it"
                 )
-            found: Run = caller.begin_within(head, Given(entry, sample, strays, bool(id)), self.port.url)
+            found: Run = caller.begin_within(head, RunOptions(entry, sample, strays, bool(id)), self.port.url)
             return found
         around = self._around
         if id and self.states([run_entity(id)]):
@@ -215,7 +215,7 @@ class AgentLog(Log):
         """The parent, the child's head, and what redacts the child."""
         from msgspec.structs import replace
 
-        from refold.agents.journal.stepping import state_at
+        from refold.agents.journal.self_replay import state_at
         from refold.agents.redaction.redactor import is_redacting
         from refold.agents.replay.patch import patch_of
 
@@ -258,7 +258,7 @@ class AgentLog(Log):
         return str(self.state(f"run/{run}").fields.get("entry", ""))
 
     def _fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        from refold.agents.recorder.log_reach import read_again
+        from refold.agents.recorder.log_backend import read_again
 
         return read_again(self, entity, answer).shown()
 
@@ -272,7 +272,7 @@ class AgentLog(Log):
         self, *, since: dt.datetime | str | None = None, until: dt.datetime | str | None = None, text: str = "",
         tool: str = "", error: str = "", outcome: str = "", agent: str = "", user: str = "", tag: str = "",
         parent: str = "", flagged: bool = False, limit: int | None = None, at: When = None,
-    ) -> Found:  # fmt: skip
+    ) -> RunList:  # fmt: skip
         """The runs of agents, the newest first, as `refold runs` finds them: all that is asked for has to hold.
 
         since, until: begun then or later, then or before; aware datetimes or RFC 3339 texts. text: in whose input,
@@ -309,7 +309,7 @@ class AgentLog(Log):
         return knew(self, self.vault, agent, at, run=run, every=every)
 
     @cached_property
-    def vault(self) -> Keeper:
+    def vault(self) -> ValueCipher:
         """What seals the content of runs, and opens it: with the log's key ring (agents/keys/choose.py)."""
         from refold.agents.keys.choose import vault_of
 
@@ -383,7 +383,7 @@ def open_log(
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
-    around: Surroundings | None = None,
+    around: RuntimeContext | None = None,
 ) -> AgentLog:
     """Open a log; one that is not there is made, unless read_only.
 

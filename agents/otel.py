@@ -122,7 +122,7 @@ def export(
     from opentelemetry.sdk.trace import Tracer
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
-    class Given(IdGenerator):
+    class GivenIds(IdGenerator):
         span_id = 0
 
         def generate_span_id(self) -> int:
@@ -131,7 +131,7 @@ def export(
         def generate_trace_id(self) -> int:
             return trace_id_of(recording.run)
 
-    ids = Given()
+    ids = GivenIds()
     tracer = copy.copy(provider.get_tracer(SCOPE))  # a provider gives everybody the same: its ids stay as they are
     if isinstance(tracer, Tracer):  # else the SDK is switched off by its environment
         tracer.id_generator = ids

@@ -50,7 +50,7 @@ _FORMS = frozenset({_TEXT, _JSON, _TEXT | _DEFLATED, _JSON | _DEFLATED})
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
-class Keeper(Protocol):
+class ValueCipher(Protocol):
     """Puts values into patches and takes them out of views: sealed (Vault), or as they are (ClearVault)."""
 
     def seal(self, key_id: str, entity: str, field: str, tree: Plain) -> Any:

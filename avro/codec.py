@@ -1,6 +1,6 @@
 """Bytes of one type's observations, changes and states: Confluent framing around Avro.
 
-A message is a zero byte, the schema's wire id (u32 big-endian) and the Avro body. It is read by avro/reading.py; what
+A message is a zero byte, the schema's wire id (u32 big-endian) and the Avro body. It is read by avro/decoder.py; what
 that does not read is left to fastavro, which decides whether it is a message at all.
 """
 
@@ -11,18 +11,18 @@ import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from refold.avro.binary import writer
 from refold.avro.canonical import encode_name
+from refold.avro.decoder import REFUSED, Read, read_count, read_long, read_text, reader
 from refold.avro.definition import FieldDefinition, TypeDefinition
 from refold.avro.derive import IDS, LINK, change_node, observation_node, schema_text, state_node
+from refold.avro.encoder import writer
 from refold.avro.envelope import check_decoded
 from refold.avro.errors import UndecodableError, ValidationError
+from refold.avro.fast_reader import BOOLEAN, END, INTEGER, OTHER, TEXT, PlainReader, UnionBranch
 from refold.avro.ids import identify
 from refold.avro.logical import span_of
 from refold.avro.nodes import emit, nullable
 from refold.avro.observation import KINDS, Link, Observation, Source
-from refold.avro.plain import BOOLEAN, END, INTEGER, OTHER, TEXT, Branch, PlainReader
-from refold.avro.reading import REFUSED, Read, read_count, read_long, read_text, reader
 from refold.avro.values import RANGES
 from refold.avro.wire import Adapt, from_wire, to_wire
 
@@ -232,7 +232,7 @@ def _read(first: str, read: Callable[[Any], Any], value: Any) -> Any:
         raise ValidationError(f"patch.{first}", error.rule, error.given) from error
 
 
-def _branches(field: FieldDefinition) -> dict[int, Branch]:
+def _branches(field: FieldDefinition) -> dict[int, UnionBranch]:
     """By the byte that names a branch of a patch's field, how its canonical value is read."""
     node, key = nullable(field.node), encode_name(field.first_name)
     found = {}
@@ -241,7 +241,7 @@ def _branches(field: FieldDefinition) -> dict[int, Branch]:
         adapt = from_wire(node if branch["type"] in ("record", "map") else [node[0], branch])
         kind, (low, end) = _kind_of(branch)
         read = _canonical(field.first_name, reader(branch), adapt)
-        found[index << 1] = Branch(field.first_name, key, kind, low, end, read)
+        found[index << 1] = UnionBranch(field.first_name, key, kind, low, end, read)
     return found
 
 

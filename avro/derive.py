@@ -172,7 +172,7 @@ def schema_text(node: dict[str, Any]) -> str:
     return json.dumps(emit(node, docs=False), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-class Schemas(NamedTuple):
+class TypeSchemas(NamedTuple):
     """The texts of a type's three schemas."""
 
     observation: str
@@ -180,7 +180,7 @@ class Schemas(NamedTuple):
     state: str
 
 
-def schemas_of(definition: TypeDefinition) -> Schemas:
+def schemas_of(definition: TypeDefinition) -> TypeSchemas:
     """The texts of what is derived from a definition."""
     nodes = observation_node(definition), change_node(definition), state_node(definition)
-    return Schemas(*map(schema_text, nodes))
+    return TypeSchemas(*map(schema_text, nodes))

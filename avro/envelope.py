@@ -1,7 +1,7 @@
 """The envelope at the door: names, times, sets and kinds, checked before an observation exists.
 
-`Door` checks what an author gives and builds the observation; `check_decoded` holds bytes from the log to the
-same rules, so that nobody's producer can bring in what ours refuses.
+`ObservationValidator` checks what an author gives and builds the observation; `check_decoded` holds bytes from the log
+to the same rules, so that nobody's producer can bring in what ours refuses.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def check_micros(value: object, path: str) -> int:
     return value
 
 
-class Door:
+class ObservationValidator:
     """Builds observations of one type; everything refused names its field and rule."""
 
     def __init__(self, definition: TypeDefinition) -> None:

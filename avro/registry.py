@@ -36,7 +36,7 @@ from refold.avro.codec import (
 )
 from refold.avro.definition import TypeDefinition
 from refold.avro.derive import schemas_of
-from refold.avro.envelope import Door
+from refold.avro.envelope import ObservationValidator
 from refold.avro.errors import SchemaError, UnknownWireId
 from refold.avro.evolution import check_evolution
 from refold.avro.observation import Observation
@@ -81,9 +81,9 @@ class TypeVersion:
         return state_codec(self.definition, self.wire_ids and self.wire_ids.state)
 
     @cached_property
-    def door(self) -> Door:
+    def door(self) -> ObservationValidator:
         """The checks at write."""
-        return Door(self.definition)
+        return ObservationValidator(self.definition)
 
 
 class Hole(NamedTuple):

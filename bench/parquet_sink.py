@@ -52,7 +52,7 @@ def _recorded(place: Path, count: int) -> refold.Log:
 
 def _add(table: Table, log: refold.Log, place: Path, count: int) -> None:
     from refold.sinks.parquet.sink import open_sink
-    from refold.streams.collector import calm_collector
+    from refold.streams.runtime import calm_collector
 
     rebuilds, commits, size = [], [], 0
     for number in range(RUNS):

@@ -68,7 +68,7 @@ def show(console: Console, folder: Path, share: int) -> None:
 def _run(server: Postgres, place: Path, count: int) -> tuple[Took, Took, Took]:
     from refold.sinks.postgres.sink import PostgresSink
     from refold.sinks.run import keep_up
-    from refold.streams.collector import calm_collector
+    from refold.streams.runtime import calm_collector
 
     source = observations(count, uniform(ENTITIES * count // CHANGES, SEED))
     schema = f"bench_{place.name.replace('-', '_')}"

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from refold.avro.errors import CorruptionError
+from refold.reducers.dedup_state import Residue
 from refold.reducers.links import Links
-from refold.reducers.residue import Residue
 
 FORMAT = 3
 

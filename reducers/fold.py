@@ -23,11 +23,11 @@ from refold.reducers.arithmetic import Count, Sum
 from refold.reducers.cells import Cell, Mutation, Reducer, Said, new_tuple
 from refold.reducers.collection import Append, Map, Union
 from refold.reducers.custom import Custom, code_of
+from refold.reducers.dedup_state import PENDING_HELD
 from refold.reducers.entity import Entity
 from refold.reducers.links import fold_link, link_differences
 from refold.reducers.order import FIRST
 from refold.reducers.registered import NotRegistered, function_of
-from refold.reducers.residue import PENDING_HELD
 from refold.reducers.scalar import First, Greatest, Latest, Least
 
 SIMPLE: dict[str, Callable[[str], Reducer]] = {

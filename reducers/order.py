@@ -18,7 +18,7 @@ FIRST = b""
 """Below every order key."""
 
 
-class Place(NamedTuple):
+class OrderKey(NamedTuple):
     """An order key taken apart; observed_at in microseconds."""
 
     observed_at: int
@@ -49,10 +49,10 @@ def order_bound(observed_at: int) -> bytes:
     return _U64.pack(observed_at + SIGN)
 
 
-def place_of(key: bytes) -> Place:
+def place_of(key: bytes) -> OrderKey:
     """The parts of an order key."""
     agent, run = key[8 : -8 - ID_BYTES].split(b"\0")[:2]
-    return Place(
+    return OrderKey(
         _U64.unpack_from(key)[0] - SIGN,
         agent.decode(),
         run.decode(),

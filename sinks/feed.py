@@ -25,16 +25,15 @@ from typing import NamedTuple
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import type_of
 from refold.avro.quarantine import CHANGES, OBSERVATIONS
-from refold.sinks.asked import told
-from refold.sinks.loading import change_history, definitions_at, load_of
-from refold.sinks.memory import Remembered
+from refold.sinks.initial_load import change_history, definitions_at, load_of
 from refold.sinks.port import Batch, EntityState, HistoryStep, Load
+from refold.sinks.recompute import told
+from refold.sinks.state_cache import Remembered
 from refold.sinks.states import advance, begun, follows, is_exact, packed, unpacked
-from refold.streams.changes import Change
+from refold.streams.changes import Change, Shown
 from refold.streams.cut import Cut
 from refold.streams.feed import ChangeReader, first_past
 from refold.streams.log.port import LogPort
-from refold.streams.mutations import Shown
 from refold.streams.rebuild.part import Progress
 from refold.streams.table.folds import Folds
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from refold.streams.web.page import Answer, Request, Route, json_answer, problem
+from refold.streams.web.page import PageResponse, Request, Route, json_answer, problem
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 LANE = "pages"
@@ -25,7 +25,7 @@ class SinkPages:
         """Two threads: each page takes a moment."""
         return {LANE: 2}
 
-    def route(self, request: Request) -> Route | Answer:
+    def route(self, request: Request) -> Route | PageResponse:
         """The pages there are, to GET."""
         name = request.path.strip("/")
         if name not in ("health", "metrics"):
@@ -34,8 +34,8 @@ class SinkPages:
             return problem(405, f"{request.path[:100]} is asked for with GET")
         return Route(LANE, is_open=name == "health")
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> PageResponse:
         """The page behind a request."""
         if request.path.strip("/") == "health":
             return json_answer(200, {"healthy": True})
-        return Answer(200, self._metrics(), TEXT)
+        return PageResponse(200, self._metrics(), TEXT)

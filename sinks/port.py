@@ -19,9 +19,9 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, StorageError
 from refold.avro.observation import Source, type_of
 from refold.reducers.cells import Mutation
+from refold.streams.changes import Row, Shown, rows
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
-from refold.streams.mutations import Row, Shown, rows
 from refold.streams.view import StateView
 
 

@@ -48,7 +48,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class SinkCommit:
     """A cut that a sink of whole cuts took, of so many entities; changes: since the one before, 0 for the first."""
 
     cut: Cut
@@ -57,14 +57,14 @@ class Committed:
 
 
 @dataclass(slots=True)
-class Watch:
+class SinkWatch:
     """Who is told of it. loading: more records read for a load, of how many; storing: more entities handed to the sink;
     wrote: behind each transaction, with what it took; asked: the store answered, and holds all there is; lags: about
     every second."""
 
     loading: Progress = lambda more, total: None
     storing: Progress = lambda more, total: None
-    wrote: Callable[[Load | Batch | Committed], None] = lambda taken: None
+    wrote: Callable[[Load | Batch | SinkCommit], None] = lambda taken: None
     asked: Callable[[], None] = lambda: None
     refused: Callable[[StorageError, float], None] = lambda error, retry_after_s: None
     lags: Callable[[Lag], None] = lambda lag: None
@@ -72,7 +72,7 @@ class Watch:
 
 
 def keep_up(
-    log: LogPort, sink: Sink, *, follow: bool, stop: Event, watch: Watch | None = None, poll_s: float = POLL_S,
+    log: LogPort, sink: Sink, *, follow: bool, stop: Event, watch: SinkWatch | None = None, poll_s: float = POLL_S,
     changes_max: int = CHANGES_MAX,
 ) -> Report:  # fmt: skip
     """Bring a sink up to the log's end, and with `follow` keep it there until `stop` is set.
@@ -80,13 +80,13 @@ def keep_up(
     SinkRefused, and whatever else waiting does not mend, ends it; what was written stands.
     """
     sink.attach(log)
-    return _Keeper(log, sink, watch or Watch(), stop, changes_max).run(follow, poll_s)
+    return _Keeper(log, sink, watch or SinkWatch(), stop, changes_max).run(follow, poll_s)
 
 
 class _Keeper:
     """One sink that is kept up."""
 
-    def __init__(self, log: LogPort, sink: Sink, watch: Watch, stop: Event, changes_max: int) -> None:
+    def __init__(self, log: LogPort, sink: Sink, watch: SinkWatch, stop: Event, changes_max: int) -> None:
         self._log = log
         self._sink = sink
         self._watch = watch
@@ -145,13 +145,13 @@ class _Keeper:
 
 
 def keep_snapshots(
-    log: LogPort, sink: SnapshotSink, *, follow: bool, every_s: float, stop: Event, watch: Watch | None = None
+    log: LogPort, sink: SnapshotSink, *, follow: bool, every_s: float, stop: Event, watch: SinkWatch | None = None
 ) -> Report:
     """Commit the log's present cut to a sink of whole cuts; with `follow` again every `every_s` where it moved.
 
     How far the store is behind is told before each commit, after it, and about every second while it waits.
     """
-    watch = watch or Watch()
+    watch = watch or SinkWatch()
     report = watch.report
     feed = Feed(log, lambda names: {}, history=False)
     while not stop.is_set():
@@ -173,7 +173,7 @@ def keep_snapshots(
                 report.position = cut
                 report.loads += 1
                 report.entities += len(view)
-                watch.wrote(Committed(cut, changes, len(view)))
+                watch.wrote(SinkCommit(cut, changes, len(view)))
                 feed.forget()
                 watch.lags(feed.lag(cut))
             watch.asked()
@@ -188,7 +188,7 @@ def keep_snapshots(
     return report
 
 
-def _noted(error: StorageError, watch: Watch, *, follow: bool) -> float:
+def _noted(error: StorageError, watch: SinkWatch, *, follow: bool) -> float:
     """Step 5: how long to wait, in seconds; raises what waiting does not mend."""
     if isinstance(error, CorruptionError) or not (follow or isinstance(error, SinkBusy)):
         raise error

@@ -28,7 +28,7 @@ from refold.reducers.order import SIGN, order_bound
 from refold.reducers.state import hash_state
 from refold.streams.cut import Cut
 from refold.streams.history import fold_observed, observed_below, seen_in, unknown
-from refold.streams.log.port import Arrival, Checkpoint, LogPort, Record, firsts
+from refold.streams.log.port import Checkpoint, IndexedObservation, LogPort, Record, firsts
 from refold.streams.table.folds import Folds, TypeFold
 
 
@@ -105,7 +105,7 @@ def _true(log: LogPort, type_fold: TypeFold, entity: str, cut: Cut, until: int) 
     return type_fold.fold.from_nothing(entity, _seen(log, entity, live))
 
 
-def _retracted(log: LogPort, entity: str, arrivals: Sequence[Arrival]) -> dict[bytes, int]:
+def _retracted(log: LogPort, entity: str, arrivals: Sequence[IndexedObservation]) -> dict[bytes, int]:
     """Every id that any of the arrivals retracts, and the offset of the first that does."""
     found: dict[bytes, int] = {}
     for seen in _seen(log, entity, (each for each in arrivals if each.retracts)):
@@ -114,7 +114,7 @@ def _retracted(log: LogPort, entity: str, arrivals: Sequence[Arrival]) -> dict[b
     return found
 
 
-def _withdrawals(arrivals: Sequence[Arrival], retracted: dict[bytes, int]) -> list[tuple[int, int]]:
+def _withdrawals(arrivals: Sequence[IndexedObservation], retracted: dict[bytes, int]) -> list[tuple[int, int]]:
     """(offset of an arrival, offset of the first that retracts it) where the one stands before the other."""
     if not retracted:
         return []
@@ -142,7 +142,7 @@ def _checkpoint(log: LogPort, type_fold: TypeFold, entity: str, end: int) -> Che
         return None
 
 
-def _seen(log: LogPort, entity: str, arrivals: Iterable[Arrival]) -> list[Seen]:
+def _seen(log: LogPort, entity: str, arrivals: Iterable[IndexedObservation]) -> list[Seen]:
     """The observations of some arrivals, in their order."""
     some = list(arrivals)
     records = log.records_of(entity, [each.q for each in some])

@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from refold.avro.binary import write_items, write_long, write_text, writer
 from refold.avro.codec import FRAME_BYTES
+from refold.avro.decoder import REFUSED, read_count, read_long, read_text, reader
 from refold.avro.definition import FieldDefinition
 from refold.avro.derive import DOUBLE, OP, change_node
+from refold.avro.encoder import write_items, write_long, write_text, writer
 from refold.avro.errors import UndecodableError
 from refold.avro.nodes import Node, nullable, value_of
 from refold.avro.observation import ID_BYTES, Source
-from refold.avro.reading import REFUSED, read_count, read_long, read_text, reader
 from refold.avro.registry import TypeVersion
 from refold.avro.wire import from_wire, to_wire
 from refold.reducers.cells import Mutation, new_tuple
 from refold.reducers.links import FIELD as LINKS
 from refold.reducers.order import order_key_of, place_of
-from refold.streams.changes import Change, Step
+from refold.streams.changes import Change, ChangeStep
 
 _NULL, _PRESENT = b"\0", b"\2"  # the branches of [null, T]
 _ONE, _END = _PRESENT + b"\2", b"\0"  # around an array of one
@@ -79,7 +79,7 @@ class ChangeCodec:
         except Exception as error:  # a datum that the schema allows, and no writer of refold's makes
             raise UndecodableError(f"it is no change as refold writes them ({type(error).__name__})") from error
 
-    def _step_bytes(self, step: Step) -> bytes:
+    def _step_bytes(self, step: ChangeStep) -> bytes:
         """One step. Written at once: as datums for a writer of the schema it took twice the time, for every record."""
         offset, version, own, observed_at, recorded_at, source, mutations = step
         agent, run, agents_step, tool, seq = source
@@ -116,7 +116,7 @@ class ChangeCodec:
         after, at = data[at : at + ID_BYTES], at + ID_BYTES
         through, at = read_long(data, at)
         redefined, at = _BOOLEANS[data[at]], at + 1
-        steps: list[Step] = []
+        steps: list[ChangeStep] = []
         count, at = read_count(data, at)
         while count:
             for _ in range(count):
@@ -126,7 +126,7 @@ class ChangeCodec:
         parts = (entity, definition, from_version, to_version, before, after, through, redefined, steps)
         return new_tuple(Change, parts), at
 
-    def _step(self, data: bytes, at: int) -> tuple[Step, int]:
+    def _step(self, data: bytes, at: int) -> tuple[ChangeStep, int]:
         offset, at = read_long(data, at)
         version, at = read_long(data, at)
         own, at = data[at : at + ID_BYTES], at + ID_BYTES
@@ -154,7 +154,7 @@ class ChangeCodec:
             mutations += [_link_mutation(each, own) for each in links]
         else:
             at += 1
-        return new_tuple(Step, (offset, version, own, observed_at, recorded_at, source, mutations)), at
+        return new_tuple(ChangeStep, (offset, version, own, observed_at, recorded_at, source, mutations)), at
 
 
 def _member(record: Mapping[str, Any], name: str) -> Any:

@@ -3,18 +3,94 @@
 A change takes an entity from one version to a later one, with the hashes before and after, and one step for each
 observation between; how steps are grouped into changes is not promised. A change without steps and with
 `redefined` set says that the type's definition changed and the same observations now fold to another state.
+
+Mutations as people read them: one row for each field an observation changed, with when, by whom and from what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from refold.avro.definition import TypeDefinition
+from refold.avro.jsonform import shower
 from refold.avro.observation import Source
 from refold.reducers.cells import Mutation
+from refold.reducers.links import FIELD as LINKS
+from refold.reducers.order import place_of
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One mutation of one entity.
+
+    observation holds the field now, by caused the change (hex ids); of `by`: observed_at in microseconds, recorded_at
+    in milliseconds, source, position (partition, offset) and the version it made.
+    """
+
+    entity: str
+    field: str
+    op: str
+    key: Any
+    old: Any
+    new: Any
+    observation: str
+    by: str
+    version: int
+    partition: int
+    offset: int
+    observed_at: int
+    recorded_at: int
+    source: Source
+
+
+class Shown:
+    """How one type's mutations show their keys and values; python=True keeps bytes, Blob and Sealed as objects."""
+
+    def __init__(self, definition: TypeDefinition, *, python: bool = True) -> None:
+        self._values: dict[str, Callable[[Any], Any]] = {}
+        for field in definition.fields.values():
+            plain = field.reducer in ("sum", "count")
+            self._values[field.first_name] = (lambda v: v) if plain else shower(field.element, python=python)
+
+    def value(self, field: str, value: Any) -> Any:
+        """A mutation's old or new value."""
+        return value if value is None or field == LINKS else self._values[field](value)
+
+    def key(self, key: Any) -> Any:
+        """A mutation's key: text, [relation, target], or [[observed_at, agent, run, seq, id], index]."""
+        if isinstance(key, tuple) and isinstance(key[0], bytes):
+            place = place_of(key[0])
+            return [[*place[:4], place.id.hex()], key[1]]
+        return list(key) if isinstance(key, tuple) else key
+
+
+def rows(
+    shown: Shown, entity: str, mutations: Sequence[Mutation], *, by: bytes, version: int, partition: int, offset: int,
+    observed_at: int, recorded_at: int, source: Source,
+) -> Iterator[Row]:  # fmt: skip
+    """A step's mutations as rows."""
+    for each in mutations:
+        yield Row(
+            entity=entity,
+            field=each.field,
+            op=each.op,
+            key=shown.key(each.key),
+            old=shown.value(each.field, each.old),
+            new=shown.value(each.field, each.new),
+            observation=each.observation.hex(),
+            by=by.hex(),
+            version=version,
+            partition=partition,
+            offset=offset,
+            observed_at=observed_at,
+            recorded_at=recorded_at,
+            source=source,
+        )
+
+
+class ChangeStep(NamedTuple):
     """One observation and what it changed. observed_at in microseconds, recorded_at in milliseconds."""
 
     offset: int
@@ -37,4 +113,4 @@ class Change(NamedTuple):
     hash_after: bytes
     through: int
     redefined: bool
-    steps: Sequence[Step]
+    steps: Sequence[ChangeStep]

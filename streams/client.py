@@ -21,24 +21,23 @@ from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.avro.registry import TypeVersion
 from refold.avro.times import datetime_micros, parse_time
 from refold.streams.asof import entities_at, entity_at
-from refold.streams.changes import Change
+from refold.streams.changes import Change, Row, Shown, rows
 from refold.streams.cut import Cut
 from refold.streams.diff import difference
 from refold.streams.feed import changes_from
 from refold.streams.history import moments, observed_below
 from refold.streams.log.port import LogPort, Marked
-from refold.streams.mutations import Row, Shown, rows
 from refold.streams.point import Point, Points, When
 from refold.streams.rebuild.limits import limits_of
 from refold.streams.rebuild.part import Progress
 from refold.streams.rebuild.run import rebuild
 from refold.streams.snapshots.garbage import Collected
-from refold.streams.snapshots.listing import Snapshot, every_epoch, listed
 from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.store import Snapshot, every_epoch, listed
 from refold.streams.sources import Sources
 from refold.streams.table.folds import Folds
 from refold.streams.verify.run import verify
-from refold.streams.verify.verdict import Verdict
+from refold.streams.verify.verdict import VerifyReport
 from refold.streams.view import EntityView, StateView
 
 Time = int | dt.datetime | str
@@ -48,7 +47,7 @@ UNREGISTERED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RuntimeContext:
     """What a log takes from outside: a clock in microseconds since 1970, fresh ids, and who this process is."""
 
     now_micros: Callable[[], int]
@@ -75,7 +74,7 @@ class Log:
     """
 
     def __init__(
-        self, port: LogPort, types: Mapping[str, TypeDefinition], mine: set[str], around: Surroundings
+        self, port: LogPort, types: Mapping[str, TypeDefinition], mine: set[str], around: RuntimeContext
     ) -> None:
         self.turn = RLock()
         self._port = port
@@ -291,7 +290,7 @@ class Log:
         self._port.flush()
         return changes_from(self._port, cut, live=live, poll_s=poll_s)
 
-    def verify(self, progress: Progress = lambda more, total: None) -> Verdict:
+    def verify(self, progress: Progress = lambda more, total: None) -> VerifyReport:
         """Fold the whole log again and compare with every table, index, change and content."""
         self._port.flush()
         with self._port.still(is_verified=True) as port:
@@ -328,7 +327,8 @@ class Log:
         self._port.pin(list(epochs), None)
 
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> list[Collected]:
-        """Remove the snapshots that are too old to keep (streams/snapshots/ladder.py); says what, by partition.
+        """Remove the snapshots that are too old to keep (streams/snapshots/retention_policy.py); says what, by
+        partition.
 
         The log's owner does so by itself as the log grows. Answers stay the same, some rebuilds take longer.
         dry_run: remove nothing, only say, also of a log opened to read. damaged: give up snapshots whose manifest

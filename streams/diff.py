@@ -12,10 +12,10 @@ from itertools import islice
 
 from refold.avro.errors import UnknownEntity
 from refold.reducers.state import hash_state
+from refold.streams.changes import Row, Shown, rows
 from refold.streams.cut import Cut
 from refold.streams.history import Observed, fold_observed, observed_below, seen_in
 from refold.streams.log.port import LogPort, firsts
-from refold.streams.mutations import Row, Shown, rows
 from refold.streams.table.folds import Folds
 
 AT_ONCE = 2_000

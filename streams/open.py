@@ -1,6 +1,6 @@
 """Opening a log by its URL.
 
-file:PATH[?partitions=8][&blobs=URL]                    embedded, one folder; blobs: streams/blobs/beside.py
+file:PATH[?partitions=8][&blobs=URL]                    embedded, one folder; blobs: streams/blobs/location.py
 kafka://HOST:PORT[,HOST:PORT...]/PREFIX[?partitions=8]  Apache Kafka; more in streams/log/kafka/url.py
 """
 
@@ -22,7 +22,7 @@ from refold.avro.shipped import load_types, shipped_types
 from refold.reducers.custom import code_of
 from refold.reducers.registered import Registered, allow
 from refold.streams.blobs.url import store_url
-from refold.streams.client import Log, Surroundings
+from refold.streams.client import Log, RuntimeContext
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.port import LogPort
 from refold.streams.partition import check_partitions
@@ -48,7 +48,7 @@ def open_as(
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
-    around: Surroundings | None = None,
+    around: RuntimeContext | None = None,
 ) -> L:
     """Open a log, as a Log or a kind of it; one that is not there is made, unless read_only.
 
@@ -68,14 +68,14 @@ def open_as(
     return kind(port, {**shipped_types(), **mine}, set(mine), surroundings)
 
 
-def log_on(port: LogPort, mine: Mapping[str, TypeDefinition], around: Surroundings) -> Log:
+def log_on(port: LogPort, mine: Mapping[str, TypeDefinition], around: RuntimeContext) -> Log:
     """A Log on a port that is open; mine: the user's own types by name, beside or instead of the shipped ones."""
     return Log(port, {**shipped_types(), **mine}, set(mine), around)
 
 
 def open_port(
     url: str | None = None,
-    around: Surroundings | None = None,
+    around: RuntimeContext | None = None,
     *,
     read_only: bool = False,
     owner_timeout_s: float = OWNER_TIMEOUT_S,
@@ -112,7 +112,7 @@ def open_kafka(
     try:
         from refold.streams.log.kafka.log import KafkaLog
         from refold.streams.log.kafka.url import parse_url
-        from refold.streams.log.kafka.workers import WORKER_ENVIRONMENT, AskedFolding, AskedTables, Workers
+        from refold.streams.log.kafka.worker_client import WORKER_ENVIRONMENT, AskedFolding, AskedTables, Workers
         from refold.streams.registry.ids import SchemaIds
         from refold.streams.registry.settings import registry_settings
     except ModuleNotFoundError as error:
@@ -215,13 +215,13 @@ def _partitions(url: str, partitions: str | None) -> int | None:
     return check_partitions(int(partitions))
 
 
-def process_surroundings() -> Surroundings:
+def process_surroundings() -> RuntimeContext:
     """The clock of this machine, random ids, and user@host/pid as the agent."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return Surroundings(
+    return RuntimeContext(
         now_micros=lambda: time.time_ns() // 1000,
         new_id=lambda: uuid.uuid4().hex,
         agent=f"{user}@{socket.gethostname()}/{os.getpid()}",

@@ -11,7 +11,7 @@ from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort, Position, observation_in
 
 
-class Link(NamedTuple):
+class TraceLink(NamedTuple):
     """One observation in a chain; depth 0 holds the value. ids in hex; recorded_at in milliseconds.
 
     position, recorded_at and statement are None for a cause that does not stand below the cut.
@@ -25,11 +25,11 @@ class Link(NamedTuple):
     statement: Observation | None
 
 
-def trace(log: LogPort, cut: Cut, ids: Iterable[bytes]) -> list[Link]:
+def trace(log: LogPort, cut: Cut, ids: Iterable[bytes]) -> list[TraceLink]:
     """The chain behind some observations, each once, nearest first."""
     waiting = deque((observation_id, 0) for observation_id in ids)
     reached: set[bytes] = set()
-    chain: list[Link] = []
+    chain: list[TraceLink] = []
     while waiting:
         observation_id, depth = waiting.popleft()
         if observation_id in reached:
@@ -37,11 +37,11 @@ def trace(log: LogPort, cut: Cut, ids: Iterable[bytes]) -> list[Link]:
         reached.add(observation_id)
         record = log.find(observation_id)
         if record is None or record.offset >= cut.offsets[record.partition]:
-            chain.append(Link(observation_id.hex(), depth, None, None, [], None))
+            chain.append(TraceLink(observation_id.hex(), depth, None, None, [], None))
             continue
         statement = observation_in(log.registry, record)
         position = Position(record.partition, record.offset)
         causes = [cause.hex() for cause in statement.causes]
-        chain.append(Link(observation_id.hex(), depth, position, record.recorded_at, causes, statement))
+        chain.append(TraceLink(observation_id.hex(), depth, position, record.recorded_at, causes, statement))
         waiting.extend((cause, depth + 1) for cause in statement.causes)
     return chain

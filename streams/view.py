@@ -22,7 +22,7 @@ from refold.streams.history import Observed, observed_below
 from refold.streams.log.port import LogPort, observation_in
 from refold.streams.rebuild.rebuilt import Rebuilt
 from refold.streams.table.folds import Folds
-from refold.streams.trace import Link, trace
+from refold.streams.trace import TraceLink, trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class EntityView:
         links: list[dict[str, Any]] = self.tree["links"]
         return links
 
-    def why(self, field: str, key: str | None = None) -> list[Link]:
+    def why(self, field: str, key: str | None = None) -> list[TraceLink]:
         """The chain from a field (of a map, one key) to the observations it rests on, nearest first."""
         return trace(self._log, self._cut, self.held_by(field, key))
 

@@ -17,7 +17,7 @@ from refold_tests.tree import ROOT
 
 PROGRAM = """
 import json, pickle, sys
-from refold.avro import binary
+from refold.avro import encoder
 from refold.avro.definition import parse
 from refold.avro.ids import identify
 from refold.reducers import fold as module
@@ -30,7 +30,7 @@ from refold_tests.histories import EVERYTHING_AVSC, random_history
 
 fold = Fold(parse(json.loads(EVERYTHING_AVSC), code_of))
 fold.reducers = pickle.loads(pickle.dumps(fold.reducers))  # as they go to another process
-print(json.dumps([binary.__file__.endswith(".py"), module.__file__.endswith(".py")]))
+print(json.dumps([encoder.__file__.endswith(".py"), module.__file__.endswith(".py")]))
 for number in range(12):
     states, done = {}, {}
     for offset, observation in enumerate(random_history(int(sys.argv[1]) + number, 80)):

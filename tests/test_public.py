@@ -17,7 +17,7 @@ SURFACE = {
 }  # fmt: skip
 FACADES = {
     "refold.importer": {
-        "Budget", "Call", "Conversation", "Document", "ImportFile", "Importer", "Judgement", "Limits", "Line",
+        "Budget", "ToolCall", "Conversation", "Document", "ImportFile", "Importer", "Judgement", "FileLimits", "Line",
         "Message", "import_conversation", "importer_of", "names", "own_time", "parse_messages", "record",
     },
 }  # fmt: skip

@@ -32,7 +32,6 @@ OTHERWISE = {
     "streams/blobs/folder.py": "within a store of contents: `refold blobs` finds what killed processes left",
     "streams/objects/folder.py": "within a store of objects: whoever opens it removes it",
     "testing/fetching.py": "within the cache of fetched servers",
-    "testing/kafka/archive.py": "within the cache of fetched servers",
     "testing/kafka/cluster.py": "refold-kafka-*: the supervisor of its first node removes it",
     "testing/postgres.py": "refold-postgres-*: its supervisor removes it",
     "testing/registry/server.py": "refold-registry-*: its supervisor removes it",

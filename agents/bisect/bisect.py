@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from refold.agents.bisect.probe import Finding
+from refold.agents.bisect.probe import BisectResult
 from refold.agents.bisect.repository import FOLDER, Commit, Repository
 from refold.agents.confined.process import denied_by_kernel, not_confinable
 from refold.agents.journal.record import Recording
@@ -34,7 +34,7 @@ from refold.streams.temporary import TemporaryFolder
 TIMEOUT_S = 300.0
 SAID_LINES_MAX = 5
 
-Tested = Callable[[Commit, Finding], None]
+Tested = Callable[[Commit, BisectResult], None]
 
 
 class Bisected(NamedTuple):
@@ -44,8 +44,8 @@ class Bisected(NamedTuple):
     """
 
     suspects: tuple[Commit, ...]
-    finding: Finding
-    tested: tuple[tuple[Commit, Finding], ...]
+    finding: BisectResult
+    tested: tuple[tuple[Commit, BisectResult], ...]
 
     @property
     def first_bad(self) -> Commit | None:
@@ -82,7 +82,7 @@ class _Search:
         self._timeout_s = timeout_s
         self._tell = tested
         self._is_confined = is_confined
-        self._found: dict[Commit, Finding] = {}
+        self._found: dict[Commit, BisectResult] = {}
 
     def run(self, good: Commit, bad: Commit) -> Bisected:
         if good.id == bad.id or not self._repository.is_ancestor(good.id, bad.id):
@@ -105,7 +105,7 @@ class _Search:
             else:
                 unusable.add(commit.id)
 
-    def _ended(self, commit: Commit, status: str, option: str, otherwise: str) -> Finding:
+    def _ended(self, commit: Commit, status: str, option: str, otherwise: str) -> BisectResult:
         found = self._probed(commit)
         if found.status == status:
             return found
@@ -113,7 +113,7 @@ class _Search:
         what = f"cannot be replayed: {said}" if found.status == "unusable" else f"{otherwise}. {said}".rstrip(". ")
         raise InputError(f"{option} {commit.id[:12]} ({commit.subject}) {what}; name another commit")
 
-    def _probed(self, commit: Commit) -> Finding:
+    def _probed(self, commit: Commit) -> BisectResult:
         with (
             TemporaryFolder(FOLDER) as folder,
             self._repository.checked_out(commit.id) as at,
@@ -123,7 +123,7 @@ class _Search:
         self._tell(commit, found)
         return found
 
-    def _in_child(self, folder: Path, tree: Path) -> Finding:
+    def _in_child(self, folder: Path, tree: Path) -> BisectResult:
         recording, answer, trace = (folder / name for name in ("recording.json", "finding.json", "trace"))
         recording.write_bytes(msgspec.json.encode(self._recording))
         probe = [sys.executable, "-P", "-m", "refold.agents.bisect.probe"]
@@ -137,20 +137,20 @@ class _Search:
             *([trace] if self._is_confined else []),
         ]
         if not tree.is_dir():
-            return Finding(status="unusable", lines=(f"it has no folder {self._repository.inside}",))
+            return BisectResult(status="unusable", lines=(f"it has no folder {self._repository.inside}",))
         try:
             done = subprocess.run(
                 [str(each) for each in command], cwd=tree, env=self._environment(folder), stdin=subprocess.DEVNULL,
                 capture_output=True, timeout=self._timeout_s, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return Finding(status="unusable", lines=(f"it was not done after {self._timeout_s:g} s (--timeout)",))
+            return BisectResult(status="unusable", lines=(f"it was not done after {self._timeout_s:g} s (--timeout)",))
         if self._is_confined and done.returncode == -signal.SIGSYS:
-            return Finding(status="parted", lines=(str(denied_by_kernel(trace.read_bytes())),))
+            return BisectResult(status="parted", lines=(str(denied_by_kernel(trace.read_bytes())),))
         if not answer.exists():
             said = done.stderr.decode(errors="replace").strip().splitlines()[-SAID_LINES_MAX:]
-            return Finding(status="unusable", lines=(f"its process ended with {done.returncode}", *said))
-        found = msgspec.json.decode(answer.read_bytes(), type=Finding)
+            return BisectResult(status="unusable", lines=(f"its process ended with {done.returncode}", *said))
+        found = msgspec.json.decode(answer.read_bytes(), type=BisectResult)
         if found.refused:
             raise not_confinable(found.refused)
         return found

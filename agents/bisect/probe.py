@@ -20,7 +20,7 @@ import msgspec
 
 from refold.agents.compare.compare import compare
 from refold.agents.compare.divergence import Divergence, divergence_json
-from refold.agents.compare.telling import told
+from refold.agents.compare.render import told
 from refold.agents.confined.kernel import NotConfined, confine
 from refold.agents.entry import Agent, recorded_agent_of
 from refold.agents.journal.record import Plain, Recording
@@ -31,7 +31,7 @@ from refold.agents.replay.run import replayed
 from refold.agents.replay.unrecorded import Unrecorded
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class BisectResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it. lines: for people; step: where it parts, None where it did at the end, or did not.
 
     same: the code did what was recorded. parted: it did not. unusable: nothing can be said of this commit.
@@ -45,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     refused: str = ""
 
 
-def probe(recording: Recording, entry: str, folder: Path, redactor: str = "", *, confined_to: str = "") -> Finding:
+def probe(recording: Recording, entry: str, folder: Path, redactor: str = "", *, confined_to: str = "") -> BisectResult:
     """Replay the agent that stands in a folder; redactor: the function that the recording went through, likewise.
 
     confined_to: the kernel confines this process, which may write files in that folder alone.
@@ -54,21 +54,21 @@ def probe(recording: Recording, entry: str, folder: Path, redactor: str = "", *,
         agent = _found(entry, folder, "agent")
         redact = for_run(_found(redactor, folder, "redactor"), _redaction_key) if redactor else None
     except Exception as error:  # whatever a half-finished commit raises when it is imported
-        return Finding(status="unusable", lines=(f"{type(error).__name__}: {error}",))
+        return BisectResult(status="unusable", lines=(f"{type(error).__name__}: {error}",))
     try:
         done = replayed(agent, recording, redact=redact, confined_to=confined_to)
     except Departure as departure:
         return _departed(recording, departure)
     if done.is_same:
-        return Finding(status="same")
+        return BisectResult(status="same")
     found = compare(recording, done.now, exact=True)
     if found is None:
         lines = str(done.parting).splitlines() if done.parting is not None else map(str, done.escapes)
-        return Finding(status="parted", lines=tuple(lines))
+        return BisectResult(status="parted", lines=tuple(lines))
     return _parted(found)
 
 
-def _departed(recording: Recording, departure: Departure) -> Finding:
+def _departed(recording: Recording, departure: Departure) -> BisectResult:
     """The code asked for what is not recorded, or did what it may not; it may have parted before that already."""
     last = departure.left_in
     if departure.so_far is not None:
@@ -80,11 +80,11 @@ def _departed(recording: Recording, departure: Departure) -> Finding:
         if found is not None and isinstance(departure, Unrecorded):  # how the step would have ended is not known
             return _parted(msgspec.structs.replace(found, also=(), later=()))
     step = None if last is None else last.number
-    return Finding(status="parted", lines=tuple(str(departure).splitlines()), step=step)
+    return BisectResult(status="parted", lines=tuple(str(departure).splitlines()), step=step)
 
 
-def _parted(found: Divergence) -> Finding:
-    return Finding(
+def _parted(found: Divergence) -> BisectResult:
+    return BisectResult(
         status="parted", lines=tuple(told(found, is_short=True)), step=found.step, divergence=divergence_json(found)
     )
 
@@ -119,7 +119,7 @@ def main() -> None:
         if trace:
             confine(os.open(trace[0], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), confined_to)
     except NotConfined as error:
-        found = Finding(status="unusable", refused=str(error))
+        found = BisectResult(status="unusable", refused=str(error))
     else:
         found = probe(run, entry, Path(folder), redactor, confined_to=confined_to)
     Path(answer).write_bytes(msgspec.json.encode(found))

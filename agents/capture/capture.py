@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refold.agents.capture.proxy import Proxy, Upstreams
-from refold.agents.capture.serving import Serving
+from refold.agents.capture.server import LoopbackServer
 from refold.agents.capture.spool import BYTES_MAX, Spool
-from refold.agents.capture.storing import Stored, Storing
+from refold.agents.capture.spool_drain import Stored, Storing
 from refold.agents.journal.record import Plain
 from refold.agents.log import AgentLog
 from refold.agents.redaction.redactor import Redact
@@ -49,7 +49,7 @@ class Capture:
         root = given.spool or spool_root(given.log_url, os.environ)
         spool = Spool(root, given.spool_bytes_max)
         try:
-            self._serving = Serving(lambda: Proxy(to, spool, silence_s=given.silence_s), given.host, given.port)
+            self._serving = LoopbackServer(lambda: Proxy(to, spool, silence_s=given.silence_s), given.host, given.port)
         except BaseException:
             spool.close()
             raise

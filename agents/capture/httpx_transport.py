@@ -3,7 +3,7 @@
 The SDK builds its own objects from the same bytes in a recording and in a replay. It is given a copy of itself whose
 httpx client has a transport of refold's around its own:
 
-1. A request becomes an open call of the run (agents/recorder/opened.py), found again by what is sent
+1. A request becomes an open call of the run (agents/recorder/open_call.py), found again by what is sent
    (agents/capture/exchange.py).
 2. Where the recording answers, the response is made of it, and nothing is sent.
 3. Else it is sent by the client's own transport. The body passes through to the SDK and is kept as it is read; when it
@@ -29,7 +29,7 @@ from refold.agents.capture.exchange import Broken, Response, bytes_of, name_of, 
 from refold.agents.journal.record import Kind, Plain
 from refold.agents.journal.volatile import WHOLE, Volatile
 from refold.agents.recorder.failures import Unfinished
-from refold.agents.recorder.opened import OpenCall
+from refold.agents.recorder.open_call import OpenCall
 from refold.avro.errors import InputError
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from refold.agents.journal.record import Plain
 Body = Callable[[object], Plain]
 
 
-class Message(NamedTuple):
+class MessageClass(NamedTuple):
     """One class of messages. take: its JSON, given what makes a body's; make: the message again."""
 
     module: str
@@ -31,7 +31,7 @@ class Message(NamedTuple):
     make: Callable[[Any, Mapping[str, Plain]], Any]
 
 
-def message_of(value: object) -> Message | None:
+def message_of(value: object) -> MessageClass | None:
     """The class of messages that a value is of."""
     for each in MESSAGES.values():
         module = sys.modules.get(each.module)
@@ -134,12 +134,12 @@ def body_of(data: object) -> Plain:
     return kept(data) if isinstance(data, bytes) else None
 
 
-MESSAGES: Mapping[str, Message] = {
+MESSAGES: Mapping[str, MessageClass] = {
     f"{each.module}.{each.name}": each
     for each in (
-        *(Message(module, "Request", _httpx_request, _httpx_request_made) for module in ("httpx", "httpx2")),
-        *(Message(module, "Response", _httpx_response, _httpx_response_made) for module in ("httpx", "httpx2")),
-        Message("requests", "PreparedRequest", _requests_request, _requests_request_made),
-        Message("requests", "Response", _requests_response, _requests_response_made),
+        *(MessageClass(module, "Request", _httpx_request, _httpx_request_made) for module in ("httpx", "httpx2")),
+        *(MessageClass(module, "Response", _httpx_response, _httpx_response_made) for module in ("httpx", "httpx2")),
+        MessageClass("requests", "PreparedRequest", _requests_request, _requests_request_made),
+        MessageClass("requests", "Response", _requests_response, _requests_response_made),
     )
 }

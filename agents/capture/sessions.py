@@ -40,13 +40,13 @@ from refold.agents.capture.turns import (
     title_of,
     turn_of,
 )
-from refold.agents.importers.messages import Call as ToolCall
+from refold.agents.importers.messages import ToolCall
 from refold.agents.journal.delta import applied
 from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
 from refold.agents.live import CapturedRun, Capturing
 from refold.agents.log import AgentLog
-from refold.agents.recorder.made import Made, MadeAttempt, MadeStep
 from refold.agents.recorder.plain import encoded
+from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
 from refold.agents.recordings.imported import ERROR, UNANSWERED
 
 KIND = "capture"

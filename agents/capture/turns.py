@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from refold.agents.capture.exchange import bytes_of
-from refold.agents.importers.items import messages_of_items
-from refold.agents.importers.messages import Call, parse_messages
-from refold.agents.importers.reading import parse_json
+from refold.agents.importers.json_lines import parse_json
+from refold.agents.importers.messages import ToolCall, parse_messages
+from refold.agents.importers.responses_items import messages_of_items
 from refold.agents.journal.record import Plain
 from refold.avro.errors import InputError
 
@@ -46,7 +46,7 @@ class ModelReply(NamedTuple):
     """What a model answered. messages: as the next request has them; id: of the response."""
 
     messages: list[Any]
-    calls: Sequence[Call] = ()
+    calls: Sequence[ToolCall] = ()
     text: str = ""
     id: str = ""
 
@@ -173,7 +173,7 @@ def _reply(family: Family, found: dict[str, Any]) -> ModelReply | None:
     return ModelReply(list(messages), calls, "".join(texts), identity or "")
 
 
-def _calls_and_texts(family: Family, messages: Sequence[Any]) -> tuple[list[Call], list[str]]:
+def _calls_and_texts(family: Family, messages: Sequence[Any]) -> tuple[list[ToolCall], list[str]]:
     try:
         read = messages_of_items(messages, "output") if family == "responses" else parse_messages(messages, "the reply")
     except InputError:

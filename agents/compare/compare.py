@@ -21,14 +21,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from refold.agents.compare.aligning import Pair, aligned
-from refold.agents.compare.differences import Difference, differences
+from refold.agents.compare.differences import FieldDifference, Pair, aligned, differences
 from refold.agents.compare.divergence import Divergence, Later, Side, What, why_of
-from refold.agents.compare.renaming import Renaming
-from refold.agents.compare.steps import Found, Rules, call_tree, failure_tree, found_in, request_key
+from refold.agents.compare.nondeterminism import Renaming
+from refold.agents.compare.steps import CompareRules, StepDifference, call_tree, failure_tree, found_in, request_key
 from refold.agents.journal.matching import asked_of, matchings
 from refold.agents.journal.record import Plain, Recording, Step
-from refold.agents.journal.stepping import states
+from refold.agents.journal.self_replay import states
 from refold.avro.canonical import encode, json_tree
 
 
@@ -54,7 +53,7 @@ class _Comparison:
         self._within: dict[tuple[str, str], Divergence | None] = {}
         if not exact:
             self._names.note(a.run, b.run)
-        self._rules = Rules(
+        self._rules = CompareRules(
             self._names, exact, asked_first=not (a.has_code or b.has_code), within=self._compared_within
         )
 
@@ -96,7 +95,7 @@ class _Comparison:
         """The first of these that differs: what stands in no step."""
         for what, one, other in things:
             if not self._rules.is_same(one, other):
-                return msgspec.structs.replace(self._made(Found(what, one, other), None), step=step)
+                return msgspec.structs.replace(self._made(StepDifference(what, one, other), None), step=step)
         return None
 
     def _steps(self) -> Divergence | None:
@@ -111,7 +110,7 @@ class _Comparison:
             return None
         return self._alone("a" if len(self._a.steps) > shorter else "b", shorter, is_last=True)
 
-    def _is_cut_short(self, a: Step, b: Step, found: Sequence[Found]) -> bool:
+    def _is_cut_short(self, a: Step, b: Step, found: Sequence[StepDifference]) -> bool:
         """Whether one side's step has not ended, and up to where it came did nothing else than the other's."""
         if self._exact or a.is_committed == b.is_committed:
             return False
@@ -122,7 +121,7 @@ class _Comparison:
             for each in found
         )
 
-    def _in_step(self, index: int, found: list[Found]) -> Divergence:
+    def _in_step(self, index: int, found: list[StepDifference]) -> Divergence:
         """What it means that the steps at an index differ."""
         rest_a, rest_b = self._a.steps[index:], self._b.steps[index:]
         keys_a = [_key(each, self._names) for each in rest_a]
@@ -134,14 +133,14 @@ class _Comparison:
             # The same was asked: whatever they asked for next, this is where they part.
             made = self._first_of(found, index)
         elif _is_reordered(pairs, keys_a, keys_b):
-            made = self._made(Found("order", step_tree(rest_a[0]), step_tree(rest_b[0])), index)
+            made = self._made(StepDifference("order", step_tree(rest_a[0]), step_tree(rest_b[0])), index)
         elif pairs[0].a is None or pairs[0].b is None:
             made = self._alone("b" if pairs[0].a is None else "a", index)
         else:
             made = self._first_of(found, index)
         return msgspec.structs.replace(made, later=tuple(self._later(pairs[1 - begin :], index + begin)))
 
-    def _first_of(self, found: Sequence[Found], index: int) -> Divergence:
+    def _first_of(self, found: Sequence[StepDifference], index: int) -> Divergence:
         also = dict.fromkeys(each.what for each in found if each.what != found[0].what)
         return msgspec.structs.replace(self._made(found[0], index), also=tuple(also))
 
@@ -152,11 +151,11 @@ class _Comparison:
         other = self._b if side == "a" else self._a
         # What the other does in its place, where it does anything at all.
         instead = None if is_last or index >= len(other.steps) else step_tree(other.steps[index])
-        found = Found("step", *((tree, instead) if side == "a" else (instead, tree)))
+        found = StepDifference("step", *((tree, instead) if side == "a" else (instead, tree)))
         made = self._made(found, index)
         return msgspec.structs.replace(made, only=side, why="longer" if is_last else "asked", differences=())
 
-    def _made(self, found: Found, index: int | None) -> Divergence:
+    def _made(self, found: StepDifference, index: int | None) -> Divergence:
         """index: of the steps it stands in, the same on both sides; None where it stands in none."""
         side_a = self._side(self._a, found.a, index, found.a_attempt, found.a_call)
         side_b = self._side(self._b, found.b, index, found.b_attempt, found.b_call)
@@ -176,7 +175,7 @@ class _Comparison:
         step = run.steps[index]
         return Side(run=run.run, step=step.number, name=step.name, attempt=attempt, call=call, value=value)
 
-    def _differences(self, found: Found, index: int | None) -> list[Difference]:
+    def _differences(self, found: StepDifference, index: int | None) -> list[FieldDifference]:
         if found.what in ("step", "order", "call", "run"):
             return []
         if found.what == "kept" and index is not None:

@@ -6,21 +6,51 @@
 
 A tool's result is often a text that holds a JSON object or list. Where both sides do it is looked into, and the path
 goes on behind `#`.
+
+Which of two sequences' items belong together, when some were put in, left out or changed.
+
+Items with equal keys belong together first (longest runs of them, as in difflib). In what lies between, those with
+equal weaker keys; and what is left is paired in its order.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from difflib import SequenceMatcher
 from typing import Literal, NamedTuple, TypeAlias
 
 from refold.agents.journal import difference
 from refold.agents.journal.record import Plain
 
+
+class Pair(NamedTuple):
+    """Indexes that belong together; None where the other side has nothing. same: by the stronger key."""
+
+    a: int | None
+    b: int | None
+    same: bool = False
+
+
+def aligned(
+    a: Sequence[Hashable], b: Sequence[Hashable], weak_a: Sequence[Hashable], weak_b: Sequence[Hashable]
+) -> Iterator[Pair]:
+    """Every item of both, in order."""
+    for tag, a_from, a_to, b_from, b_to in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if tag == "equal":
+            yield from (Pair(a_from + at, b_from + at, True) for at in range(a_to - a_from))
+            continue
+        inner = SequenceMatcher(None, weak_a[a_from:a_to], weak_b[b_from:b_to], autojunk=False)
+        for _, x_from, x_to, y_from, y_to in inner.get_opcodes():
+            for at in range(max(x_to - x_from, y_to - y_from)):
+                one, other = a_from + x_from + at, b_from + y_from + at
+                yield Pair(one if one < a_from + x_to else None, other if other < b_from + y_to else None)
+
+
 Op: TypeAlias = Literal["set", "add", "remove"]
 
 
-class Difference(NamedTuple):
+class FieldDifference(NamedTuple):
     """One place. a, b: what stands there; None on the side that has nothing there."""
 
     path: str
@@ -29,28 +59,28 @@ class Difference(NamedTuple):
     b: Plain
 
 
-def differences(a: Plain, b: Plain) -> list[Difference]:
+def differences(a: Plain, b: Plain) -> list[FieldDifference]:
     """Every place where b is not a; none where they are equal."""
     return list(_differences(a, b))
 
 
-def _differences(a: Plain, b: Plain) -> Iterator[Difference]:
+def _differences(a: Plain, b: Plain) -> Iterator[FieldDifference]:
     for path, left, right in difference.differences(a, b):
         if left is difference.ABSENT:
-            yield Difference(path, "add", None, right)
+            yield FieldDifference(path, "add", None, right)
         elif right is difference.ABSENT:
-            yield Difference(path, "remove", left, None)
+            yield FieldDifference(path, "remove", left, None)
         else:
             # Where nothing differs inside, they are written differently.
             inner = [each._replace(path=_inside(path, each.path)) for each in _in_texts(left, right)]
-            yield from inner or [Difference(path, "set", left, right)]
+            yield from inner or [FieldDifference(path, "set", left, right)]
 
 
 def _inside(path: str, inner: str) -> str:
     return f"{path}#{inner}" if inner.startswith("[") else f"{path}#.{inner}" if inner else f"{path}#"
 
 
-def _in_texts(a: Plain, b: Plain) -> Iterator[Difference]:
+def _in_texts(a: Plain, b: Plain) -> Iterator[FieldDifference]:
     inner = (_container(a), _container(b))
     if None not in inner:
         yield from _differences(*inner)

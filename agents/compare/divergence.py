@@ -34,7 +34,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from refold.agents.compare.differences import Difference
+from refold.agents.compare.differences import FieldDifference
 from refold.agents.journal.record import Plain
 
 What: TypeAlias = Literal[
@@ -98,7 +98,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     a: Side
     b: Side
     only: Literal["", "a", "b"] = ""
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[FieldDifference, ...] = ()
     also: tuple[What, ...] = ()
     later: tuple[Later, ...] = ()
     forked: Plain = None

@@ -17,10 +17,10 @@ from typing import Literal, NamedTuple
 from refold.agents.compare.divergence import Divergence, Side, What
 from refold.agents.journal.delta import is_same
 from refold.agents.journal.record import Call, Recording
-from refold.agents.recorder.log_reach import read_again
+from refold.agents.recorder.log_backend import read_again
 from refold.avro.errors import InputError
 from refold.streams.client import Log
-from refold.streams.trace import Link, trace
+from refold.streams.trace import TraceLink, trace
 from refold.streams.view import EntityView
 
 DEPTH = 2
@@ -34,20 +34,20 @@ class Behind(NamedTuple):
     entity: str
     field: str
     key: str | None
-    chain: tuple[Link, ...]
+    chain: tuple[TraceLink, ...]
 
 
-class Folded(NamedTuple):
+class FieldProvenance(NamedTuple):
     """What stands behind one field, as it is shown. links: of its chain those shown; shared: how many others both
     sides rest on; more: how many causes are left out."""
 
     behind: Behind
-    links: tuple[Link, ...]
+    links: tuple[TraceLink, ...]
     shared: int
     more: int
 
 
-class Known(NamedTuple):
+class RunInLog(NamedTuple):
     """A run and the log it stands in."""
 
     run: Recording
@@ -62,11 +62,11 @@ OF_ACTION: dict[What, str] = {"arguments": "inputs", "tool": "tool", "call": "to
                               "failure": "output"}  # fmt: skip
 
 
-def provenance(found: Divergence, a: Known, b: Known, depth: int = DEPTH) -> list[Behind]:
+def provenance(found: Divergence, a: RunInLog, b: RunInLog, depth: int = DEPTH) -> list[Behind]:
     """What stands behind both sides, a's first. depth: how many causes back a chain goes."""
     if found.within is not None:
         child_a, child_b = a.run.children[found.within.a.run], b.run.children[found.within.b.run]
-        return provenance(found.within, Known(child_a, a.log), Known(child_b, b.log), depth)
+        return provenance(found.within, RunInLog(child_a, a.log), RunInLog(child_b, b.log), depth)
     read_a, read_b = _read(found.a, a.run, found.what), _read(found.b, b.run, found.what)
     if read_a is not None and read_b is not None:
         return list(_of_reads(read_a, read_b, a, b, depth))
@@ -74,7 +74,7 @@ def provenance(found: Divergence, a: Known, b: Known, depth: int = DEPTH) -> lis
     return [each for name, side, known in sides for each in _of_side(name, side, known, found.what, depth)]  # type: ignore[arg-type]
 
 
-def folded(behind: Sequence[Behind]) -> list[Folded]:
+def folded(behind: Sequence[Behind]) -> list[FieldProvenance]:
     """The same without what both sides have: of each chain its beginning, and few causes.
 
     What both sides rest on is left out where the sides belong together: by entity and field, or each the only one.
@@ -92,7 +92,7 @@ def folded(behind: Sequence[Behind]) -> list[Folded]:
         near = [link for link in own if link.depth == 0]
         causes = [link for link in own if link.depth > 0]
         shown = (*near, *causes[:CAUSES_MAX])
-        found.append(Folded(each, shown, len(each.chain) - len(own), len(own) - len(shown)))
+        found.append(FieldProvenance(each, shown, len(each.chain) - len(own), len(own) - len(shown)))
     return found
 
 
@@ -105,7 +105,7 @@ def _read(side: Side, run: Recording, what: What) -> Call | None:
     return call if call.asked.kind == "read" and isinstance(call.answer, dict) else None
 
 
-def _of_reads(read_a: Call, read_b: Call, a: Known, b: Known, depth: int) -> Iterator[Behind]:
+def _of_reads(read_a: Call, read_b: Call, a: RunInLog, b: RunInLog, depth: int) -> Iterator[Behind]:
     entity = read_a.asked.name
     view_a, view_b = _as_read(read_a, a.log), _as_read(read_b, b.log)
     if view_a is None or view_b is None:
@@ -132,7 +132,7 @@ def _as_read(read: Call, log: Log) -> EntityView | None:
         return None
 
 
-def _of_side(name: Literal["a", "b"], side: Side, known: Known, what: What, depth: int) -> Iterator[Behind]:
+def _of_side(name: Literal["a", "b"], side: Side, known: RunInLog, what: What, depth: int) -> Iterator[Behind]:
     for entity, field, key in _places(side, known.run, what):
         try:
             chain = known.log.state(entity).why(field, key)
@@ -157,5 +157,5 @@ def _places(side: Side, run: Recording, what: What) -> Iterator[tuple[str, str, 
             yield f"step/{step}", "message" if what == "result" else "decision", None
 
 
-def _near(chain: list[Link], depth: int) -> tuple[Link, ...]:
+def _near(chain: list[TraceLink], depth: int) -> tuple[TraceLink, ...]:
     return tuple(each for each in chain if each.depth <= depth)

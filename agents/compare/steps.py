@@ -23,14 +23,14 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from refold.agents.capture.exchange import is_exchange
-from refold.agents.compare.aligning import aligned
+from refold.agents.compare.differences import aligned
 from refold.agents.compare.divergence import Divergence, What
-from refold.agents.compare.renaming import FRESH, Renaming
-from refold.agents.journal.question import compared
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Plain, Step, child_of
+from refold.agents.compare.nondeterminism import FRESH, Renaming
+from refold.agents.journal.record import Attempt, Call, Failure, Plain, RecordedRequest, Step, child_of
+from refold.agents.journal.same_request import compared
 
 
-class Found(NamedTuple):
+class StepDifference(NamedTuple):
     """One thing that differs. a, b: what stands there. *_attempt, *_call: numbers of each side's attempt and call.
     within: of runs within, where these part."""
 
@@ -44,9 +44,9 @@ class Found(NamedTuple):
     within: Divergence | None = None
 
 
-class Rules(NamedTuple):
-    """How strictly to look. exact: what every live run hears anew counts too (renaming.py). within: compares two runs
-    within the sides, by their ids; False where the recording of one is not there."""
+class CompareRules(NamedTuple):
+    """How strictly to look. exact: what every live run hears anew counts too (nondeterminism.py). within: compares two
+    runs within the sides, by their ids; False where the recording of one is not there."""
 
     names: Renaming
     exact: bool = False
@@ -58,34 +58,34 @@ class Rules(NamedTuple):
         return self.names.is_same(a, b)
 
 
-def found_in(a: Step, b: Step, rules: Rules) -> Iterator[Found]:
+def found_in(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
     """Everything that differs in two steps, but where they stand in their runs."""
     if a.name != b.name:
-        yield Found("name", a.name, b.name)
+        yield StepDifference("name", a.name, b.name)
     if rules.exact:
         for one, other in zip(a.attempts, b.attempts, strict=False):
             yield from _attempt(one, other, rules)
         if len(a.attempts) != len(b.attempts):
             number = min(len(a.attempts), len(b.attempts))
-            found = Found("attempts", len(a.attempts), len(b.attempts))
+            found = StepDifference("attempts", len(a.attempts), len(b.attempts))
             yield found._replace(a_attempt=number, b_attempt=number)
     else:
         yield from _earlier(a, b, rules)
         if a.attempts or b.attempts:
             yield from _attempt(_last(a), _last(b), rules)
     if not rules.is_same([*a.delta], [*b.delta]):
-        yield Found("kept", [*a.delta], [*b.delta])
+        yield StepDifference("kept", [*a.delta], [*b.delta])
     if not rules.is_same(a.result, b.result):
-        yield Found("result", a.result, b.result)
+        yield StepDifference("result", a.result, b.result)
     if a.outcome != b.outcome:
-        yield Found("outcome", a.outcome, b.outcome)
+        yield StepDifference("outcome", a.outcome, b.outcome)
 
 
 def _last(step: Step) -> Attempt:
     return step.attempts[-1] if step.attempts else Attempt()
 
 
-def _earlier(a: Step, b: Step, rules: Rules) -> Iterator[Found]:
+def _earlier(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
     """What took effect in attempts before the last one, and on the other side did not."""
     for one, other in zip(a.attempts[:-1], b.attempts[:-1], strict=False):
         for _ in _calls(one.calls, other.calls, rules):
@@ -96,9 +96,9 @@ def _earlier(a: Step, b: Step, rules: Rules) -> Iterator[Found]:
             continue
         number, place, call = done_a[key] if key in done_a else done_b[key]
         if key in done_a and key not in _requests(b):
-            yield Found("call", call_tree(call), None, place, None, number, _last(b).number)
+            yield StepDifference("call", call_tree(call), None, place, None, number, _last(b).number)
         elif key in done_b and key not in _requests(a, rules.names):
-            yield Found("call", None, call_tree(call), None, place, _last(a).number, number)
+            yield StepDifference("call", None, call_tree(call), None, place, _last(a).number, number)
 
 
 def _only_earlier(step: Step, names: Renaming | None = None) -> dict[str, tuple[int, int, Call]]:
@@ -118,17 +118,17 @@ def _requests(step: Step, names: Renaming | None = None) -> set[str]:
     return {request_key(each.asked, names) for each in step.calls}
 
 
-def _attempt(a: Attempt, b: Attempt, rules: Rules) -> Iterator[Found]:
+def _attempt(a: Attempt, b: Attempt, rules: CompareRules) -> Iterator[StepDifference]:
     found = [each._replace(a_attempt=a.number, b_attempt=b.number) for each in _calls(a.calls, b.calls, rules)]
     if rules.asked_first:
         found.sort(key=lambda each: each.what in ("answer", "failure"))
     yield from found
     if not rules.is_same(failure_tree(a.failure), failure_tree(b.failure)):
-        failed = Found("step_failure", failure_tree(a.failure), failure_tree(b.failure))
+        failed = StepDifference("step_failure", failure_tree(a.failure), failure_tree(b.failure))
         yield failed._replace(a_attempt=a.number, b_attempt=b.number)
 
 
-def _calls(a: Sequence[Call], b: Sequence[Call], rules: Rules) -> Iterator[Found]:
+def _calls(a: Sequence[Call], b: Sequence[Call], rules: CompareRules) -> Iterator[StepDifference]:
     same = 0
     for one, other in zip(a, b, strict=False):
         if not _asks_same(one, other, rules):
@@ -139,11 +139,11 @@ def _calls(a: Sequence[Call], b: Sequence[Call], rules: Rules) -> Iterator[Found
         yield from _further(a, b, same, rules)
 
 
-def _further(a: Sequence[Call], b: Sequence[Call], same: int, rules: Rules) -> Iterator[Found]:
+def _further(a: Sequence[Call], b: Sequence[Call], same: int, rules: CompareRules) -> Iterator[StepDifference]:
     keys_a = [request_key(each.asked, rules.names) for each in a[same:]]
     keys_b = [request_key(each.asked) for each in b[same:]]
     if sorted(keys_a) == sorted(keys_b):
-        yield Found("order", call_tree(a[same]), call_tree(b[same]), same + 1, same + 1)
+        yield StepDifference("order", call_tree(a[same]), call_tree(b[same]), same + 1, same + 1)
         return
     called_a, called_b = ([(each.asked.kind, each.asked.name) for each in side[same:]] for side in (a, b))
     for pair in aligned(keys_a, keys_b, called_a, called_b):
@@ -152,44 +152,46 @@ def _further(a: Sequence[Call], b: Sequence[Call], same: int, rules: Rules) -> I
         yield from _pair(a, b, one, other, rules)
 
 
-def _pair(a: Sequence[Call], b: Sequence[Call], one: int | None, other: int | None, rules: Rules) -> Iterator[Found]:
+def _pair(
+    a: Sequence[Call], b: Sequence[Call], one: int | None, other: int | None, rules: CompareRules
+) -> Iterator[StepDifference]:
     if one is None or other is None:
         if one is not None:
-            yield Found("call", call_tree(a[one]), None, one + 1, None)
+            yield StepDifference("call", call_tree(a[one]), None, one + 1, None)
         elif other is not None:
-            yield Found("call", None, call_tree(b[other]), None, other + 1)
+            yield StepDifference("call", None, call_tree(b[other]), None, other + 1)
         return
     x, y = a[one], b[other]
     if (x.asked.kind, x.asked.name) != (y.asked.kind, y.asked.name):
-        yield Found("tool", call_tree(x), call_tree(y), one + 1, other + 1)
+        yield StepDifference("tool", call_tree(x), call_tree(y), one + 1, other + 1)
     elif not rules.is_same(*(asked := _compared(x, y, rules))):
         what: What = "decision" if x.asked.kind == "decide" else "arguments"
-        yield Found(what, *asked, one + 1, other + 1)
+        yield StepDifference(what, *asked, one + 1, other + 1)
     else:
         yield from _answers(x, y, one + 1, other + 1, rules)
 
 
-def _asks_same(a: Call, b: Call, rules: Rules) -> bool:
+def _asks_same(a: Call, b: Call, rules: CompareRules) -> bool:
     same = a.asked.kind == b.asked.kind and a.asked.name == b.asked.name
     return same and rules.is_same(*_compared(a, b, rules))
 
 
-def _compared(a: Call, b: Call, rules: Rules) -> tuple[Plain, Plain]:
+def _compared(a: Call, b: Call, rules: CompareRules) -> tuple[Plain, Plain]:
     """What of two requests is compared: all of them, only if it is to be exact."""
     return (a.asked.request, b.asked.request) if rules.exact else compared(a.asked, b.asked)
 
 
-def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: Rules) -> Iterator[Found]:
+def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: CompareRules) -> Iterator[StepDifference]:
     failed_a, failed_b = failure_tree(a.failure), failure_tree(b.failure)
     if not rules.is_same(failed_a, failed_b):
         # What came back instead is part of the story: a result on one side, a failure on the other.
         tree_a = {"answer": a.answer, "failure": failed_a}
         tree_b = {"answer": b.answer, "failure": failed_b}
-        yield Found("failure", tree_a, tree_b, a_call, b_call)
+        yield StepDifference("failure", tree_a, tree_b, a_call, b_call)
         return
     inner = rules.within(child_of(a), child_of(b)) if a.asked.kind == "run" else False
     if inner:
-        yield Found("run", _heard(a, rules.exact), _heard(b, rules.exact), a_call, b_call, within=inner)
+        yield StepDifference("run", _heard(a, rules.exact), _heard(b, rules.exact), a_call, b_call, within=inner)
     if inner is not False:
         return
     if not rules.exact and a.asked.kind in FRESH:
@@ -197,7 +199,7 @@ def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: Rules) -> Iterat
         return
     heard_a, heard_b = _heard(a, rules.exact), _heard(b, rules.exact)
     if not rules.is_same(heard_a, heard_b):
-        yield Found("answer", heard_a, heard_b, a_call, b_call)
+        yield StepDifference("answer", heard_a, heard_b, a_call, b_call)
 
 
 def _heard(call: Call, exact: bool) -> Plain:
@@ -216,7 +218,7 @@ def _heard(call: Call, exact: bool) -> Plain:
     return {key: value for key, value in call.answer.items() if key not in left_out}
 
 
-def request_key(asked: Asked, names: Renaming | None = None) -> str:
+def request_key(asked: RecordedRequest, names: Renaming | None = None) -> str:
     """A text that equal requests share; with `names`, as the other run would have asked."""
     if names is None:
         return asked.hash

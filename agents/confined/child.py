@@ -23,33 +23,33 @@ from uuid import uuid4
 
 import msgspec
 
-from refold.agents.confined.exchange import Answer, Left, Question, Read, Told
 from refold.agents.confined.journal import JournalSink, encoded
 from refold.agents.confined.kernel import NotConfined, confine
 from refold.agents.confined.process import whole
+from refold.agents.confined.protocol import ChildReply, DepartureReply, ErrorReply, Question, ReadReply
 from refold.agents.entry import Agent, agent_of
-from refold.agents.golden.file import Answer as GoldenAnswer
+from refold.agents.golden.file import DefaultAnswer as GoldenAnswer
 from refold.agents.golden.lenient import Lenient
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.recorder.answers import Departure
-from refold.agents.recorder.reach import Chance
 from refold.agents.recorder.run import Run
+from refold.agents.recorder.run_backend import Nondeterminism
 from refold.agents.redaction.redactor import Redact, for_run, unredacted
 from refold.agents.redaction.tokens import fresh_key
 from refold.agents.replay.forked import Forked
-from refold.agents.replay.guard import Guard
-from refold.agents.replay.memory import MemoryChildren, Reading
+from refold.agents.replay.guard import NetworkGuard
+from refold.agents.replay.memory_runs import MemoryChildren, Reading
 from refold.agents.replay.patch import read_patch
 from refold.agents.replay.run import Replayed, replayed
 from refold.avro.errors import NotAnswerable
 
 
-def answer_to(question: Question, trace: int, out: FileIO) -> Answer:
+def answer_to(question: Question, trace: int, out: FileIO) -> ChildReply:
     """Confine this process, then do the replay, or the fork; what a fork does is written to `out`."""
     try:
         unheld = confine(trace, question.folder)
     except NotConfined as refused:
-        return Answer(refused=str(refused))
+        return ChildReply(refused=str(refused))
     sys.dont_write_bytecode = True
     sys.path[:] = question.path
     base = Path(question.base)
@@ -57,17 +57,17 @@ def answer_to(question: Question, trace: int, out: FileIO) -> Answer:
         agent = agent_of(question.entry, base)
         redact = _redactor(question, base)
     except Exception as error:  # whatever a user's module raises when it is imported
-        return Answer(error=Told.of(error))
+        return ChildReply(error=ErrorReply.of(error))
     try:
         if question.parent is not None:
             _fork(question, question.parent, agent, redact, out)
-            return Answer(unheld=unheld)
+            return ChildReply(unheld=unheld)
         done = _replayed(question, agent, redact)
     except Departure as departure:
-        return Answer(left=Left.of(departure))
+        return ChildReply(left=DepartureReply.of(departure))
     except (Exception, SystemExit) as error:
-        return Answer(error=Told.of(error))
-    return Answer(now=done.now, unused=done.unused, escapes=tuple(done.escapes), unheld=unheld)
+        return ChildReply(error=ErrorReply.of(error))
+    return ChildReply(now=done.now, unused=done.unused, escapes=tuple(done.escapes), unheld=unheld)
 
 
 def _replayed(question: Question, agent: Agent, redact: Redact | None) -> Replayed:
@@ -87,10 +87,10 @@ def _fork(question: Question, parent: Recording, agent: Agent, redact: Redact | 
     why = "a confined fork begins none: fork it without --confined"
     run = Run(
         head, answers=answers, sink=sink, reach=Reading(fields), redact=redact or unredacted,
-        chance=Chance(lambda: time.time_ns() // 1000, lambda: uuid4().hex),
+        chance=Nondeterminism(lambda: time.time_ns() // 1000, lambda: uuid4().hex),
         children=MemoryChildren(head.run, fields, redact, None, why),
     )  # fmt: skip
-    with Guard(answers.depart, confined_to=question.folder):
+    with NetworkGuard(answers.depart, confined_to=question.folder):
         if inspect.iscoroutinefunction(agent):
             asyncio.run(run.drive_async(agent))
         else:
@@ -110,7 +110,7 @@ def _redactor(question: Question, base: Path) -> Redact | None:
 class _Values:
     """What was read, looked up before the process was confined."""
 
-    def __init__(self, reads: list[Read]) -> None:
+    def __init__(self, reads: list[ReadReply]) -> None:
         self._reads = {_key(each.entity, each.answer): each for each in reads}
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:

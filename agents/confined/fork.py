@@ -13,18 +13,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from refold.agents.confined.exchange import Question
 from refold.agents.confined.journal import record
-from refold.agents.confined.process import Ended, ended, without_answer
+from refold.agents.confined.process import ProcessEnd, ended, without_answer
+from refold.agents.confined.protocol import Question
 from refold.agents.confined.replay import reads_of, shipped
 from refold.agents.journal.record import Recording
 from refold.agents.recorder.failures import failure_of
-from refold.agents.recorder.sinks import Sink
+from refold.agents.recorder.sinks import RunSink
 from refold.agents.redaction.redactor import Redact
-from refold.agents.replay.memory import Fields
+from refold.agents.replay.memory_runs import Fields
 from refold.avro.errors import InputError
 
-Begin = Callable[[], Sink]
+Begin = Callable[[], RunSink]
 """Begins the child's run in the log."""
 
 
@@ -62,7 +62,7 @@ def forked_confined(
         raise problem
 
 
-def _departed(found: Ended, run: str, *, has_ended: bool) -> Exception | None:
+def _departed(found: ProcessEnd, run: str, *, has_ended: bool) -> Exception | None:
     if found.denied is not None:
         return found.denied
     if found.answer is None or not (has_ended or found.answer.left):

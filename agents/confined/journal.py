@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from refold.agents.journal.record import Failure, Outcome, Plain, Step
-from refold.agents.recorder.current import Branch
-from refold.agents.recorder.made import Made, MadeAttempt, MadeStep
-from refold.agents.recorder.sinks import Sink
+from refold.agents.recorder.context import ExecutionBranch
+from refold.agents.recorder.sinks import RunSink
+from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
 from refold.avro.errors import InputError
 
 
@@ -70,7 +70,7 @@ class RunEnded(msgspec.Struct, tag=True):
 Line = StepBegun | AttemptFailed | StepEnded | Taken | Parted | RunEnded
 
 
-class JournalSink(Sink):
+class JournalSink(RunSink):
     """Hands each thing that a run did to `say`."""
 
     def __init__(self, say: Callable[[Line], None]) -> None:
@@ -118,11 +118,11 @@ def encoded(thing: object) -> bytes:
 
 
 def _left_out(thing: object) -> None:
-    if not isinstance(thing, Branch):
+    if not isinstance(thing, ExecutionBranch):
         raise NotImplementedError(f"{type(thing).__name__} cannot be said")
 
 
-def record(lines: Iterable[bytes], sink: Sink) -> bool:
+def record(lines: Iterable[bytes], sink: RunSink) -> bool:
     """Write what was said into a sink; whether the run ended. InputError for what is no line."""
     decoder = msgspec.json.Decoder(Line, dec_hook=lambda kind, _: kind())
     for line in lines:

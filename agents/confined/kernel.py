@@ -14,6 +14,10 @@ installs a seccomp filter in the calling process, for all its threads and for go
 
 No privilege is needed, and no user namespace, which containers often forbid. Descriptors that are open stay so: whoever
 starts the process hands none to it that leads out.
+
+The processor's name, which Python asks a process for (`uname -p`) when somebody first wants to know the platform.
+
+Python keeps the answer. SDKs want to know it. Where no process may be started later, it is asked before.
 """
 
 from __future__ import annotations
@@ -30,7 +34,12 @@ import sys
 from typing import NamedTuple
 
 from refold.agents.confined.files import hold_files
-from refold.agents.confined.processor import learn_processor
+
+
+def learn_processor() -> None:
+    """Have Python know the processor's name."""
+    platform.uname().processor  # noqa: B018
+
 
 Step = tuple[int, int, int, int]
 

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from refold.agents.confined.exchange import Answer, Question
+from refold.agents.confined.protocol import ChildReply, Question
 from refold.agents.replay.watch import LIBRARIES, NetworkDenied
 from refold.avro.errors import InputError, NotConfinable
-from refold.streams.interpreter import command, environment
+from refold.streams.runtime import command, environment
 from refold.streams.temporary import TemporaryFolder
 
 FOLDER = "refold-confined-"
@@ -33,19 +33,19 @@ _LINE = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
 _FOLDERS = (str(Path(__file__).parent), str(Path(__file__).resolve().parent))
 
 
-class Ended(NamedTuple):
+class ProcessEnd(NamedTuple):
     """How a confined process ended. lines: what it said before its answer. None of the rest: it gave no answer.
 
     denied: the kernel ended it, for this. status: as subprocess has it.
     """
 
     lines: tuple[bytes, ...]
-    answer: Answer | None
+    answer: ChildReply | None
     denied: NetworkDenied | None
     status: int
 
 
-def ended(question: Question) -> Ended:
+def ended(question: Question) -> ProcessEnd:
     """Have a question answered. NotConfinable where the kernel refuses: then no code was run."""
     if sys.platform != "linux":
         raise not_confinable(f"it takes Linux; this is {sys.platform}")
@@ -68,13 +68,13 @@ def ended(question: Question) -> Ended:
                 process.wait()
         *lines, _ = whole(said).split(b"\n")
         denied = denied_by_kernel(whole(trace)) if status == -signal.SIGSYS else None
-    answer = msgspec.json.decode(lines.pop(), type=Answer) if status == 0 and lines else None
+    answer = msgspec.json.decode(lines.pop(), type=ChildReply) if status == 0 and lines else None
     if answer is not None and answer.refused:
         raise not_confinable(answer.refused)
-    return Ended(tuple(lines), answer, denied, status)
+    return ProcessEnd(tuple(lines), answer, denied, status)
 
 
-def without_answer(found: Ended, run: str) -> InputError:
+def without_answer(found: ProcessEnd, run: str) -> InputError:
     """What to raise where the process ended before it had an answer."""
     how = f"by signal {-found.status}" if found.status < 0 else f"with status {found.status}"
     return InputError(f"the confined process of run {run} ended {how}, before it had an answer")

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from refold.agents.confined.exchange import Question, Read, Told
 from refold.agents.confined.process import ended, without_answer
+from refold.agents.confined.protocol import ErrorReply, Question, ReadReply
 from refold.agents.entry import entry_for
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.redaction.redactor import Redact, Redactor
-from refold.agents.replay.memory import Fields
+from refold.agents.replay.memory_runs import Fields
 from refold.agents.replay.run import Replayed
 from refold.avro.errors import InputError, RefoldError
 
@@ -70,7 +70,7 @@ def shipped(redact: Redact | None) -> tuple[str, bytes]:
         ) from error
 
 
-def reads_of(recording: Recording, fields: Fields | None) -> Iterator[Read]:
+def reads_of(recording: Recording, fields: Fields | None) -> Iterator[ReadReply]:
     """The values of everything that a run read, for a process that has no log."""
     if fields is None:
         return
@@ -81,8 +81,8 @@ def reads_of(recording: Recording, fields: Fields | None) -> Iterator[Read]:
                     yield _read(call.asked.name, call.answer, fields)
 
 
-def _read(entity: str, answer: Plain, fields: Fields) -> Read:
+def _read(entity: str, answer: Plain, fields: Fields) -> ReadReply:
     try:
-        return Read(entity, answer, fields=dict(fields(entity, answer)))
+        return ReadReply(entity, answer, fields=dict(fields(entity, answer)))
     except RefoldError as error:
-        return Read(entity, answer, error=Told.of(error))
+        return ReadReply(entity, answer, error=ErrorReply.of(error))

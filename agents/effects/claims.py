@@ -60,7 +60,7 @@ class Finished:
 
 
 @dataclass(slots=True)
-class Failed:
+class FailedAttempt:
     """How the last attempt failed; error: as it stands in the log; at in microseconds."""
 
     token: str
@@ -75,7 +75,7 @@ class Failed:
 
 
 @dataclass(slots=True)
-class Standing:
+class EffectState:
     """What the log says of one effect below `offset`; taken on by `take`.
 
     holder: the open claim. attempts: how many claims were granted. failures: how many of them failed since a person
@@ -87,7 +87,7 @@ class Standing:
     done: Finished | None = None
     attempts: int = 0
     failures: int = 0
-    failed: Failed | None = None
+    failed: FailedAttempt | None = None
     is_settled: bool = False
     has_error: bool = False
     ended: dict[str, str] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Standing:
         is_persons = patch.get("reconciled_by", PROBE) != PROBE
         if self.holder is None or self.holder.token != token:
             if is_persons and self.holder is None and self.failed is not None and self.failed.token == token:
-                self.failures, self.failed = 0, Failed(token)
+                self.failures, self.failed = 0, FailedAttempt(token)
             return
         self.holder = None
         self.ended[token] = said
@@ -150,4 +150,4 @@ class Standing:
         retries = patch.get("retries") or ()
         last = retries[-1] if retries else {}
         error = patch.get("error") or {}
-        self.failed = Failed(token, last.get("at") or 0, last.get("backoff_ms") or 0, error)
+        self.failed = FailedAttempt(token, last.get("at") or 0, last.get("backoff_ms") or 0, error)

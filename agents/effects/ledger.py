@@ -6,26 +6,158 @@
     receipt = ledger.perform(order, lambda key: api.refund(7, idempotency_key=key), Terms(probe=look_it_up))
 
 How it is carried out stands in protocol.py, who may carry it out in claims.py, for users in docs/EFFECTS.md.
+
+Running the protocol's steps: in this thread, or on an event loop, where the log is left to a thread of its own.
+
+Settling what is unknown, by hand or by a probe.
+
+1. Read what stands. Only a claim that is unknown, or past its lease, is settled: within its lease its holder may still
+   be at work, and its word goes before anybody else's.
+2. Say `done` of the claim's token, with the result, or `failed`; who says so, and how it was found out.
+3. Read again: what the log says now is the answer, also where somebody else settled it at the same time.
+
+`done` is also said of an effect that is done and whose result was not kept, which gives it one; and `failed` of one
+that failed, which gives it new attempts.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from refold.agents.effects import driving, listing, settling, undoing
-from refold.agents.effects.book import Book, NewSource, Redact, StartOf
+from refold.agents.effects import listing, undo
+from refold.agents.effects.claims import Claim, EffectState, run_of
 from refold.agents.effects.errors import NotDone
 from refold.agents.effects.listing import Effect
+from refold.agents.effects.log_entries import DONE_PRIORITY, Book, NewSource, Redact, StartOf
 from refold.agents.effects.order import Done, Order, Probe, Terms, Undo
-from refold.agents.effects.protocol import Asked, Protocol, Steps
-from refold.agents.effects.undoing import Undone
+from refold.agents.effects.protocol import CallRequest, Command, Logged, Protocol, Steps, Wait
+from refold.agents.effects.undo import Undone
 from refold.agents.journal.record import Plain
-from refold.agents.vault import Keeper
+from refold.agents.vault import ValueCipher
 from refold.avro.errors import InputError
 from refold.avro.times import time_text
 from refold.streams.client import Log
+
+
+def settle(book: Book, key: str, found: Done | NotDone, now_micros: int, *, by: str, note: str = "") -> EffectState:
+    """Say what became of an effect; what stands of it then. by: who found out.
+
+    InputError where nothing is open that could be settled.
+    """
+    standing = book.read(key)
+    if isinstance(found, Done) and standing.done is not None and standing.done.result is None:
+        token = standing.done.token
+    elif isinstance(found, NotDone) and standing.status == "failed" and standing.failed is not None:
+        token = standing.failed.token
+    else:
+        token = require_unknown(key, standing, now_micros).token
+    if not by:
+        raise InputError(f"effect {key}: say who settles it")
+    said: dict[str, Any] = {"claims": {token: "done" if isinstance(found, Done) else "failed"}, "token": token,
+                            "reconciled_by": by}  # fmt: skip
+    order = Order(key, "", None, run=run_of(token))
+    if note:
+        said["reconciled_note"] = book.sealed(order, "reconciled_note", book.redacted(order, note))
+    if isinstance(found, Done):
+        sealed, _ = book.sealed_result(order, found.result)
+        said |= {"status": "done", "settled_at": now_micros, "result": sealed, "result_type": "application/json"}
+        if found.receipt:
+            said["receipt"] = book.sealed(order, "receipt", book.redacted(order, found.receipt))
+        book.say(order, said, by=by, priority=DONE_PRIORITY, cleared=standing.disproved)
+    else:
+        book.say(order, {**said, "status": "failed"}, by=by, cleared=("settled_at",) if standing.is_settled else ())
+    return book.read(key, standing)
+
+
+def require_unknown(key: str, standing: EffectState, now_micros: int) -> Claim:
+    """The claim whose fate is not known; InputError where there is none."""
+    if not standing.status:
+        raise InputError(f"effect {key}: nothing is known of it; `refold effects list` shows the keys there are")
+    claim = standing.holder
+    if claim is None:
+        raise InputError(f"effect {key}: it is {standing.status}, so there is nothing to settle")
+    if not claim.is_unknown and claim.until > now_micros:
+        raise InputError(f"effect {key}: run {claim.run} may still be carrying it out; unless it says what became of "
+                         f"it, settle it after {time_text(claim.until)}")  # fmt: skip
+    return claim
+
+
+def run(steps: Steps, sleep: Callable[[float], None] = time.sleep) -> Any:
+    """Run to the end; coroutines that tools give are run on a loop of their own."""
+
+    def done(command: Command) -> Any:
+        if isinstance(command, Logged):
+            return command.work()
+        if isinstance(command, Wait):
+            return sleep(command.seconds)
+        answer = command.function(*command.arguments)
+        return _waited_for(answer) if inspect.isawaitable(answer) else answer
+
+    try:
+        command = next(steps)
+        while True:
+            try:
+                answer = done(command)
+            except BaseException as error:
+                command = steps.throw(error)
+            else:
+                command = steps.send(answer)
+    except StopIteration as ended:
+        return ended.value
+
+
+async def run_async(steps: Steps) -> Any:
+    """Run to the end, without holding up the loop; tools may be coroutine functions, or not."""
+
+    async def done(command: Command) -> Any:
+        if isinstance(command, Logged):
+            return await _finished(command.work)
+        if isinstance(command, Wait):
+            return await asyncio.sleep(command.seconds)
+        assert isinstance(command, CallRequest)
+        answer = command.function(*command.arguments)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    try:
+        command = next(steps)
+        while True:
+            try:
+                answer = await done(command)
+            except BaseException as error:
+                command = steps.throw(error)
+            else:
+                command = steps.send(answer)
+    except StopIteration as ended:
+        return ended.value
+
+
+async def _finished(work: Callable[[], Any]) -> Any:
+    """What it returns. A task that is cancelled meanwhile ends when the work has: what is said stays in order."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _waited_for(answer: Awaitable[Any]) -> Any:
+    """What it comes to, on a loop of its own; in another thread where this one has a loop that runs."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_awaited(answer))
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(asyncio.run, _awaited(answer)).result()
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
 
 
 class Ledger:
@@ -35,10 +167,17 @@ class Ledger:
     """
 
     def __init__(
-        self, log: Log, now_micros: Callable[[], int], new_token: Callable[[], str], *, keeper: Keeper | None = None,
-        redact: Redact = lambda tree: tree, new_source: NewSource | None = None,
-        start_of: StartOf = lambda partition: 0, sleep: Callable[[float], None] = time.sleep,
-    ) -> None:  # fmt: skip
+        self,
+        log: Log,
+        now_micros: Callable[[], int],
+        new_token: Callable[[], str],
+        *,
+        keeper: ValueCipher | None = None,
+        redact: Redact = lambda tree: tree,
+        new_source: NewSource | None = None,
+        start_of: StartOf = lambda partition: 0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._now_micros = now_micros
         self._sleep = sleep
         self._book = Book(log, keeper=keeper, redact=redact, new_source=new_source, start_of=start_of)
@@ -51,11 +190,11 @@ class Ledger:
         Raises what `send` raised where it did not take place, EffectFailed where that was earlier, EffectUnknown where
         nobody knows, ResultNotKept, and StorageError where the log cannot be used.
         """
-        return driving.run(self._protocol.perform(order, send, terms or Terms()), self._sleep)
+        return run(self._protocol.perform(order, send, terms or Terms()), self._sleep)
 
     async def perform_async(self, order: Order, send: Callable[[str], Any], terms: Terms | None = None) -> Plain:
         """The same on an event loop, which it does not hold up; send and probe may be coroutine functions."""
-        return await driving.run_async(self._protocol.perform(order, send, terms or Terms()))
+        return await run_async(self._protocol.perform(order, send, terms or Terms()))
 
     def list(self, *, status: str = "", run: str = "", tool: str = "") -> list[Effect]:
         """The effects, by the time they were first intended. run: those that it carried out, or is about to."""
@@ -76,7 +215,7 @@ class Ledger:
 
         by: who found out. InputError where it is not unknown. The effect as it stands then.
         """
-        settling.settle(self._book, key, found, self._now_micros(), by=by, note=note)
+        settle(self._book, key, found, self._now_micros(), by=by, note=note)
         return self.effect(key)
 
     def settle_by(self, key: str, probe: Probe, *, by: str, note: str = "") -> Effect:
@@ -85,10 +224,10 @@ class Ledger:
         InputError where it is not unknown, or is found not done while its request may still be under way.
         """
         effect, asked_at = self.effect(key), self._now_micros()
-        settling.require_unknown(key, self._book.read(key), self._now_micros())
+        require_unknown(key, self._book.read(key), self._now_micros())
         arguments = self.arguments(effect)
         try:
-            found = driving.run(_one(Asked(probe, (key, arguments))))
+            found = run(_one(CallRequest(probe, (key, arguments))))
         except NotDone as error:
             found = error
         if found is NotDone:
@@ -109,10 +248,8 @@ class Ledger:
 
         Done as it is asked for: take all that comes. is_dry: say only what would be done.
         """
-        own = undoing.to_undo(self.list(), run)
-        return undoing.undo_each(
-            self._book, own, undos, self.perform, agent=agent, terms=terms or Terms(), is_dry=is_dry
-        )
+        own = undo.to_undo(self.list(), run)
+        return undo.undo_each(self._book, own, undos, self.perform, agent=agent, terms=terms or Terms(), is_dry=is_dry)
 
     def arguments(self, effect: Effect) -> Plain:
         """What an effect was asked for with; raises where it can no longer be read."""
@@ -127,5 +264,5 @@ class Ledger:
         return self._book.result(effect.key, effect.result)
 
 
-def _one(command: Asked) -> Steps:
+def _one(command: CallRequest) -> Steps:
     return (yield command)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from refold.agents.effects.claims import Standing, run_of
+from refold.agents.effects.claims import EffectState, run_of
 from refold.agents.effects.keys import TYPE, entity_of
 from refold.streams.client import Log
 from refold.streams.log.port import observation_in
@@ -76,20 +76,20 @@ def _is_open(claims: Mapping[str, str]) -> bool:
     return "done" not in said and bool(said & {"intended", "unknown"})
 
 
-def _standings(log: Log, names: list[str], offsets: Mapping[int, int]) -> Iterator[tuple[str, Standing]]:
+def _standings(log: Log, names: list[str], offsets: Mapping[int, int]) -> Iterator[tuple[str, EffectState]]:
     """What the log says of some effects below a cut: one pass over each partition that has any of them."""
     by_partition: dict[int, list[str]] = defaultdict(list)
     for name in names:
         by_partition[log.port.partition_of(name)].append(name)
     for partition, some in by_partition.items():
-        found = {name: Standing() for name in some}
+        found = {name: EffectState() for name in some}
         for record in log.port.records_among(partition, some, offsets[partition], lambda more: None):
             said = observation_in(log.port.registry, record)
             found[record.entity].take(said.patch, said.cleared)
         yield from found.items()
 
 
-def _effect(view: EntityView, standing: Standing | None, now_micros: int) -> Effect:
+def _effect(view: EntityView, standing: EffectState | None, now_micros: int) -> Effect:
     fields = view.fields
     claims: Mapping[str, str] = fields.get("claims") or {}
     done = [token for token, said in claims.items() if said == "done"]

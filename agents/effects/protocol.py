@@ -1,4 +1,4 @@
-"""Carrying an effect out at most once: the protocol, as a generator that a driver runs (driving.py).
+"""Carrying an effect out at most once: the protocol, as a generator that a driver runs (ledger.py).
 
 What stands of the effect is read from the log (claims.py says how it is decided), then
 
@@ -36,10 +36,10 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from refold.agents.effects.book import DONE_PRIORITY, Book
-from refold.agents.effects.claims import PROBE, Claim, Standing, token_of
+from refold.agents.effects.claims import PROBE, Claim, EffectState, token_of
 from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
 from refold.agents.effects.keys import inputs_hash
+from refold.agents.effects.log_entries import DONE_PRIORITY, Book
 from refold.agents.effects.order import Done, Order, Terms
 from refold.agents.journal.record import Plain
 from refold.avro.errors import InputError, StorageError
@@ -55,7 +55,7 @@ class Logged(NamedTuple):
     work: Callable[[], Any]
 
 
-class Asked(NamedTuple):
+class CallRequest(NamedTuple):
     """Call this, awaiting what it returns if it is a coroutine."""
 
     function: Callable[..., Any]
@@ -68,7 +68,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-Command: TypeAlias = Logged | Asked | Wait
+Command: TypeAlias = Logged | CallRequest | Wait
 Steps: TypeAlias = Generator[Command, Any, Any]
 
 
@@ -108,7 +108,7 @@ class Protocol:
 
     def perform(self, order: Order, send: Callable[[str], Any], terms: Terms) -> Steps:
         """The steps of one order; returns the effect's result."""
-        standing: Standing = yield Logged(partial(self._book.read, order.key))
+        standing: EffectState = yield Logged(partial(self._book.read, order.key))
         cause: Exception | None = None
         causes: dict[str, Exception | None] = {}
         patience, poll_s = Patience(self._now_micros), POLL_S
@@ -145,7 +145,7 @@ class Protocol:
             raise EffectUnknown(order.key, _sent(claim, cause)) from cause
         asked_at = self._now_micros()
         try:
-            found = yield Asked(terms.probe, (order.key, order.arguments))
+            found = yield CallRequest(terms.probe, (order.key, order.arguments))
         except NotDone as error:
             found = error
         except Exception as error:
@@ -168,7 +168,7 @@ class Protocol:
 
     # 3
 
-    def _require_another(self, key: str, standing: Standing, terms: Terms, cause: Exception | None) -> Steps:
+    def _require_another(self, key: str, standing: EffectState, terms: Terms, cause: Exception | None) -> Steps:
         """Raise where it may not be tried again."""
         failed = standing.failed
         if failed is None or (standing.failures < terms.attempts_max and failed.is_retryable):
@@ -176,7 +176,7 @@ class Protocol:
         message = yield Logged(partial(self._book.opened, key, "error", failed.error.get("message") or ""))
         raise EffectFailed(key, standing.attempts, failed.error.get("exception") or "an error", message) from cause
 
-    def _back_off(self, standing: Standing) -> Steps:
+    def _back_off(self, standing: EffectState) -> Steps:
         """Wait for what is left of the last failed attempt's backoff."""
         if standing.failed is not None and standing.failures:
             left_ms = standing.failed.backoff_ms - max(0, self._now_micros() - standing.failed.at) / 1000
@@ -185,7 +185,7 @@ class Protocol:
 
     # 4 to 6
 
-    def _attempt(self, order: Order, send: Callable[[str], Any], terms: Terms, standing: Standing) -> Steps:
+    def _attempt(self, order: Order, send: Callable[[str], Any], terms: Terms, standing: EffectState) -> Steps:
         """Claim, send, say what came of it; an Outcome."""
         token = token_of(order.run, self._new_token())
         intended_at = self._now_micros()
@@ -216,11 +216,11 @@ class Protocol:
     def _is_late(self, intended_at: int, terms: Terms) -> bool:
         return self._now_micros() - intended_at > terms.lease_ms * 500
 
-    def _send(self, order: Order, send: Callable[[str], Any], terms: Terms, token: str, standing: Standing) -> Steps:
+    def _send(self, order: Order, send: Callable[[str], Any], terms: Terms, token: str, standing: EffectState) -> Steps:
         """Step 6; an Outcome."""
         sent_at = self._now_micros()
         try:
-            answer = yield Asked(send, (order.key,))
+            answer = yield CallRequest(send, (order.key,))
         except GeneratorExit:
             raise
         except terms.not_done as error:
@@ -243,7 +243,7 @@ class Protocol:
 
     # What is said
 
-    def _say_intended(self, order: Order, token: str, at: int, terms: Terms, standing: Standing) -> None:
+    def _say_intended(self, order: Order, token: str, at: int, terms: Terms, standing: EffectState) -> None:
         said: dict[str, Any] = {
             "claims": {token: "intended"}, "token": token, "status": "intended", "intended_at": at,
             "lease_ms": terms.lease_ms, "attempts": standing.attempts + 1,
@@ -291,7 +291,7 @@ class Protocol:
             said = {"exception": "NotDone", "message": "its probe found that it did not take place"}
             self._say_failed(order, token, terms, said, standing, reconciled_by=PROBE)
 
-    def _say_failed(self, order: Order, token: str, terms: Terms, error: Mapping[str, Any], standing: Standing, *,
+    def _say_failed(self, order: Order, token: str, terms: Terms, error: Mapping[str, Any], standing: EffectState, *,
                     is_last: bool = False, **more: str) -> None:  # fmt: skip
         said = self._error(order, error)
         backoff_ms = 0 if is_last else terms.backoff_after(standing.failures + 1)
@@ -302,7 +302,7 @@ class Protocol:
             patch["settled_at"] = said["at"]
         self._book.say(order, patch)
 
-    def _say_done(self, order: Order, token: str, done: Done, more: Mapping[str, Any], standing: Standing) -> Plain:
+    def _say_done(self, order: Order, token: str, done: Done, more: Mapping[str, Any], standing: EffectState) -> Plain:
         """Say it, durably; the result as it was written down. ResultNotKept where it could not be.
 
         The error of an attempt before is cleared: the effect took place.

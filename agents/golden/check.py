@@ -6,8 +6,8 @@ import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from refold.agents.golden.did import Did
 from refold.agents.golden.expect import ANY, Expectation
+from refold.agents.golden.run_summary import RunSummary
 from refold.agents.journal.delta import is_same
 from refold.agents.journal.objects import bare, dumped
 from refold.agents.journal.record import Kind, Plain
@@ -25,7 +25,7 @@ _ORDERED: Mapping[str, Callable[[Plain, Plain], bool]] = {
 _KINDS: Mapping[str, Kind] = {"tools": "tool", "decisions": "decide", "model_calls": "model", "reads": "read"}
 
 
-def unmet(expected: Expectation, did: Did, recorded_hash: str) -> str:
+def unmet(expected: Expectation, did: RunSummary, recorded_hash: str) -> str:
     """How a run is not what was expected of it, in one line or several; "" where it is."""
     if expected.subject == "exact":
         return "" if did.hash == recorded_hash else "it did something else than was recorded"
@@ -36,7 +36,7 @@ def unmet(expected: Expectation, did: Did, recorded_hash: str) -> str:
     return _value(expected, did)
 
 
-def _sequence(expected: Expectation, did: Did) -> str:
+def _sequence(expected: Expectation, did: RunSummary) -> str:
     made = [each if isinstance(each, str) else json.dumps(each) for each in getattr(did, expected.name)]
     return "" if _fits(expected.value, made) else _side_by_side(expected.value, made)
 
@@ -99,7 +99,7 @@ def _moves(pattern: Sequence[str], made: Sequence[str], i: int, j: int) -> Itera
         yield 1, i, j + 1
 
 
-def _count(expected: Expectation, did: Did) -> str:
+def _count(expected: Expectation, did: RunSummary) -> str:
     if expected.is_tool:
         count, what = did.count(expected.name), f"calls of {expected.name}"
     elif expected.name == "steps":
@@ -112,7 +112,7 @@ def _count(expected: Expectation, did: Did) -> str:
     return f"made {count} {what}{others}"
 
 
-def _value(expected: Expectation, did: Did) -> str:
+def _value(expected: Expectation, did: RunSummary) -> str:
     if expected.name == "error":
         return _error(expected, did)
     if expected.name == "state":
@@ -139,7 +139,7 @@ def _value(expected: Expectation, did: Did) -> str:
     return f"{_path(expected, len(expected.path))} is {shown(found)}{hint}{failed}"
 
 
-def _error(expected: Expectation, did: Did) -> str:
+def _error(expected: Expectation, did: RunSummary) -> str:
     failure = did.failure
     if failure is None:
         holds = (expected.value is None) == (expected.operator == "=") and expected.operator != "~"
@@ -151,7 +151,7 @@ def _error(expected: Expectation, did: Did) -> str:
     return "" if holds else _failed(did)
 
 
-def _failed(did: Did) -> str:
+def _failed(did: RunSummary) -> str:
     if did.failure is None:
         return "it did not fail"
     return f"it failed with {did.failure.exception}: {shown(did.failure.message)}"

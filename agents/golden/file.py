@@ -1,6 +1,6 @@
 """A golden trace: one run and what is expected of the code that is run against it, in one file that stands alone.
 
-The file is `NAME.golden.json`, JSON in the form of golden/text.py: kept under version control, read in reviews. It
+The file is `NAME.golden.json`, JSON in the form of golden/file.py: kept under version control, read in reviews. It
 holds all that a replay needs, and no log, broker or key is asked for anything.
 
     refold_golden   1, the format
@@ -22,6 +22,12 @@ holds all that a replay needs, and no log, broker or key is asked for anything.
 3. What is not known to the format is refused: a misspelled key would be left out unseen.
 4. The recording is chained as it stands, by today's rules: so the format of hashes is no part of the file's.
 5. A later format reads the earlier ones: `_READERS` has one function for each, and it stays.
+
+JSON that is read in a diff: one member a line, keys in the order that the run had, no line without end.
+
+What fits in a line stands in one. A text that is long, or has lines of its own, stands as {"$text": [its pieces]}: they
+are put together as they are. An object that looks like that stands as {"$object": it}. Law: parsed(pretty(tree)) is
+the tree again, to the type of each number.
 """
 
 from __future__ import annotations
@@ -34,11 +40,93 @@ from pathlib import Path
 
 import msgspec
 
-from refold.agents.golden.text import compact, parsed, pretty
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Fork, Plain, Recording, Retry, Step, child_of
-from refold.agents.journal.stepping import chained, unchained
+from refold.agents.journal.record import (
+    Attempt,
+    Call,
+    Failure,
+    Fork,
+    Plain,
+    RecordedRequest,
+    Recording,
+    Retry,
+    Step,
+    child_of,
+)
+from refold.agents.journal.self_replay import chained, unchained
+from refold.avro import strict_json
 from refold.avro.canonical import json_tree
 from refold.avro.errors import CorruptionError, InputError
+
+_WIDTH = 100
+_PIECE_MAX = 80
+_TEXT, _OBJECT = "$text", "$object"
+_MARKS = ({_TEXT}, {_OBJECT})
+_PIECES = re.compile(rf".{{1,{_PIECE_MAX}}}(?:\s|$)|.{{1,{_PIECE_MAX}}}", re.DOTALL)
+
+
+def pretty(tree: Plain) -> str:
+    """The text of a JSON tree, ending with a line break. Keys stand in the order of the tree."""
+    return _written(_split(tree), "", 0) + "\n"
+
+
+def parsed(text: str) -> Plain:
+    """The tree behind the text. ValueError where it is no JSON, or none that can be used."""
+    return _joined(strict_json.loads(text))
+
+
+def compact(tree: Plain) -> str:
+    """The one text of a tree: keys sorted, no white space."""
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _written(tree: Plain, indent: str, taken: int) -> str:
+    line = json.dumps(tree, ensure_ascii=False, allow_nan=False)
+    if not isinstance(tree, (dict, list)) or not tree:
+        return line
+    if len(line) + taken < _WIDTH and f'"{_TEXT}"' not in line:
+        return line
+    if isinstance(tree, dict):
+        if tree.keys() == {_TEXT} and isinstance(tree[_TEXT], list):  # each of its pieces on a line
+            opening, closing, tree = f'{{"{_TEXT}": [', "]}", tree[_TEXT]
+        else:
+            opening, closing = "{", "}"
+    else:
+        opening, closing = "[", "]"
+    inner = indent + "  "
+    heads = [f"{json.dumps(key, ensure_ascii=False)}: " for key in tree] if isinstance(tree, dict) else [""] * len(tree)
+    members = tree.values() if isinstance(tree, dict) else tree
+    lines = [
+        f"{inner}{head}{_written(each, inner, len(inner) + len(head))}"
+        for head, each in zip(heads, members, strict=True)
+    ]
+    return f"{opening}\n" + ",\n".join(lines) + f"\n{indent}{closing}"
+
+
+def _split(tree: Plain) -> Plain:
+    if isinstance(tree, str):
+        return {_TEXT: _pieces(tree)} if len(tree) > _PIECE_MAX or "\n" in tree[:-1] else tree
+    if isinstance(tree, dict):
+        inner = {key: _split(value) for key, value in tree.items()}
+        return {_OBJECT: inner} if tree.keys() in _MARKS else inner
+    return [_split(each) for each in tree] if isinstance(tree, list) else tree
+
+
+def _pieces(text: str) -> list[str]:
+    """Its lines, and of long lines pieces that end between words."""
+    return [piece for line in text.splitlines(keepends=True) for piece in _PIECES.findall(line)]
+
+
+def _joined(tree: Plain) -> Plain:
+    if isinstance(tree, dict):
+        if tree.keys() == {_TEXT} and isinstance(tree[_TEXT], list):
+            if not all(isinstance(piece, str) for piece in tree[_TEXT]):
+                raise ValueError(f"a {_TEXT} is a list of texts")
+            return "".join(tree[_TEXT])
+        if tree.keys() == {_OBJECT} and isinstance(tree[_OBJECT], dict):
+            return {key: _joined(value) for key, value in tree[_OBJECT].items()}
+        return {key: _joined(value) for key, value in tree.items()}
+    return [_joined(each) for each in tree] if isinstance(tree, list) else tree
+
 
 FORMAT = 1
 SUFFIX = ".golden.json"
@@ -50,7 +138,7 @@ _ADD = "write one with: refold golden add RUN --out"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DefaultAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a tool or a model of that name answers to any request that was not recorded."""
 
     name: str
@@ -74,7 +162,7 @@ class Golden(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forb
     known_bad: str = ""
     must_fail: str = ""
     redact: str = ""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[DefaultAnswer, ...] = ()
     recorded: Origin = Origin()
     run: Recording
 
@@ -236,7 +324,9 @@ def _misshapen(run: Recording) -> str:
 
 _READERS = {1: _read_1}
 _DEFAULTED = frozenset(
-    name for each in (Recording, Fork, Step, Attempt, Call, Asked, Failure, Retry) for name in each.__struct_fields__
+    name
+    for each in (Recording, Fork, Step, Attempt, Call, RecordedRequest, Failure, Retry)
+    for name in each.__struct_fields__
 )
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from refold.agents.golden.file import Answer
-from refold.agents.journal.record import Asked, Attempt, Call, Recording
+from refold.agents.golden.file import DefaultAnswer
+from refold.agents.journal.record import Attempt, Call, RecordedRequest, Recording
 from refold.agents.replay.patch import NO_PATCH, Patch
 from refold.agents.replay.player import Replayer
 
@@ -24,7 +24,9 @@ from refold.agents.replay.player import Replayer
 class Lenient(Replayer):
     """Answers for code that may have changed. departure: the first call that nothing answers."""
 
-    def __init__(self, recording: Recording, answers: Iterable[Answer] = (), *, arguments: Patch = NO_PATCH) -> None:
+    def __init__(
+        self, recording: Recording, answers: Iterable[DefaultAnswer] = (), *, arguments: Patch = NO_PATCH
+    ) -> None:
         super().__init__(recording, "run", arguments=arguments)
         self._answers = {each.name: each.answer for each in answers}
 
@@ -33,7 +35,7 @@ class Lenient(Replayer):
         self._require()
         return ()
 
-    def _in_place_of(self, asked: Asked) -> Call | None:
+    def _in_place_of(self, asked: RecordedRequest) -> Call | None:
         made_up = super()._in_place_of(asked)
         if made_up is not None:
             return made_up
@@ -46,7 +48,7 @@ class Lenient(Replayer):
             return Call(asked=asked, answer=self._answers[asked.name], source="recorded")
         return Call(asked=asked, answer=asked.hash, source="recorded") if asked.kind == "observe" else None
 
-    def _run_in_place_of(self, asked: Asked) -> Call | None:
+    def _run_in_place_of(self, asked: RecordedRequest) -> Call | None:
         """A run within that was begun so, else the first of that agent that did not answer yet."""
         same = self._recorded.same(asked)
         if same:
@@ -57,4 +59,4 @@ class Lenient(Replayer):
         return free[0].call if free else None
 
     def _replaying(self, child: Recording, patch: Patch) -> Replayer:
-        return Lenient(child, [Answer(*each) for each in self._answers.items()], arguments=patch)
+        return Lenient(child, [DefaultAnswer(*each) for each in self._answers.items()], arguments=patch)

@@ -23,10 +23,10 @@ import pytest
 
 from refold.agents.confined.files import not_offered
 from refold.agents.entry import Agent, agent_of, entry_for, recorded_agent_of
-from refold.agents.golden.did import Did
-from refold.agents.golden.exercise import driven, driven_confined, exercised
 from refold.agents.golden.file import SUFFIX, Golden, found, read
-from refold.agents.golden.verdict import Verdict
+from refold.agents.golden.run_summary import RunSummary
+from refold.agents.golden.runner import driven, driven_confined, exercised
+from refold.agents.golden.verdict import CheckResult
 from refold.avro.errors import InputError, RefoldError
 
 MARK = "refold_golden"
@@ -35,7 +35,7 @@ MARK = "refold_golden"
 class NotAsExpected(Exception):
     """A golden trace's test failed."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: CheckResult) -> None:
         self.verdict = verdict
         super().__init__(str(verdict))
 
@@ -129,7 +129,7 @@ def golden(pytestconfig: pytest.Config) -> Goldens:
 
 
 @pytest.fixture(scope="session")
-def replay(pytestconfig: pytest.Config) -> Callable[..., Did]:
+def replay(pytestconfig: pytest.Config) -> Callable[..., RunSummary]:
     """replay(golden, agent=None): run an agent's function against a golden trace; gives what it did.
 
     agent: a function, else the one of --refold-agent, else the one that the file names. What it asks for that nothing
@@ -137,7 +137,7 @@ def replay(pytestconfig: pytest.Config) -> Callable[..., Did]:
     one that another process finds by name.
     """
 
-    def run(trace: Golden, agent: Agent | None = None) -> Did:
+    def run(trace: Golden, agent: Agent | None = None) -> RunSummary:
         base = pytestconfig.invocation_params.dir
         given = pytestconfig.getoption("--refold-agent") or ""
         if _is_confined(pytestconfig):
@@ -148,7 +148,7 @@ def replay(pytestconfig: pytest.Config) -> Callable[..., Did]:
             did, departure = driven(trace, agent, base)
         if departure is not None:
             raise departure
-        return Did(did)
+        return RunSummary(did)
 
     return run
 

@@ -5,7 +5,7 @@
 2. The redactor first sees what the run was given and told, for what is named a secret there is one wherever it stands.
    Then every tree goes through it: states as wholes, for in an edit of a state the key stands in a path, where a
    redactor that goes by keys does not look. The edits are made again from the redacted states.
-3. `chained` (journal/stepping.py) computes what follows from the rest, the hashes of states and the chain. So a file
+3. `chained` (journal/self_replay.py) computes what follows from the rest, the hashes of states and the chain. So a file
    holds none of it, and a recording that was edited by hand is chained as it stands.
 
 The chain of a portable recording is not the one in the log: it covers the redacted values, and reads without a cut.
@@ -16,8 +16,8 @@ from __future__ import annotations
 import msgspec
 
 from refold.agents.journal.delta import edits
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Fork, Plain, Recording, Retry, Step
-from refold.agents.journal.stepping import begun_with, chained, states
+from refold.agents.journal.record import Attempt, Call, Failure, Fork, Plain, RecordedRequest, Recording, Retry, Step
+from refold.agents.journal.self_replay import begun_with, chained, states
 from refold.agents.redaction.redactor import Redact, for_run
 from refold.agents.redaction.tokens import fresh_key
 
@@ -97,11 +97,19 @@ class _Portable:
         retries = (Retry(attempt=e.attempt, failure=self._failed(e.failure), backoff_ms=e.backoff_ms)
                    for e in call.retries)  # fmt: skip
         return Call(
-            asked=Asked(kind=asked.kind, name=asked.name, request=self.tree(asked.request), effect=asked.effect,
-                        ignored=asked.ignored, found_by=self.tree(asked.found_by)),
-            answer=self.tree(answer), failure=self.failure(call.failure), retries=tuple(retries),
+            asked=RecordedRequest(
+                kind=asked.kind,
+                name=asked.name,
+                request=self.tree(asked.request),
+                effect=asked.effect,
+                ignored=asked.ignored,
+                found_by=self.tree(asked.found_by),
+            ),
+            answer=self.tree(answer),
+            failure=self.failure(call.failure),
+            retries=tuple(retries),
             branch=call.branch,
-        )  # fmt: skip
+        )
 
     def failure(self, failure: Failure | None) -> Failure | None:
         return None if failure is None else self._failed(failure)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from refold.agents.golden.check import unmet
-from refold.agents.golden.did import Did
 from refold.agents.golden.expect import expectation
 from refold.agents.golden.file import Golden
+from refold.agents.golden.run_summary import RunSummary
 from refold.agents.journal.matching import asked_of, matchings
 from refold.agents.journal.record import Plain, Recording
-from refold.agents.replay.parting import Parting, parting
+from refold.agents.replay.first_mismatch import Parting, parting
 from refold.avro.errors import InputError
 
 
@@ -25,7 +25,7 @@ class Unmet:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """How today's agent did.
 
     stopped: what it asked for that nothing answers, "" if nothing. parting: where it first did something else than was
@@ -34,7 +34,7 @@ class Verdict:
 
     golden: Golden
     agent: str
-    did: Did
+    did: RunSummary
     unmet: tuple[Unmet, ...]
     stopped: str
     parting: Parting | None
@@ -100,15 +100,15 @@ class Verdict:
         yield from (f"  not compared  {each}" for each in self.uncompared)
 
 
-def judged(golden: Golden, agent: str, did: Recording, stopped: str) -> Verdict:
+def judged(golden: Golden, agent: str, did: Recording, stopped: str) -> CheckResult:
     """What a run of an agent comes to; stopped: the departure that ended it, if one did."""
-    done = Did(did)
+    done = RunSummary(did)
     found = []
     if not stopped:  # what did not come to its end meets or misses what is expected of it by chance
         for text in golden.expect:
             said = unmet(expectation(text), done, golden.run.hash)
             found += [Unmet(text, said)] if said else []
-    return Verdict(golden, agent, done, tuple(found), stopped, None if stopped else parting(did, golden.run))
+    return CheckResult(golden, agent, done, tuple(found), stopped, None if stopped else parting(did, golden.run))
 
 
 def admitted(golden: Golden) -> Golden:
@@ -129,7 +129,7 @@ def admitted(golden: Golden) -> Golden:
         raise InputError(
             f"run {run.run} did not end, so what it did exactly is not known; say --expect what should hold"
         )
-    missed = [(each.text, said) for each in expected if (said := unmet(each, Did(run), run.hash))]
+    missed = [(each.text, said) for each in expected if (said := unmet(each, RunSummary(run), run.hash))]
     if missed and not golden.known_bad:
         text, said = missed[0]
         raise InputError(

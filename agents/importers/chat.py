@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from refold.agents.importers.file import ImportFile
-from refold.agents.importers.items import messages_of_items
+from refold.agents.importers.json_lines import Line
 from refold.agents.importers.messages import (
     MESSAGE_KEYS,
     TIME_KEYS,
@@ -29,7 +29,7 @@ from refold.agents.importers.messages import (
     text_at,
 )
 from refold.agents.importers.model import NO_TIME_START, Conversation, Importer
-from refold.agents.importers.reading import Line
+from refold.agents.importers.responses_items import messages_of_items
 from refold.agents.importers.times import own_time
 from refold.avro.errors import InputError
 from refold.avro.observation import Value

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from refold.agents.importers.file import ImportFile, run_id
+from refold.agents.importers.json_lines import parse_json
 from refold.agents.importers.messages import Message, parse_messages, record, text_at
 from refold.agents.importers.model import Conversation, Importer
-from refold.agents.importers.reading import parse_json
 from refold.agents.importers.times import own_time
 from refold.avro.errors import InputError
 from refold.avro.observation import Value

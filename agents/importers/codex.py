@@ -6,9 +6,9 @@
     event_msg       what the user saw of it
     compacted       a summary that takes the place of what came before
 
-Messages are made of response_items (items.py). All other lines are kept as they are; those of a type, or items of a
-type, that is not in this list are counted. Rollouts of before mid-2025 have the items themselves as lines, after a
-first line {id, timestamp, instructions}; these have no times.
+Messages are made of response_items (responses_items.py). All other lines are kept as they are; those of a type, or
+items of a type, that is not in this list are counted. Rollouts of before mid-2025 have the items themselves as lines,
+after a first line {id, timestamp, instructions}; these have no times.
 
 A session's run is named by its id alone, so a session that has grown is imported again and adds what is new. A session
 that was started by another is its child.
@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from refold.agents.importers.file import ImportFile, run_id
-from refold.agents.importers.items import Turns
+from refold.agents.importers.json_lines import parse_json
 from refold.agents.importers.messages import record, text_at
 from refold.agents.importers.model import Conversation, Importer
-from refold.agents.importers.reading import parse_json
+from refold.agents.importers.responses_items import Turns
 from refold.agents.importers.times import own_time
 from refold.avro.errors import InputError
 from refold.avro.observation import Value

@@ -24,6 +24,13 @@ a message had no time of its own, one was made up for the observation's place in
 `synthetic_time`. A made-up time is in no field: started_at, ended_at and the like are there only where the source has
 one, so a run without any time has none of them. Clocks may disagree: what ends something is never observed before
 what began it.
+
+Which tool result answers which call.
+
+Providers repeat call ids within one conversation, results come in any order, and older formats have no ids.
+So a result answers an open call, of the newest step that has a fitting one: with the same id where the result
+has one, else with the same tool name, else the first open. Each call is answered once. A result that fits
+none is an orphan.
 """
 
 from __future__ import annotations
@@ -33,13 +40,46 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from refold.agents.importers.matching import answers
-from refold.agents.importers.messages import Call, Message
+from refold.agents.importers.json_lines import parse_json
+from refold.agents.importers.messages import Message, ToolCall
 from refold.agents.importers.model import Conversation, Judgement, Observe
-from refold.agents.importers.reading import parse_json
 from refold.agents.importers.times import message_times
 from refold.avro.errors import InputError
 from refold.avro.observation import Kind, Link, Source, Value
+
+Place: TypeAlias = tuple[int, int]
+"""A call: number of its step among the assistant messages and its place in the step, both from 1."""
+
+
+def answers(messages: Sequence[Message]) -> dict[int, Place]:
+    """The call that each tool result answers, by the result's index in `messages`; orphans are not in it."""
+    steps: list[dict[int, ToolCall]] = []
+    found: dict[int, Place] = {}
+    for index, message in enumerate(messages):
+        if message.role == "assistant":
+            steps.append(dict(enumerate(message.calls, start=1)))
+        elif message.is_result:
+            place = _open_call(steps, message)
+            if place is not None:
+                found[index] = place
+                del steps[place[0] - 1][place[1]]
+    return found
+
+
+def _open_call(steps: Sequence[dict[int, ToolCall]], result: Message) -> Place | None:
+    for number in range(len(steps), 0, -1):
+        fitting = [place for place, call in steps[number - 1].items() if _fits(call, result)]
+        if fitting:
+            named = [place for place in fitting if steps[number - 1][place].tool == result.name]
+            return number, (named or fitting)[0]
+    return None
+
+
+def _fits(call: ToolCall, result: Message) -> bool:
+    if result.tool_call_id:
+        return call.call_id == result.tool_call_id
+    return not result.name or call.tool == result.name
+
 
 Patch: TypeAlias = dict[str, object]
 RELATIONS = {"read": "read", "write": "wrote", None: "returned"}
@@ -99,7 +139,7 @@ class _Step:
     at: int
     is_timed: bool
     observation: str
-    calls: Sequence[Call]
+    calls: Sequence[ToolCall]
     asked: dict[int, str] = field(default_factory=dict)
     heard: dict[int, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
@@ -126,7 +166,7 @@ class _Import:
         self._steps: list[_Step] = []
         self._replies: list[str] = []
         self._unread: list[str] = []  # messages since the last reply: what the next one answers
-        self._writes: list[tuple[str, Call]] = []  # those that succeeded, each with its result's observation
+        self._writes: list[tuple[str, ToolCall]] = []  # those that succeeded, each with its result's observation
 
     def all(self) -> None:
         """The whole conversation, in its order."""
@@ -224,7 +264,7 @@ class _Import:
         for k, call in enumerate(message.calls, start=1):
             self._call(step, k, call, at)
 
-    def _call(self, step: _Step, k: int, call: Call, at: int) -> None:
+    def _call(self, step: _Step, k: int, call: ToolCall, at: int) -> None:
         entity, number = f"action/{step.id}.{k}", str(step.number)
         effect = self._given.effect_of(call.tool)
         patch: Patch = {"tool": call.tool, "agent": self._given.agent, "run": self._given.run}

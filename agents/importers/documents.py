@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from refold.agents.importers.messages import Call
+from refold.agents.importers.messages import ToolCall
 from refold.avro.envelope import check_entity
 from refold.avro.errors import ValidationError
 from refold.avro.observation import Value
@@ -50,7 +50,7 @@ def document(kind: str, identifier: Value, fields: Mapping[str, Value]) -> Docum
         return None
 
 
-def documents(call: Call, result: Value) -> Iterator[Document]:
+def documents(call: ToolCall, result: Value) -> Iterator[Document]:
     """The documents of a parsed result, by the rule above."""
     in_list = isinstance(result, list)
     for each in result if isinstance(result, list) else [result]:

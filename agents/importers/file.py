@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from refold.agents.importers.reading import DEFAULT, Limits, Line, Progress, parse_json
+from refold.agents.importers.json_lines import DEFAULT, FileLimits, Line, Progress, parse_json
 from refold.avro import strict_json
 from refold.avro.canonical import json_text
 from refold.avro.errors import InputError
 from refold.avro.observation import Value
-from refold.streams.exchange.reading import TextLine, text_lines
+from refold.streams.exchange.json_lines import TextLine, text_lines
 
 OPEN_ENDS = ("{", "[", ",", ":")
 SAMPLED_MAX = 20
@@ -42,7 +42,7 @@ class ImportFile:
 
     path: Path
     name: str = ""
-    limits: Limits = DEFAULT
+    limits: FileLimits = DEFAULT
     progress: Progress | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
     unknown: Counter[str] = field(default_factory=Counter)
@@ -184,7 +184,7 @@ def _count(kinds: Counter[str], kind: str) -> None:
 class Budget:
     """Counts what one conversation takes; InputError where it is past its bounds."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: FileLimits) -> None:
         self._limits = limits
         self._bytes = 0
         self._values = 0

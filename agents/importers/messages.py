@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from refold.agents.importers.reading import parse_json
+from refold.agents.importers.json_lines import parse_json
 from refold.agents.importers.times import own_time
 from refold.avro.canonical import json_text
 from refold.avro.errors import InputError
@@ -35,7 +35,7 @@ MESSAGE_KEYS = frozenset({*TAKEN, "timestamp"})
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """One tool call. `inputs`: the parsed arguments, or their text where that is not JSON."""
 
     tool: str
@@ -56,7 +56,7 @@ class Message:
     content_type: str = "text"
     name: str = ""
     tool_call_id: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     written_calls: Value = None
     said: str | None = None
     result: str | None = None
@@ -284,7 +284,7 @@ def _result(content: Value) -> str | None:
     return json_text(content)
 
 
-def _calls(given: Mapping[str, Value], blocks: list[Value], place: str) -> tuple[Call, ...]:
+def _calls(given: Mapping[str, Value], blocks: list[Value], place: str) -> tuple[ToolCall, ...]:
     written = given.get("tool_calls")
     if written is not None and not isinstance(written, list):
         raise InputError(f"{place}: tool_calls is not a list")
@@ -297,7 +297,7 @@ def _calls(given: Mapping[str, Value], blocks: list[Value], place: str) -> tuple
     return tuple(calls)
 
 
-def _call(given: Value, place: str) -> Call:
+def _call(given: Value, place: str) -> ToolCall:
     """A call as {function: {name, arguments}}, {custom: {name, input}}, or {name, arguments} by itself."""
     if not isinstance(given, Mapping):
         raise InputError(f"{place}: is not an object with a name and arguments")
@@ -306,7 +306,7 @@ def _call(given: Value, place: str) -> Call:
     if not isinstance(body, Mapping) or not isinstance(tool, str):
         raise InputError(f"{place}: names no tool")
     written = next((body[key] for key in ("arguments", "input", "args") if key in body), None)
-    return Call(tool, parsed(written) if isinstance(written, str) else written, _name(given, "id", place))
+    return ToolCall(tool, parsed(written) if isinstance(written, str) else written, _name(given, "id", place))
 
 
 def parsed(text: str) -> Value:

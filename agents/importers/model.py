@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from refold.agents.importers.documents import Document, documents
 from refold.agents.importers.file import ImportFile
-from refold.agents.importers.messages import Call, Message
+from refold.agents.importers.messages import Message, ToolCall
 from refold.avro.observation import Kind, Link, Source, Value
 
 Effect: TypeAlias = Literal["read", "write"]
@@ -81,7 +81,7 @@ class Conversation:
     parent: str = ""
     children: Iterable[tuple[str, Conversation]] = ()
     effect_of: Callable[[str], Effect | None] = lambda tool: None
-    documents_of: Callable[[Call, Value], Iterable[Document]] = documents
+    documents_of: Callable[[ToolCall, Value], Iterable[Document]] = documents
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from refold.agents.importers.file import ImportFile
-from refold.agents.importers.messages import Call, Message, parse_messages, record, text_of
+from refold.agents.importers.json_lines import parse_json
+from refold.agents.importers.messages import Message, ToolCall, parse_messages, record, text_of
 from refold.agents.importers.model import Conversation, Importer
-from refold.agents.importers.reading import parse_json
-from refold.agents.importers.spans import Span, attributes_of, time_of
+from refold.agents.importers.spans import ImportedSpan, attributes_of, time_of
 from refold.avro.canonical import json_text
 from refold.avro.errors import InputError
 from refold.avro.observation import Value
@@ -164,7 +164,7 @@ class _Trace:
     def conversation(self, file: ImportFile) -> Conversation:
         """The trace as a conversation."""
         budget = file.budget()
-        spans: dict[str, Span] = {}
+        spans: dict[str, ImportedSpan] = {}
         for place, text, _, _ in self.spans:
             budget.take(text, place)
             span = _span(self.id, parse_json(text, place, file.limits), place)
@@ -203,9 +203,9 @@ class _Trace:
         )  # fmt: skip
 
 
-def _span(trace_id: str, given: Value, place: str) -> Span:
+def _span(trace_id: str, given: Value, place: str) -> ImportedSpan:
     assert isinstance(given, Mapping)
-    return Span(
+    return ImportedSpan(
         trace_id=trace_id, id=_lower(text_of(given.get("spanId"))), parent=_lower(text_of(given.get("parentSpanId"))),
         name=text_of(given.get("name")), started_at=time_of(given.get("startTimeUnixNano")),
         ended_at=time_of(given.get("endTimeUnixNano")), attributes=attributes_of(given), given=given, place=place,
@@ -215,16 +215,18 @@ def _span(trace_id: str, given: Value, place: str) -> Span:
 class _Messages:
     """Makes the messages of one trace, in the order of their times."""
 
-    def __init__(self, spans: Mapping[str, Span], file: ImportFile) -> None:
+    def __init__(self, spans: Mapping[str, ImportedSpan], file: ImportFile) -> None:
         self._spans = spans
         self._file = file
         self._made: list[tuple[int, Message]] = []
         self._said: Counter[str] = Counter()
-        self._open: list[Call] = []  # calls that a model asked for, and that nothing answered yet
+        self._open: list[ToolCall] = []  # calls that a model asked for, and that nothing answered yet
         self._answered: set[str] = set()
-        self._steps: dict[str, list[Span]] = {}  # calls that no model asked for, by the span that they are below
+        self._steps: dict[
+            str, list[ImportedSpan]
+        ] = {}  # calls that no model asked for, by the span that they are below
 
-    def of(self, ordered: list[Span]) -> list[Message]:
+    def of(self, ordered: list[ImportedSpan]) -> list[Message]:
         """All of them; at least one."""
         for span in ordered:
             if span.kind == "model":
@@ -245,7 +247,7 @@ class _Messages:
         before = self._made[-1][0] if self._made else 0
         self._made.append((before if at is None else at, message))
 
-    def _model(self, span: Span) -> None:
+    def _model(self, span: ImportedSpan) -> None:
         asked, answered = span.said()
         own: Counter[str] = Counter()
         for given in asked:
@@ -273,7 +275,7 @@ class _Messages:
                 extra = self._shown(span) if not number else {}
                 self._put(at, replace(message, at=at, extra={**message.extra, **extra}))
 
-    def _tool(self, span: Span) -> None:
+    def _tool(self, span: ImportedSpan) -> None:
         named = [each for each in self._open if each.tool == span.tool]
         if span.call_id:
             named = [each for each in self._open if each.call_id == span.call_id]
@@ -290,16 +292,16 @@ class _Messages:
         self._answered.add(call_id)
         self._open = [each for each in self._open if each.call_id != call_id]
 
-    def _step(self, parent: Span | None, calls: list[Span]) -> None:
+    def _step(self, parent: ImportedSpan | None, calls: list[ImportedSpan]) -> None:
         """A step of calls that no model asked for."""
         at = min((each.started_at for each in calls if each.started_at is not None), default=None)
-        asked = tuple(Call(each.tool, each.arguments, each.id) for each in calls)
+        asked = tuple(ToolCall(each.tool, each.arguments, each.id) for each in calls)
         extra = {} if parent is None else {"parent_span_id": parent.id, "parent_span": parent.name}
         self._put(at, Message(role="assistant", content=None, calls=asked, at=at, extra=extra))
         for each in calls:
             self._put(max(each.ended_at or 0, at or 0) or None, self._result(each, each.id))
 
-    def _result(self, span: Span, call_id: str) -> Message:
+    def _result(self, span: ImportedSpan, call_id: str) -> Message:
         result = span.result
         if result is None:
             result = span.error if span.has_failed else ""
@@ -308,7 +310,7 @@ class _Messages:
             failed=bool(span.has_failed), at=span.ended_at, extra=self._shown(span),
         )  # fmt: skip
 
-    def _shown(self, span: Span) -> dict[str, Value]:
+    def _shown(self, span: ImportedSpan) -> dict[str, Value]:
         """A span as it is kept, with the names of those that it is below."""
         above: list[Value] = []
         parent = self._spans.get(span.parent)
@@ -323,13 +325,13 @@ def _key(given: Mapping[str, Value]) -> str:
     return json_text([given.get(name) for name in ("role", "content", "tool_call_id", "tool_calls")])
 
 
-def _output(span: Span) -> Value:
+def _output(span: ImportedSpan) -> Value:
     """What came of a call whose messages are not written."""
     output = span.output
     return output if output is None or isinstance(output, str) else json_text(output)
 
 
-def _first(spans: list[Span], names: tuple[str, ...]) -> str:
+def _first(spans: list[ImportedSpan], names: tuple[str, ...]) -> str:
     found = (text_of(span.attributes.get(name)) for span in spans for name in names)
     return next(filter(None, found), "")
 

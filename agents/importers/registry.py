@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
+from refold.agents.importers.json_lines import Line
 from refold.agents.importers.model import Importer
-from refold.agents.importers.reading import Line
 from refold.avro.errors import InputError
 
 GROUP = "refold.importers"

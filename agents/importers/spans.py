@@ -66,7 +66,7 @@ _FLAT_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ImportedSpan:
     """One span. given: as it is written. attributes: of its attributes the values. place: FILE:LINE, where it is."""
 
     trace_id: str

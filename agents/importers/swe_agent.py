@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from refold.agents.importers.file import ImportFile
-from refold.agents.importers.messages import Call, Message, parse_messages
+from refold.agents.importers.json_lines import Line
+from refold.agents.importers.messages import Message, ToolCall, parse_messages
 from refold.agents.importers.model import Conversation, Importer
-from refold.agents.importers.reading import Line
 from refold.avro.errors import InputError
 from refold.avro.observation import Value
 
@@ -129,7 +129,7 @@ def _reply(message: Message, step: Mapping[str, Any]) -> Message:
     thought, action = step.get("thought"), step.get("action")
     calls = message.calls
     if not calls and isinstance(action, str) and action.strip():
-        calls = (Call(action.split(maxsplit=1)[0], {"action": action}),)
+        calls = (ToolCall(action.split(maxsplit=1)[0], {"action": action}),)
     return replace(message, calls=calls, rationale=message.rationale or (thought if isinstance(thought, str) else ""))
 
 

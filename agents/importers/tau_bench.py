@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 
 from refold.agents.importers.documents import Document, document, documents
 from refold.agents.importers.file import ImportFile
-from refold.agents.importers.messages import Call, parse_messages
+from refold.agents.importers.json_lines import Line
+from refold.agents.importers.messages import ToolCall, parse_messages
 from refold.agents.importers.model import Conversation, Effect, Importer, Judgement
-from refold.agents.importers.reading import Line
 from refold.avro.errors import InputError
 from refold.avro.observation import Value
 
@@ -89,7 +89,7 @@ def effect_of(tool: str) -> Effect:
     return "read" if tool.startswith(READERS) else "write"
 
 
-def documents_of(call: Call, result: Value) -> Iterator[Document]:
+def documents_of(call: ToolCall, result: Value) -> Iterator[Document]:
     """The documents a result speaks of, by the rules above."""
     inputs = call.inputs if isinstance(call.inputs, Mapping) else {}
     if call.tool.startswith("search_"):

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from refold.agents.journal.record import Asked, Plain, Recording
+from refold.agents.journal.record import Plain, RecordedRequest, Recording
 
 
-def matchings(asked: Iterable[Asked]) -> list[str]:
+def matchings(asked: Iterable[RecordedRequest]) -> list[str]:
     """`tool find: matched without request_id`, each once."""
     return list(dict.fromkeys(f"{each.kind} {each.name}: {each.matching}" for each in asked if not each.is_whole))
 
 
-def asked_of(*runs: Recording) -> Iterator[Asked]:
+def asked_of(*runs: Recording) -> Iterator[RecordedRequest]:
     """The calls of the attempts that count."""
     return (call.asked for run in runs for step in run.steps for call in step.calls)
 
 
-def asked_in(tree: Plain) -> Iterator[Asked]:
+def asked_in(tree: Plain) -> Iterator[RecordedRequest]:
     """The calls in a step's journal, as it stands in a log, that are not found by their whole request."""
     if isinstance(tree, list):
         for each in tree:
@@ -27,7 +27,7 @@ def asked_in(tree: Plain) -> Iterator[Asked]:
     if isinstance(tree, dict):
         if "kind" in tree and ("ignored" in tree or "found_by" in tree):
             try:
-                yield msgspec.convert(tree, Asked)
+                yield msgspec.convert(tree, RecordedRequest)
             except msgspec.ValidationError:  # an argument of the agent's own that looks like one
                 pass
             else:

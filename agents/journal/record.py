@@ -18,7 +18,8 @@ A call's `kind` says what was asked:
     run      name is the agent of a run within this one (recorder/children.py); request {"input", "state", "seed"};
              answer {"run" (its id), "outcome", "hash"}. The id alone is there before it has ended.
 
-All values are JSON trees, exact to the type of each number (journal/exact.py). Times are microseconds since 1970-01-01.
+All values are JSON trees, exact to the type of each number (journal/json_fidelity.py). Times are microseconds since
+1970-01-01.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _Struct(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Immutable; defaults are left out where it is written."""
 
 
-class Asked(_Struct, frozen=True):
+class RecordedRequest(_Struct, frozen=True):
     """What was asked for. `hash` names it: equal requests have equal hashes.
 
     ignored: paths into the request that do not count where it is compared (journal/volatile.py). found_by: what it is
@@ -90,7 +91,7 @@ class Asked(_Struct, frozen=True):
 class Failure(_Struct, frozen=True):
     """How something failed. exception: the class by its qualified name (`builtins.TimeoutError`).
 
-    details: what else the exception held (recorder/details.py); no part of the chain of hashes.
+    details: what else the exception held (recorder/exception_details.py); no part of the chain of hashes.
     """
 
     exception: str
@@ -115,11 +116,11 @@ class Retry(_Struct, frozen=True):
 class Call(_Struct, frozen=True):
     """One call. key: the idempotency key, where it had a write effect. source: whether it was really made.
 
-    branch: the thread or task that made it, by where it was started (recorder/current.py); "" for the step's own code.
+    branch: the thread or task that made it, by where it was started (recorder/context.py); "" for the step's own code.
     It tells equal requests apart that were made at once, and is no part of the chain of hashes.
     """
 
-    asked: Asked
+    asked: RecordedRequest
     answer: Plain = None
     failure: Failure | None = None
     retries: tuple[Retry, ...] = ()

@@ -40,9 +40,9 @@ from refold.avro.canonical import encode
 from refold.avro.errors import KeyUnreadable
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
-from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.topics import TopicAdmin
 from refold.streams.log.kafka.url import Address
 
@@ -73,8 +73,8 @@ class KafkaKeyRing:
         admin = clients.admin()
         self._topics = TopicAdmin(admin, timeout_s, clients)
         self._offsets = Offsets(admin, timeout_s, clients.admin)
-        self._reading = Reading(clients, timeout_s)
-        self._outgoing = Outgoing(clients)
+        self._reading = LogReaders(clients, timeout_s)
+        self._outgoing = LogProducer(clients)
         self._lock = RLock()
         self._is_there = False
         self._next = 0
@@ -178,8 +178,8 @@ class KafkaKeyRing:
         self._reading.close()
 
     @property
-    def _partition(self) -> Place:
-        return Place(self._topic, 0)
+    def _partition(self) -> TopicPlace:
+        return TopicPlace(self._topic, 0)
 
     def _take(self, record_key: bytes, value: bytes | None) -> None:
         try:

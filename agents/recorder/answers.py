@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
-from refold.agents.journal.record import Asked, Attempt, Call, Kind, Plain, Recording, Step
+from refold.agents.journal.record import Attempt, Call, Kind, Plain, RecordedRequest, Recording, Step
 from refold.avro.errors import RefoldError
 
 NO_ARGUMENTS: Mapping[str, Plain] = {}
@@ -49,7 +49,7 @@ class WithinRun(Departure):
         )
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """Where in a run something is asked: number and name of the step, number of its attempt; all counted from 1.
 
     branch: the thread or task that asks, as in Call.
@@ -71,7 +71,7 @@ class Answers(Protocol):
     def step(self, number: int, name: str) -> Step | None:
         """The committed step that is not to be run again; None: run it. For steps that are functions."""
 
-    def call(self, place: Place, asked: Asked) -> Call | None:
+    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """What was answered to this request before; None: ask the world. Raises where neither may be.
 
         Equal requests in one step are answered by what the same branch got, in their order.
@@ -86,13 +86,13 @@ class Answers(Protocol):
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
         """Keyword arguments of a call in that step, in place of the code's own: a fork's other model or prompt."""
 
-    def keys(self, place: Place) -> Collection[str]:
+    def keys(self, place: CallSite) -> Collection[str]:
         """Keys of effects that recorded calls of that attempt stand for: other calls of it do not get them."""
 
     def depart(self, departure: Departure) -> None:
         """Have the run end with this, unless it departed before."""
 
-    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
         """What a run that begins within is answered with. head: with the id that it gets where it is a new one. found:
         the recorded call that began it, if one did."""
 
@@ -120,7 +120,7 @@ class World:
         """None: run it."""
         return None
 
-    def call(self, place: Place, asked: Asked) -> Call | None:
+    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """None: ask."""
         return None
 
@@ -132,14 +132,14 @@ class World:
         """The code's own."""
         return NO_ARGUMENTS
 
-    def keys(self, place: Place) -> Collection[str]:
+    def keys(self, place: CallSite) -> Collection[str]:
         """None."""
         return ()
 
     def depart(self, departure: Departure) -> None:
         """Nothing stands recorded that could be left."""
 
-    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
         """The world, too."""
         return Within(self)
 

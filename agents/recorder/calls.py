@@ -7,7 +7,7 @@
    ledger, once for its key, and only when everything before it is durable: one sync makes it so, and the claim.
 
 A call outside of any step forms a step of its own, and no other call is made in that. What threads and tasks call
-there, beside the run's own code, is in one step (recorder/parallel.py).
+there, beside the run's own code, is in one step (recorder/parallel_calls.py).
 
 What a tool or a model's client calls in its turn is part of its own answer: it is made and not recorded, for in a
 replay nobody asks for it. A write among it goes through the ledger all the same, and where the run has a recording
@@ -30,17 +30,17 @@ from typing import Any
 from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Effect, Kind, Plain, Retry
 from refold.agents.journal.volatile import WHOLE, Asking, Volatile
-from refold.agents.recorder.answers import Answers, Place
-from refold.agents.recorder.beside_loop import BesideLoop
-from refold.agents.recorder.current import SCOPE, Order, branch_of, here, require_open
+from refold.agents.recorder.answers import Answers, CallSite
+from refold.agents.recorder.context import SCOPE, Order, branch_of, here, require_open
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
-from refold.agents.recorder.made import Made, MadeAttempt
-from refold.agents.recorder.opened import OpenCall, OpenRun
-from refold.agents.recorder.parallel import step_of_call
-from refold.agents.recorder.pieces import Replaying, Taking, awaited, awaiting, came_later, comes_later
+from refold.agents.recorder.off_loop import BesideLoop
+from refold.agents.recorder.open_call import OpenCall, OpenRun
+from refold.agents.recorder.parallel_calls import step_of_call
 from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
-from refold.agents.recorder.reach import Chance, Reach, ReadView
+from refold.agents.recorder.run_backend import Nondeterminism, ReadView, RunBackend
+from refold.agents.recorder.step_assembler import Made, MadeAttempt
 from refold.agents.recorder.steps import CallBlock, OpenStep, Stepping
+from refold.agents.recorder.streamed_answers import ReplayedStream, Taking, awaited, awaiting, came_later, comes_later
 from refold.agents.recorder.tools import Tool, Trying
 from refold.agents.redaction.redactor import Redact, as_of_run
 from refold.avro.errors import InputError, RefoldError
@@ -54,7 +54,7 @@ class Calling:
     """Makes the calls of one run. is_live: nothing is recorded that could answer."""
 
     def __init__(
-        self, run: Stepping, answers: Answers, reach: Reach, chance: Chance, redact: Redact,
+        self, run: Stepping, answers: Answers, reach: RunBackend, chance: Nondeterminism, redact: Redact,
         settle: Callable[[], None], ended: Callable[[Made], None], *, is_live: bool,
     ) -> None:  # fmt: skip
         """settle: returns when all that was recorded is written, to be durable with what is flushed next. ended: is
@@ -277,7 +277,7 @@ class Calling:
         if self._is_live or (is_inside and made.effect != "write"):
             return False
         asked = made.asked(self._redact)
-        found = self._answers.call(Place(step.number, step.name, step.attempt.number, made.branch), asked)
+        found = self._answers.call(CallSite(step.number, step.name, step.attempt.number, made.branch), asked)
         if found is None:
             return False
         if not (asked.is_whole and found.asked.is_whole):  # this is that call, so it stands as it was asked then
@@ -300,7 +300,7 @@ class Calling:
         if came_later(answer):
             if block is not None:
                 block.hold()
-            return Replaying(shape.served, failed, _nothing if block is None else block.leave).given(answer)
+            return ReplayedStream(shape.served, failed, _nothing if block is None else block.leave).given(answer)
         if failed is not None:
             raise failed
         return shape.served(answer)
@@ -331,7 +331,7 @@ class Calling:
         return wait_ms
 
     def _later(self, made: Made, answer: Any, shape: Shape, block: CallBlock | None) -> Any:
-        """What the code gets of an answer that comes later: recorder/pieces.py."""
+        """What the code gets of an answer that comes later: recorder/streamed_answers.py."""
         if block is not None:
             block.hold()
         inside = partial(self._inside, made.kind)
@@ -393,7 +393,7 @@ class Calling:
         names = ", ".join(made.name or made.kind for made in left)
         return Unfinished(f"run {self._run.id}: a step ended before its calls ({names}): wait for them in the step")
 
-    # Answers that come piece by piece: see recorder/opened.py
+    # Answers that come piece by piece: see recorder/open_call.py
 
     def arguments(self, name: str) -> Mapping[str, Plain]:
         """What a fork changes in a model's requests."""
@@ -414,7 +414,7 @@ class Calling:
             )
         with self._opening("run", name, request) as (step, made, block, _):
             asked = made.asked(self._redact)
-            place = Place(step.number, step.name, step.attempt.number)
+            place = CallSite(step.number, step.name, step.attempt.number)
             found = None if self._is_live else self._answers.call(place, asked)
             failed = sum(1 for each in step.earlier if each.ended_at) + len(step.attempts) - 1
             self._settle()
@@ -466,7 +466,7 @@ class Calling:
         asked = made.asked(self._redact)
         with self._turn:
             if step.keys is None:
-                taken = self._answers.keys(Place(step.number, step.name, step.attempt.number))
+                taken = self._answers.keys(CallSite(step.number, step.name, step.attempt.number))
                 step.keys = StepKeys(self._run.task, step.number, taken)
             made.key = step.keys.next(tool.name, asked.counted)
         return asked.request

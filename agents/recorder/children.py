@@ -46,15 +46,15 @@ from msgspec.structs import replace
 from refold.agents.journal.record import Outcome, Plain, Recording, child_of
 from refold.agents.recorder.answers import Answers, Departure, Within, WithinRun
 from refold.agents.recorder.calls import Calling
-from refold.agents.recorder.current import Strays
+from refold.agents.recorder.context import Strays
 from refold.agents.recorder.failures import raised
-from refold.agents.recorder.opened import OpenRun
+from refold.agents.recorder.open_call import OpenRun
 from refold.avro.canonical import encode, json_tree
 
 _DIGITS = 32
 
 
-class Given(NamedTuple):
+class RunOptions(NamedTuple):
     """What a run is begun with, beside its head. is_named, has_task: whether its id, or its task, was given, and does
     not follow from the run around it."""
 
@@ -71,7 +71,7 @@ class Children(Protocol):
     def require_log(self, url: str) -> None:
         """InputError where the runs within are recorded in another log than this."""
 
-    def begin(self, head: Recording, given: Given, within: Within, call: ChildCall) -> Any:
+    def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Any:
         """A Run within. head: with its id. within: what answers it; call: is told how it ends."""
 
 
@@ -116,7 +116,7 @@ class Parent(Protocol):
     answers: Answers
 
 
-def begin_child(parent: Parent, calling: Calling, children: Children, head: Recording, given: Given) -> Any:
+def begin_child(parent: Parent, calling: Calling, children: Children, head: Recording, given: RunOptions) -> Any:
     """Begin a Run within one. head: without an id, where it follows from the parent.
 
     Raises:

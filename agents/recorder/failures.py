@@ -1,8 +1,8 @@
 """Exceptions as they stand recorded, and raised again.
 
-An exception is raised again as one of its class, with its text, its attributes and its causes (recorder/details.py).
-Where its class is not imported, or no such exception can be made, a RecordedFailure of its name stands in for it: it
-has the attributes, says in a note why, and is no instance of the class.
+An exception is raised again as one of its class, with its text, its attributes and its causes
+(recorder/exception_details.py). Where its class is not imported, or no such exception can be made, a RecordedFailure of
+its name stands in for it: it has the attributes, says in a note why, and is no instance of the class.
 
 A call that was cancelled, or was still under way when its step ended, had no answer yet: whoever waits for it again
 waits as long as then, and a moment more, so that what came first then comes first again.
@@ -18,7 +18,7 @@ from typing import Any
 
 from refold.agents.entry import class_name, class_named
 from refold.agents.journal.record import Failure, Outcome, Plain
-from refold.agents.recorder.details import Making, details_of, noted, said, text_of
+from refold.agents.recorder.exception_details import Making, details_of, noted, said, text_of
 from refold.avro.errors import InputError, RefoldError
 
 GRACE_S = 0.5

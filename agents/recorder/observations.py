@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from refold.agents.capture.exchange import is_exchange, said_in
-from refold.agents.journal import exact
+from refold.agents.journal import json_fidelity
 from refold.agents.journal.record import Attempt, Call, Failure, Plain, Recording, Step, to_tree
 from refold.agents.vault import ALL_METADATA, is_sealed
 
@@ -52,25 +52,25 @@ def run_begun(head: Recording, entry: str, attempt: int, seal: Seal) -> Patch:
     if head.redacted:
         patch["redacted"] = True
     if not head.parent:  # a fork begins as its parent did
-        patch["state"] = seal(entity, "state", exact.written(head.state))
+        patch["state"] = seal(entity, "state", json_fidelity.written(head.state))
     if head.input is not None and not head.parent:
-        patch["input"] = seal(entity, "input", exact.written(head.input))
+        patch["input"] = seal(entity, "input", json_fidelity.written(head.input))
     if head.title:
         patch["title"] = seal(entity, "title", head.title)
     if head.metadata:
         patch["metadata"] = _metadata(entity, head.metadata, seal)
     if head.parent:
         patch["forked_at_step"] = head.forked_at
-        patch["fork_patch"] = seal(entity, "fork_patch", exact.written(head.patch))
+        patch["fork_patch"] = seal(entity, "fork_patch", json_fidelity.written(head.patch))
     return patch
 
 
 def _metadata(entity: str, metadata: Plain, seal: Seal) -> Patch:
     """Sealed, one value under ALL_METADATA, names and all; in clear, each value under its name."""
-    whole = seal(entity, "metadata", exact.written(metadata))
+    whole = seal(entity, "metadata", json_fidelity.written(metadata))
     if is_sealed(whole):
         return {ALL_METADATA: whole}
-    return {key: seal(entity, "metadata", exact.written(value)) for key, value in metadata.items()}
+    return {key: seal(entity, "metadata", json_fidelity.written(value)) for key, value in metadata.items()}
 
 
 def run_ended(ended: Recording, seal: Seal) -> Patch:
@@ -82,7 +82,7 @@ def run_ended(ended: Recording, seal: Seal) -> Patch:
         "duration_ms": (ended.ended_at - ended.started_at) / 1000,
     }  # fmt: skip
     if ended.output is not None:
-        patch["output"] = seal(entity, "output", exact.written(ended.output))
+        patch["output"] = seal(entity, "output", json_fidelity.written(ended.output))
     if ended.failure is not None:
         patch["error"] = _failure(ended.failure, entity, "error", "", seal)
     return patch
@@ -95,7 +95,7 @@ def step_begun(run: str, agent: str, number: int, name: str, attempt: int, at: i
 
 
 def calls_answered(run: str, number: int, calls: Mapping[str, Call], seal: Seal) -> Patch:
-    """Calls that have ended while their step goes on, by ATTEMPT/PLACE (recordings/answered.py)."""
+    """Calls that have ended while their step goes on, by ATTEMPT/PLACE (recordings/durable_calls.py)."""
     entity = step_entity(run, number)
     return {"answered": {key: seal(entity, "answered", to_tree(_call_written(call))) for key, call in calls.items()}}
 
@@ -120,8 +120,10 @@ def step_ended(run: str, step: Step, before: Step | None, seal: Seal) -> Patch:
     """
     entity, last = step_entity(run, step.number), step.attempts[-1]
     journal = {
-        "attempt": _written(last), "delta": exact.written(step.delta), "result": exact.written(step.result)
-    }  # fmt: skip
+        "attempt": _written(last),
+        "delta": json_fidelity.written(step.delta),
+        "result": json_fidelity.written(step.result),
+    }
     patch: Patch = {
         "status": "committed", "outcome": step.outcome, "journal": _journal(entity, last.number, journal, seal),
         "state_after": step.state_after, "turn_hash": step.hash, "ended_at": last.ended_at,
@@ -161,18 +163,22 @@ def _written(attempt: Attempt) -> Plain:
 
 def _call_written(call: Call) -> Call:
     return replace(
-        call, asked=replace(
-            call.asked, request=exact.written(call.asked.request), found_by=exact.written(call.asked.found_by)
+        call,
+        asked=replace(
+            call.asked,
+            request=json_fidelity.written(call.asked.request),
+            found_by=json_fidelity.written(call.asked.found_by),
         ),
-        answer=exact.written(call.answer), failure=_failure_written(call.failure),
+        answer=json_fidelity.written(call.answer),
+        failure=_failure_written(call.failure),
         retries=tuple(replace(each, failure=_failure_written(each.failure)) for each in call.retries),
-    )  # fmt: skip
+    )
 
 
 def _failure_written(failure: Any) -> Any:
     if failure is None or failure.input is failure.output is failure.details is None:
         return failure
-    payloads = {name: exact.written(getattr(failure, name)) for name in ("input", "output", "details")}
+    payloads = {name: json_fidelity.written(getattr(failure, name)) for name in ("input", "output", "details")}
     return replace(failure, **payloads)
 
 
@@ -249,7 +255,7 @@ def _failure(failure: Failure, entity: str, field: str, step: str, seal: Seal) -
     payloads = {"message": failure.message, "traceback": failure.traceback}
     patch |= {name: seal(entity, field, value) for name, value in payloads.items() if value}
     if failure.input is not None:
-        patch["input"] = seal(entity, field, exact.written(failure.input))
+        patch["input"] = seal(entity, field, json_fidelity.written(failure.input))
     return patch
 
 

@@ -3,7 +3,7 @@
 A call can be recorded in the run's own process alone. So a tool that is called in another process is refused, if that
 can be known to belong to a run. Each way to get there leaves a mark:
 
-    fork                   the run's scope is there (recorder/current.py)
+    fork                   the run's scope is there (recorder/context.py)
     multiprocessing        the process object's configuration, which goes along with it
     pools of processes     the work itself, for their processes may be older than the run
     subprocess             the variable REFOLD_RUN in the environment of the program

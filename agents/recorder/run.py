@@ -31,18 +31,28 @@ from refold.agents.journal.delta import applied, is_same
 from refold.agents.journal.objects import loaded_json
 from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.recorder.answers import Answers, WithinRun, World
-from refold.agents.recorder.asks import Asks
 from refold.agents.recorder.calls import Calling
-from refold.agents.recorder.carrying import install
-from refold.agents.recorder.children import ChildCall, Children, Given, begin_child
-from refold.agents.recorder.current import SCOPE, Branch, OnBranch, Scope, Strays, entered, here, left, require_open
+from refold.agents.recorder.children import ChildCall, Children, RunOptions, begin_child
+from refold.agents.recorder.context import (
+    SCOPE,
+    ExecutionBranch,
+    OnBranch,
+    Scope,
+    Strays,
+    entered,
+    here,
+    left,
+    require_open,
+)
+from refold.agents.recorder.context_propagation import install
 from refold.agents.recorder.failures import RecordedFailure, failure_of, outcome_of, raised
-from refold.agents.recorder.made import NULL, MadeAttempt, MadeStep
-from refold.agents.recorder.parallel import end_parallel, end_parallel_with, end_waited_for
-from refold.agents.recorder.parts import Part, PartOfFunction, part_of
+from refold.agents.recorder.parallel_calls import end_parallel, end_parallel_with, end_waited_for
+from refold.agents.recorder.parallel_steps import Part, PartOfFunction, part_of
 from refold.agents.recorder.plain import Shape, decoded, encoded, kept, shape_of, snapshot
-from refold.agents.recorder.reach import Chance, Reach
-from refold.agents.recorder.sinks import Sink
+from refold.agents.recorder.requests import Asks
+from refold.agents.recorder.run_backend import Nondeterminism, RunBackend
+from refold.agents.recorder.sinks import RunSink
+from refold.agents.recorder.step_assembler import NULL, MadeAttempt, MadeStep
 from refold.agents.recorder.steps import OpenStep, StepBlock
 from refold.agents.recorder.tools import Tool, Trying, tool
 from refold.agents.recorder.writer import RecordingFailed
@@ -72,10 +82,19 @@ class Run(Asks):
     tool = staticmethod(tool)
 
     def __init__(
-        self, head: Recording, *, answers: Answers, sink: Sink, reach: Reach, chance: Chance, redact: Redact,
-        strays: Strays = "refuse", on_stray: Callable[[str], Exception] | None = None, children: Children,
+        self,
+        head: Recording,
+        *,
+        answers: Answers,
+        sink: RunSink,
+        reach: RunBackend,
+        chance: Nondeterminism,
+        redact: Redact,
+        strays: Strays = "refuse",
+        on_stray: Callable[[str], Exception] | None = None,
+        children: Children,
         call: ChildCall | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """on_stray: of a replay, makes the error for a call outside of every run. children: makes the runs within this
         one. call: of a run within another, the other's side of it."""
         self.id = head.run
@@ -102,7 +121,7 @@ class Run(Asks):
         self._ended_steps = 0
         self.open_step: OpenStep | None = None
         self.opening = threading.RLock()
-        self.branch = Branch()
+        self.branch = ExecutionBranch()
         self.left_step: OpenStep | None = None  # in which the code left a recording
         self._on_stray = on_stray
         self._token: Token[Scope] | None = None
@@ -480,7 +499,7 @@ class Run(Asks):
         """As Caller."""
         return self._calling in inside
 
-    def begin_within(self, head: Recording, given: Given, log: str) -> Self:
+    def begin_within(self, head: Recording, given: RunOptions, log: str) -> Self:
         """As Caller."""
         self._children.require_log(log)
         child: Self = begin_child(self, self._calling, self._children, head, given)

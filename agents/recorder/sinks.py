@@ -10,7 +10,6 @@ import msgspec
 
 from refold.agents.journal.chain import run_hash
 from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
-from refold.agents.recorder.made import Folder, Made, MadeAttempt, MadeStep
 from refold.agents.recorder.observations import (
     Seal,
     attempt_failed,
@@ -22,14 +21,15 @@ from refold.agents.recorder.observations import (
     step_ended,
     step_entity,
 )
+from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep, StepAssembler
 from refold.agents.recorder.writer import AtOnce, RecordingFailed, Writer
-from refold.agents.recordings.answered import answered_key
+from refold.agents.recordings.durable_calls import answered_key
 from refold.agents.redaction.redactor import Redact
 from refold.avro.observation import Source
 from refold.streams.client import Log
 
 
-class Sink(Protocol):
+class RunSink(Protocol):
     """Takes what a run did, in its order."""
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
@@ -63,7 +63,7 @@ class Sink(Protocol):
 class MemorySink:
     """Keeps what a run did, as a Recording."""
 
-    def __init__(self, head: Recording, folder: Folder, redact: Redact) -> None:
+    def __init__(self, head: Recording, folder: StepAssembler, redact: Redact) -> None:
         self._recording = head
         self._folder = folder
         self._redact = redact
@@ -131,9 +131,19 @@ class LogSink:
     """
 
     def __init__(
-        self, log: Log, head: Recording, entry: str, attempt: int, seq: Iterator[int], folder: Folder, redact: Redact,
-        seal: Seal, class_of: Callable[[Recording], str], *, is_at_once: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        log: Log,
+        head: Recording,
+        entry: str,
+        attempt: int,
+        seq: Iterator[int],
+        folder: StepAssembler,
+        redact: Redact,
+        seal: Seal,
+        class_of: Callable[[Recording], str],
+        *,
+        is_at_once: bool = False,
+    ) -> None:
         """attempt: how often the run was begun, with this time. seq: the next ones of the run's source.
 
         is_at_once: all is written in the thread that says it; its errors come as they are.
@@ -313,7 +323,7 @@ def _place_of(step: Step) -> Step:
     return msgspec.structs.replace(step, attempts=(), delta=(), result=None)
 
 
-def _ended(head: Recording, folder: Folder, outcome: Outcome, output: Plain, failure: Failure | None,
+def _ended(head: Recording, folder: StepAssembler, outcome: Outcome, output: Plain, failure: Failure | None,
            at: int) -> Recording:  # fmt: skip
     whole = run_hash(folder.previous, outcome, output, failure)
     return msgspec.structs.replace(

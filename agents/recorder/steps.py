@@ -10,8 +10,8 @@ from typing import Protocol
 
 from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Attempt, Step
-from refold.agents.recorder.current import NOWHERE, Branch, Caller, Scope
-from refold.agents.recorder.made import NULL, Made, MadeAttempt
+from refold.agents.recorder.context import NOWHERE, Caller, ExecutionBranch, Scope
+from refold.agents.recorder.step_assembler import NULL, Made, MadeAttempt
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class OpenStep:
 
     standing: the committed step that its block only goes through again, in a resume or a fork. earlier: attempts that
     were made before, in other processes. is_call: it is one call's, made outside of any step, and takes no other.
-    is_parallel: see recorder/parallel.py. parts: how many are open in it. outer: the scope that it was opened in.
+    is_parallel: see recorder/parallel_calls.py. parts: how many are open in it. outer: the scope that it was opened in.
     """
 
     number: int
@@ -59,11 +59,12 @@ class Stepping(Caller, Protocol):
 
     task: str
     open_step: OpenStep | None
-    branch: Branch
+    branch: ExecutionBranch
     opening: threading.RLock
 
     def enter_step(self, name: str, *, is_call: bool = False, is_parallel: bool = False) -> None:
-        """Open a step that is a block. is_call: of one call, and of no other. is_parallel: see recorder/parallel.py."""
+        """Open a step that is a block. is_call: of one call, and of no other. is_parallel: see
+        recorder/parallel_calls.py."""
 
     def part(self, name: str) -> AbstractContextManager[None] | None:
         """The part of a step of threads and tasks that this step is; None where it is one of the run's own."""

@@ -25,7 +25,7 @@ from refold.agents.effects.order import ATTEMPTS_MAX, BACKOFF_MS, LEASE_S, Done,
 from refold.agents.entry import name_of
 from refold.agents.journal.record import Plain
 from refold.agents.journal.volatile import WHOLE, Volatile
-from refold.agents.recorder.current import current
+from refold.agents.recorder.context import current
 from refold.agents.recorder.plain import Shape, decoded, shape_of
 from refold.avro.errors import InputError
 

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from refold.agents.journal.exact import read
+from refold.agents.journal.json_fidelity import read
 from refold.agents.journal.record import Failure, Plain
-from refold.agents.vault import ALL_METADATA, Keeper, is_sealed
+from refold.agents.vault import ALL_METADATA, ValueCipher, is_sealed
 from refold.avro.errors import NotAnswerable
 from refold.avro.jsonform import shower
 from refold.avro.nodes import allows
@@ -29,7 +29,7 @@ FAILURE = Failure.__struct_fields__
 class Fields:
     """One entity's fields. field: of the entity, by first name; None for one without a value."""
 
-    def __init__(self, view: EntityView, vault: Keeper) -> None:
+    def __init__(self, view: EntityView, vault: ValueCipher) -> None:
         self.entity = view.entity
         self._view = view
         self._fields = view.fields
@@ -52,7 +52,7 @@ class Fields:
         return None if stored is None else self._vault.open(self.entity, field, stored)
 
     def exact(self, field: str) -> Plain:
-        """A field's content, to the type of each number (journal/exact.py)."""
+        """A field's content, to the type of each number (journal/json_fidelity.py)."""
         return read(self.opened(field))
 
     def exact_map(self, field: str) -> dict[str, Plain]:

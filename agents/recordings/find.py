@@ -19,7 +19,7 @@ from typing import overload
 from refold.agents.journal.record import Plain
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import has_ended, own_steps, rebuilt, step_count
-from refold.agents.vault import Keeper
+from refold.agents.vault import ValueCipher
 from refold.avro.errors import CorruptionError, InputError, NotAnswerable
 from refold.avro.times import EPOCH, datetime_micros, parse_time
 from refold.streams.client import Log
@@ -109,7 +109,7 @@ class RunRow:
 
 
 @dataclass(slots=True)
-class Found(Sequence[RunRow]):
+class RunList(Sequence[RunRow]):
     """The runs, newest first; a sequence of them.
 
     unread: ids of those that may match, but of which a content cannot be read. damaged: by run, what is wrong with its
@@ -148,12 +148,12 @@ def _moment(micros: int | None) -> dt.datetime | None:
     return None if micros is None else EPOCH + dt.timedelta(microseconds=micros)
 
 
-def find(log: Log, vault: Keeper, wanted: Wanted, limit: int | None = None, at: When = None) -> Found:
+def find(log: Log, vault: ValueCipher, wanted: Wanted, limit: int | None = None, at: When = None) -> RunList:
     """The runs that are wanted, at most `limit`, as they stand at a point. InputError where that is negative."""
     if limit is not None and limit < 0:
         raise InputError(f"limit: 0 or more, given {limit}")
     cut = log.point(at).cut
-    found = Found(cut)
+    found = RunList(cut)
     view = rebuilt(log, ["run"], cut, since=wanted.since)
     every = () if view is None else (Fields(view[name], vault) for name in view)
     agreeing = [each for each in every if wanted.clear(each)]
@@ -220,14 +220,14 @@ def _any_open(runs: Iterable[Fields]) -> bool:
     return any(step_count(run) is None for run in runs)
 
 
-def _steps(log: Log, vault: Keeper, runs: Sequence[Fields], cut: Cut) -> dict[str, list[Fields]]:
+def _steps(log: Log, vault: ValueCipher, runs: Sequence[Fields], cut: Cut) -> dict[str, list[Fields]]:
     """The own steps of some runs, by the runs' entities: read together."""
     places = {run.entity: (id_of(run), run.plain("forked_at_step", 0), step_count(run)) for run in runs}
     views = own_steps(lambda names: log.states(names, cut), places.values())
     return {entity: [Fields(each, vault) for each in views[place[0]]] for entity, place in places.items()}
 
 
-def _matches(log: Log, vault: Keeper, wanted: Wanted, run: Fields, steps: Sequence[Fields], cut: Cut) -> bool:
+def _matches(log: Log, vault: ValueCipher, wanted: Wanted, run: Fields, steps: Sequence[Fields], cut: Cut) -> bool:
     if wanted.tool and all(each["tool"] != wanted.tool for step in steps for each in step.opened("calls") or ()):
         return False
     if wanted.error and not _contains(wanted.error, _errors(run, steps)):
@@ -246,7 +246,7 @@ def _errors(run: Fields, steps: Iterable[Fields]) -> Iterator[str]:
             yield retry.get("error") or ""
 
 
-def _said(log: Log, vault: Keeper, run: Fields, steps: Iterable[Fields], cut: Cut) -> Iterator[str]:
+def _said(log: Log, vault: ValueCipher, run: Fields, steps: Iterable[Fields], cut: Cut) -> Iterator[str]:
     """Every word in the contents of a run, of its steps, and of the session it works in, which has the messages."""
     for entity in (run, *steps):
         yield from _contents(entity)

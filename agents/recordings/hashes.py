@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from refold.agents.journal.record import Recording
 from refold.agents.recordings.load import load, rebuilt
-from refold.agents.vault import Keeper
+from refold.agents.vault import ValueCipher
 from refold.avro.errors import InputError, UnknownEntity
 from refold.streams.client import Log
 from refold.streams.cut import Cut
@@ -47,7 +47,7 @@ class _Place(NamedTuple):
     found: Stood
 
 
-def at_hash(log: Log, vault: Keeper, given: str, at: When = None) -> Stood:
+def at_hash(log: Log, vault: ValueCipher, given: str, at: When = None) -> Stood:
     """The place whose hash begins so. UnknownEntity without one, InputError where several hashes begin so."""
     text = given.lower()
     if not HEX.match(text) or len(text) < DIGITS_MIN:
@@ -87,7 +87,7 @@ def _stored(view: StateView) -> Iterator[_Place]:
                     yield _Place(started.get(run, 0), Stood(run, number, what, fields[field]))
 
 
-def _imported(log: Log, view: StateView, vault: Keeper, cut: Cut) -> Iterator[_Place]:
+def _imported(log: Log, view: StateView, vault: ValueCipher, cut: Cut) -> Iterator[_Place]:
     runs = (name for name in view if name.startswith("run/") and view[name].fields.get("imported_from"))
     for run in runs:
         yield from _of(load(log, run.removeprefix("run/"), vault, cut))

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from refold.agents.journal.record import Asked, Attempt, Call, Edit, Effect, Failure, Plain, Recording, Step
-from refold.agents.journal.stepping import chained
+from refold.agents.journal.record import Attempt, Call, Edit, Effect, Failure, Plain, RecordedRequest, Recording, Step
+from refold.agents.journal.self_replay import chained
 from refold.agents.recordings.fields import Fields, Look, PartMissing
-from refold.agents.vault import Keeper
+from refold.agents.vault import ValueCipher
 
 UNANSWERED = "unanswered"
 ERROR = "Error"
@@ -32,7 +32,7 @@ def is_imported(run: Fields) -> bool:
     return bool(run.plain("imported_from"))
 
 
-def imported(look: Look, run: Fields, run_id: str, vault: Keeper) -> Recording:
+def imported(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Recording:
     """The recording behind the run's entity. PartMissing where a part of it is not there at this point."""
     session = _one(look, f"agent_session/{run.plain('session', run_id)}", vault)
     said = sorted(session.every("messages"), key=lambda each: int(each["index"]))
@@ -65,11 +65,11 @@ def _recording(run: Fields, run_id: str, state: Plain, steps: tuple[Step, ...]) 
     )  # fmt: skip
 
 
-def _one(look: Look, entity: str, vault: Keeper) -> Fields:
+def _one(look: Look, entity: str, vault: ValueCipher) -> Fields:
     return _many(look, [entity], vault)[0]
 
 
-def _many(look: Look, names: list[str], vault: Keeper) -> list[Fields]:
+def _many(look: Look, names: list[str], vault: ValueCipher) -> list[Fields]:
     views = look(names) if names else {}
     for name in names:
         if name not in views:
@@ -94,7 +94,7 @@ def action_names(step: Fields) -> list[str]:
 def _step(step: Fields, calls: list[Call], changes: tuple[Edit, ...]) -> Step:
     choice = {"choice": step.opened("decision") or "", "why": step.opened("rationale") or "", "options": None}
     started_at = step.plain("started_at", 0)
-    decided = Call(asked=Asked(kind="decide", request=choice), started_at=started_at, source="recorded")
+    decided = Call(asked=RecordedRequest(kind="decide", request=choice), started_at=started_at, source="recorded")
     attempt = Attempt(
         calls=(*calls, decided), failure=_failure_of(step.opened("failure")), started_at=started_at,
         ended_at=step.plain("ended_at", 0),
@@ -116,7 +116,7 @@ def action_call(action: Fields, *, synthetic: bool) -> Call:
     elif status != "succeeded":
         failure = Failure(exception=UNANSWERED, message="no result is recorded", tool=tool, input=inputs)
     return Call(
-        asked=Asked(kind="tool", name=tool, request=_request(inputs), effect=effect),
+        asked=RecordedRequest(kind="tool", name=tool, request=_request(inputs), effect=effect),
         answer=output, failure=failure, started_at=started_at, source="recorded",
         duration_ms=0 if synthetic or not ended_at else (ended_at - started_at) / 1000,
     )  # fmt: skip

@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 
 from refold.agents.journal.record import Attempt, Fork, Plain, Recording, Step, children_of
-from refold.agents.recordings.answered import answered_calls
+from refold.agents.recordings.durable_calls import answered_calls
 from refold.agents.recordings.fields import Fields, Look, PartMissing
 from refold.agents.recordings.imported import imported, is_imported
-from refold.agents.vault import Keeper
+from refold.agents.vault import ValueCipher
 from refold.avro.errors import CorruptionError, Expired, InputError, NotAnswerable, UnknownEntity
 from refold.avro.observation import type_of
 from refold.streams.client import Log
@@ -38,7 +38,7 @@ STEPS_AT_ONCE = 64
 NEAR_SHOWN = 3
 
 
-def load(log: Log, run: str, vault: Keeper, at: When = None) -> Recording:
+def load(log: Log, run: str, vault: ValueCipher, at: When = None) -> Recording:
     """A run by its id, as it stood at a point.
 
     UnknownEntity names runs with ids like it; Expired where its content is gone, and says what is
@@ -51,7 +51,7 @@ def load(log: Log, run: str, vault: Keeper, at: When = None) -> Recording:
         raise UnknownEntity(f"{error}; {near(log, run)}") from None
 
 
-def recordings(log: Log, runs: Iterable[str] | None, vault: Keeper, at: When = None) -> Iterator[Recording]:
+def recordings(log: Log, runs: Iterable[str] | None, vault: ValueCipher, at: When = None) -> Iterator[Recording]:
     """Many runs by their ids, or all (None) in the order of their ids, through one rebuild.
 
     Errors as in `load`, when a run's turn comes.
@@ -77,7 +77,7 @@ def rebuilt(log: Log, types: Iterable[str], at: When = None, since: int | None =
     return log.rebuild(cut, types=recorded, since=since) if recorded else None
 
 
-def recording_of(look: Look, run: str, vault: Keeper) -> Recording:
+def recording_of(look: Look, run: str, vault: ValueCipher) -> Recording:
     """A run read by `look`."""
     fields = _run(look, run, vault)
     try:
@@ -117,7 +117,7 @@ def near(log: Log, run: str) -> str:
     return "`refold runs` lists those that are there" if known else "no run is recorded in this log yet"
 
 
-def _run(look: Look, run: str, vault: Keeper) -> Fields:
+def _run(look: Look, run: str, vault: ValueCipher) -> Fields:
     entity = f"run/{run}"
     if not run:
         raise InputError("a run is asked for by its id; `refold runs` lists them")
@@ -127,7 +127,7 @@ def _run(look: Look, run: str, vault: Keeper) -> Fields:
     return Fields(view, vault)
 
 
-def _recording(look: Look, fields: Fields, run: str, vault: Keeper, children: tuple[str, ...]) -> Recording:
+def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, children: tuple[str, ...]) -> Recording:
     if is_imported(fields):
         return imported(look, fields, run, vault)
     plain, exact = fields.plain, fields.exact
@@ -171,7 +171,7 @@ def _recording(look: Look, fields: Fields, run: str, vault: Keeper, children: tu
     )
 
 
-def _within(look: Look, steps: Iterable[Step], vault: Keeper, callers: tuple[str, ...]) -> dict[str, Recording]:
+def _within(look: Look, steps: Iterable[Step], vault: ValueCipher, callers: tuple[str, ...]) -> dict[str, Recording]:
     """The runs that began in these steps, as far as they are there and can be read."""
     found: dict[str, Recording] = {}
     for run in children_of(steps):
@@ -182,7 +182,7 @@ def _within(look: Look, steps: Iterable[Step], vault: Keeper, callers: tuple[str
     return found
 
 
-def _parent(look: Look, fields: Fields, run: str, vault: Keeper, children: tuple[str, ...]) -> Recording | None:
+def _parent(look: Look, fields: Fields, run: str, vault: ValueCipher, children: tuple[str, ...]) -> Recording | None:
     """The run that this one is a fork of, if it is one."""
     parent, at = fields.plain("parent_run"), fields.plain("forked_at_step")
     if parent is None or at is None:
@@ -202,7 +202,7 @@ def _forks(parent: Recording | None, at: int) -> tuple[Fork, ...]:
     return () if parent is None else tuple(each for each in parent.parted if each.at <= at)
 
 
-def _steps(look: Look, fields: Fields, run: str, vault: Keeper, before: Sequence[Step]) -> Iterator[Step]:
+def _steps(look: Look, fields: Fields, run: str, vault: ValueCipher, before: Sequence[Step]) -> Iterator[Step]:
     """The run's own steps: those after `before`, its parent's."""
     count = step_count(fields)
     views = own_steps(look, [(run, len(before), count)])[run]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from refold.agents.redaction.hints import DIGITS_MIN
+from refold.agents.redaction.prefilter import DIGITS_MIN
 
 DIGITS_MAX = 19
 _SPACE = r"[ .\-\u00a0\u2009\u202f]"

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from refold.agents.redaction.names import Names, normal
-from refold.agents.redaction.shapes import Span
+from refold.agents.redaction.patterns import Span
 from refold.agents.redaction.tokens import TOKEN_PATTERN
 
 

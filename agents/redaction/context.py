@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from refold.agents.redaction.names import Names, normal
-from refold.agents.redaction.shapes import Span
+from refold.agents.redaction.patterns import Span
 from refold.agents.redaction.tokens import TOKEN_PATTERN
 
 # Schemes after which credentials stand. Basic is an everyday word, and counts under a name alone.

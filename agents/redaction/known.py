@@ -17,7 +17,7 @@ HELD_MAX = 256
 _ESCAPED = re.compile(r'["\\\x00-\x1f\x7f]')
 
 
-class Known:
+class KnownSecrets:
     """What is known; never changed."""
 
     def __init__(self, given: Iterable[str] = (), shown: Iterable[str] = ()) -> None:
@@ -30,10 +30,10 @@ class Known:
         # Of each, what stands in a text also if that is JSON.
         self._plain = [max(_ESCAPED.split(each), key=len) for each in self._in_order]
 
-    def extended(self, texts: Iterable[str]) -> Known:
+    def extended(self, texts: Iterable[str]) -> KnownSecrets:
         """With those of the texts that are to be known; itself where none is new."""
         new = [each for each in dict.fromkeys(texts) if each not in self._held and _is_telling(each)]
-        return Known(self._given, (*self.shown, *new)) if new else self
+        return KnownSecrets(self._given, (*self.shown, *new)) if new else self
 
     def may_be_in(self, text: str) -> bool:
         """Whether the text may hold one of them."""

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Collection, Mapping
 
 from refold.agents.journal.record import Plain
-from refold.agents.redaction.hints import Endings
+from refold.agents.redaction.prefilter import Endings
 
 ENDINGS = (
     "password", "passwd", "passphrase", "passcode", "passwordhash", "secret", "secrets", "apikey", "apikeys",

@@ -4,14 +4,14 @@
     redact({"user": "bob@example.com", "password": "hunter2"})
     {"user": "[email:3d1f...]", "password": "[secret:90ab...]"}
 
-1. One look at all names, and at all texts as one, says whether there can be anything (hints.py); mostly there cannot,
-   and the tree is given back itself.
+1. One look at all names, and at all texts as one, says whether there can be anything (prefilter.py); mostly there
+   cannot, and the tree is given back itself.
 2. Of a value under a secret's name (names.py) all texts and numbers are replaced, at any depth below it. `Bearer` and
    its like stay in front of it.
 3. In every other text, and in every key, are replaced: secrets that are known (known.py), the user's own rules, secrets
-   of a form of their own (shapes.py), secrets that the words around them give away (context.py). That is done again
-   until nothing is found, so redacting twice is redacting once (reading.py).
-4. A text that is a JSON object or list is treated as the tree it is, and keeps its layout (jsontext.py).
+   of a form of their own (patterns.py), secrets that the words around them give away (context.py). That is done again
+   until nothing is found, so redacting twice is redacting once (scan.py).
+4. A text that is a JSON object or list is treated as the tree it is, and keeps its layout (walk.py).
 5. What the first walk met under a name is known in the whole tree: where there is such, the tree is walked once more.
 
 The same tree gives the same whatever was redacted before it, so that a replay, which asks in another order and from
@@ -33,11 +33,11 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from refold.agents.journal.record import Plain
-from refold.agents.redaction.hints import ALL
-from refold.agents.redaction.known import Known
+from refold.agents.redaction.known import KnownSecrets
 from refold.agents.redaction.names import Names
-from refold.agents.redaction.reading import Reading, Rules, require_groups
-from refold.agents.redaction.shapes import Finder
+from refold.agents.redaction.patterns import Finder
+from refold.agents.redaction.prefilter import ALL
+from refold.agents.redaction.scan import RedactionRules, SecretReader, require_groups
 from refold.agents.redaction.tokens import checked, fresh_key
 from refold.agents.redaction.walk import Walk, look
 from refold.avro.errors import RedactionFailed
@@ -75,8 +75,10 @@ class Redactor:
         self._given: dict[str, Any] = {**given, "rules": rules}
         self._is_keyed = key is not None
         self._key = fresh_key() if key is None else checked(key)
-        self._rules = Rules(Names(given["names"], given["left"]), rules or {}, given["without"], given["groups"])
-        self._known = Known(each for each in given["secrets"] if each)
+        self._rules = RedactionRules(
+            Names(given["names"], given["left"]), rules or {}, given["without"], given["groups"]
+        )
+        self._known = KnownSecrets(each for each in given["secrets"] if each)
 
     def __reduce__(self) -> tuple[Callable[[], Redactor], tuple[()]]:
         """For pickle: it is made again of what it was given; rules that are functions have to be of a module."""
@@ -137,17 +139,17 @@ class Redactor:
             other._key, other._is_keyed = checked(key()), True
         return other
 
-    def _redacted(self, tree: Plain, known: Known) -> tuple[Plain, list[str]]:
+    def _redacted(self, tree: Plain, known: KnownSecrets) -> tuple[Plain, list[str]]:
         """The tree without its secrets, and the secrets that are named in it."""
         keys, texts, is_telling = look(tree, self._rules.names)
-        reading = Reading(self._rules, self._key, known)
+        reading = SecretReader(self._rules, self._key, known)
         key_hints, hints = reading.hints(keys, ALL), reading.hints(texts, ALL)
         if not (key_hints or hints or is_telling):
             return tree, []
         found = Walk(reading, key_hints, hints).tree(tree)
         after = known.extended(reading.named)
         if after is not known:
-            reading = Reading(self._rules, self._key, after)
+            reading = SecretReader(self._rules, self._key, after)
             found = Walk(reading, reading.hints(keys, ALL), reading.hints(texts, ALL)).tree(tree)
         return found, reading.named
 

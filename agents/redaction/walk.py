@@ -1,22 +1,143 @@
-"""Through a tree: one look that tells whether anything in it may be a secret, and one walk that replaces what is."""
+"""Through a tree: one look that tells whether anything in it may be a secret, and one walk that replaces what is.
+
+JSON inside a string, changed in place: what is no secret keeps its bytes, white space and order of keys included.
+
+Secrets whose name is in another item of a list, or another member of an object.
+
+["--password", "x"]    [["authorization", "x"], ["accept", "y"]]    {"name": "DB_PASSWORD", "value": "x"}
+"""
 
 from __future__ import annotations
 
 import datetime
 import decimal
+import json
+import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import is_not
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from refold.agents.journal.record import Plain
 from refold.agents.redaction.cards import is_card
-from refold.agents.redaction.hints import DIGITS_MIN, LONG, OWN, SHORTEST
-from refold.agents.redaction.jsontext import changed, read
-from refold.agents.redaction.lists import are_pairs, secret_items, secret_member
+from refold.agents.redaction.commands import hidden_words
 from refold.agents.redaction.names import Names, is_of_a_model
+from refold.agents.redaction.prefilter import DIGITS_MIN, LONG, OWN, SHORTEST
 from refold.avro.blob import Blob, Sealed
 from refold.avro.errors import RedactionFailed
+
+_SEQUENCES = (list, tuple)
+_NAMES_OF_A_VALUE = (("value", ("name", "key")), ("Value", ("Name", "Key")))
+
+
+def secret_items(items: Sequence[Any], names: Names) -> dict[int, int]:
+    """Of a list, the items that are secrets: their numbers, and from which character on."""
+    return hidden_words(items, names) if len(items) > 1 else {}
+
+
+def are_pairs(items: Sequence[Any]) -> bool:
+    """Whether a list is of names and values, as headers are: two items each, of which the first is a text."""
+    return bool(items) and all(type(each) in _SEQUENCES and len(each) == 2 and type(each[0]) is str for each in items)
+
+
+def secret_member(members: Mapping[str, Any], names: Names) -> str:
+    """Which member of an object is the secret that another one names; empty where none is."""
+    for value, keys in _NAMES_OF_A_VALUE:
+        if value in members:
+            for key in keys:
+                name = members.get(key)
+                if type(name) is str and len(name) < 100 and names.is_secret(name):
+                    return value
+    return ""
+
+
+_SCALAR = re.compile(r'"(?:[^"\\]|\\.)*+"|[^\s{}\[\],:"]+')
+
+
+class Members(list[tuple[str, Any]]):
+    """An object as it stands in a text, where a name may stand twice."""
+
+
+class Leaves(Protocol):
+    """What becomes of the parts of a tree."""
+
+    def name(self, name: str) -> str:
+        """An object's key."""
+
+    def value(self, value: Plain, *, is_secret: bool, start: int = 0) -> Plain:
+        """A text, a number, true, false or null; start: from which character on it is a secret."""
+
+    def secret_members(self, members: Mapping[str, Plain]) -> Collection[str]:
+        """The names of an object under which secrets stand."""
+
+    def secret_items(self, items: Sequence[Plain]) -> Mapping[int, int]:
+        """The items of a list that are secrets, and from which character on."""
+
+    def secret_second(self, pair: Sequence[Plain]) -> bool:
+        """Whether the second of two items is a secret, where the list that they stand in is of pairs."""
+
+
+class _Part(NamedTuple):
+    """A part of a tree on its way to be marked. is_key: an object's key. start: as for Leaves.value."""
+
+    tree: Any
+    is_secret: bool = False
+    start: int = 0
+    is_key: bool = False
+    is_pair: bool = False
+
+
+def read(text: str) -> list[Any] | None:
+    """The tree of a text that is a JSON object or list, its objects as Members; None where it is none."""
+    first, last = text[:1], text[-1:]
+    if first in " \t\r\n" or last in " \t\r\n":
+        stripped = text.strip(" \t\r\n")
+        first, last = stripped[:1], stripped[-1:]
+    if (first, last) not in (("{", "}"), ("[", "]")):
+        return None
+    try:
+        found: list[Any] = json.loads(text, object_pairs_hook=Members)
+    except ValueError:
+        return None
+    return found
+
+
+def changed(text: str, tree: list[Any], leaves: Leaves) -> str:
+    """The text of a JSON object or list with its keys and leaves changed; itself where none is. tree: as `read`."""
+    pieces: list[str] = []
+    done = 0
+    marks = _marks(tree, leaves)
+    for match in _SCALAR.finditer(text):
+        piece, mark = match[0], next(marks)
+        value = mark.tree
+        new = leaves.name(value) if mark.is_key else leaves.value(value, is_secret=mark.is_secret, start=mark.start)
+        if new is not value and new != value:
+            pieces += text[done : match.start()], json.dumps(new, ensure_ascii=piece.isascii())
+            done = match.end()
+    return "".join([*pieces, text[done:]]) if pieces else text
+
+
+def _marks(tree: list[Any], leaves: Leaves) -> Iterator[_Part]:
+    """The keys and leaves of a tree in the order in which they stand in its text."""
+    waiting = [_Part(tree)]
+    while waiting:
+        part = waiting.pop()
+        if type(part.tree) is Members:
+            secret = () if part.is_secret else leaves.secret_members(dict(part.tree))
+            for name, value in reversed(part.tree):
+                waiting += _Part(value, part.is_secret or name in secret), _Part(name, is_key=True)
+        elif type(part.tree) is list:
+            items = part.tree
+            starts = {} if part.is_secret else leaves.secret_items(items)
+            if part.is_pair and not part.is_secret and leaves.secret_second(items):
+                starts = {**starts, 1: 0}
+            is_of_pairs = are_pairs(items)
+            for at in range(len(items) - 1, -1, -1):
+                start = starts.get(at)
+                waiting.append(_Part(items[at], part.is_secret or start is not None, start or 0, is_pair=is_of_pairs))
+        else:
+            yield part
+
 
 _INERT = (Blob, Sealed, datetime.datetime, datetime.date, decimal.Decimal, uuid.UUID)
 _CARD_MIN = 10 ** (DIGITS_MIN - 1)

@@ -2,7 +2,8 @@
 
 `atexit.register`, `weakref.finalize` and `Future.add_done_callback` are wrapped (agents/replay/hooks.py). Others are
 kept in lists and slots of the interpreter: handlers of signals, `gc.callbacks`, and the profile and trace functions of
-the thread and of threads to come. `Kept` compares these at both ends of a guard, and puts what is new under it.
+the thread and of threads to come. `InterpreterCallbacks` compares these at both ends of a guard, and puts what is new
+under it.
 
 Finalizers of objects (`__del__`), callbacks of weak references and other hooks of the interpreter are not seen.
 """
@@ -27,7 +28,7 @@ _SLOTS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
 )
 
 
-class Carried:
+class GuardedFunction:
     """A function that runs under a guard, wherever it is called. Equal to the bare one, so that it can be removed."""
 
     __slots__ = ("function", "under")
@@ -46,13 +47,13 @@ class Carried:
             return self.function(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
-        return bool(self.function == (other.function if isinstance(other, Carried) else other))
+        return bool(self.function == (other.function if isinstance(other, GuardedFunction) else other))
 
     def __hash__(self) -> int:
         return hash(self.function)
 
 
-class Kept:
+class InterpreterCallbacks:
     """What the interpreter keeps of callbacks now."""
 
     def __init__(self) -> None:
@@ -65,13 +66,13 @@ class Kept:
         for before, (getter, setter) in zip(self._slots, _SLOTS, strict=True):
             found = getter()
             if found is not None and found is not before and callable(found):
-                setter(Carried(found, under))
+                setter(GuardedFunction(found, under))
         for index, each in enumerate(gc.callbacks):
             if each not in self._of_gc:
-                gc.callbacks[index] = Carried(each, under)
+                gc.callbacks[index] = GuardedFunction(each, under)
         for number, handler in _handlers().items():
             if handler is not self._signals.get(number):
-                signal.signal(number, Carried(handler, under))
+                signal.signal(number, GuardedFunction(handler, under))
 
 
 def _handlers() -> dict[int, Function]:

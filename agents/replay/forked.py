@@ -20,18 +20,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal, TypeAlias
 
-from refold.agents.journal.record import OF_THE_CODE, Asked, Attempt, Call, Kind, Plain, Recording, Step, child_of
-from refold.agents.recorder.answers import NO_ARGUMENTS, Departure, Place, Within
+from refold.agents.journal.record import (
+    OF_THE_CODE,
+    Attempt,
+    Call,
+    Kind,
+    Plain,
+    RecordedRequest,
+    Recording,
+    Step,
+    child_of,
+)
+from refold.agents.recorder.answers import NO_ARGUMENTS, CallSite, Departure, Within
+from refold.agents.replay.call_cache import OF_THE_PROCESS, Recorded
 from refold.agents.replay.patch import Patch, Results
-from refold.agents.replay.player import Committed
-from refold.agents.replay.recorded import OF_THE_PROCESS, Recorded
+from refold.agents.replay.player import CommittedSteps
 from refold.agents.replay.unrecorded import Unrecorded, request_line, unrecorded, where
 from refold.avro.errors import InputError
 
 Policy: TypeAlias = Literal["live", "recorded", "asked"]
 POLICIES: tuple[Policy, ...] = ("live", "recorded", "asked")
 
-Asker: TypeAlias = Callable[[Place, Asked, Unrecorded], Call | None]
+Asker: TypeAlias = Callable[[CallSite, RecordedRequest, Unrecorded], Call | None]
 """Asks the user: the place, what was asked there, and how it differs from what is recorded. Gives the answer, or None:
 ask the world."""
 
@@ -42,7 +52,7 @@ class NotAllowed(Departure):
     is_confined: the kernel lets it write nothing, so that it could not be allowed.
     """
 
-    def __init__(self, place: Place, asked: Asked, *, is_confined: bool = False) -> None:
+    def __init__(self, place: CallSite, asked: RecordedRequest, *, is_confined: bool = False) -> None:
         self.place = place
         self.asked = asked
         self.tool = allowed_as(asked)
@@ -79,7 +89,7 @@ class Forked:
         if policy not in POLICIES or (policy == "asked" and ask is None):
             raise InputError(f"a fork's policy is one of {', '.join(POLICIES)} (asked: with somebody to ask)")
         self._parent = parent
-        self._committed = Committed(parent, at)
+        self._committed = CommittedSteps(parent, at)
         self._recorded = Recorded(parent, "run", after=at)
         self._results = Results(patch, at, parent.steps)
         self._patch = patch
@@ -95,7 +105,7 @@ class Forked:
         """The first thing that could not be done."""
         return self._departure or self._committed.departure
 
-    def keys(self, place: Place) -> Collection[str]:
+    def keys(self, place: CallSite) -> Collection[str]:
         """None: a fork's effects are its own."""
         return ()
 
@@ -116,7 +126,7 @@ class Forked:
         """Behind the fork, those of the patch for calls of that name, over those for every model call."""
         return self._patch.arguments_of(kind, name) if number > self._at else NO_ARGUMENTS
 
-    def call(self, place: Place, asked: Asked) -> Call | None:
+    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """As the steps above say."""
         self._require()
         if place.step <= self._at:
@@ -132,7 +142,7 @@ class Forked:
             return None
         return self._recorded.take(place, asked) or self._without(place, asked)
 
-    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
         """One from before the fork is answered by its recording; one after it goes by this policy.
 
         Of that the recording answers, too, if the parent's steps behind the fork began it with the same.
@@ -147,7 +157,7 @@ class Forked:
         )  # fmt: skip
         return Within(answers, child)
 
-    def _written(self, place: Place, asked: Asked) -> Call | None:
+    def _written(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         is_allowed = allowed_as(asked) in self._allow
         if is_allowed and self._policy == "live":
             return None
@@ -158,14 +168,14 @@ class Forked:
             return answer
         return self._depart(NotAllowed(place, asked, is_confined=self._is_confined))
 
-    def _without(self, place: Place, asked: Asked) -> Call | None:
+    def _without(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         if asked.kind in OF_THE_PROCESS:
             return None
         if self._policy == "asked":
             return self._asked(place, asked)
         return self._depart(unrecorded(self._recorded, place, asked))
 
-    def _asked(self, place: Place, asked: Asked) -> Call | None:
+    def _asked(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         assert self._ask is not None
         return self._ask(place, asked, unrecorded(self._recorded, place, asked))
 
@@ -178,11 +188,11 @@ class Forked:
         raise departure
 
 
-def writes(asked: Asked) -> bool:
+def writes(asked: RecordedRequest) -> bool:
     """Whether it changes something outside of the run: a tool that is not known to read alone, or an observation."""
     return asked.kind == "observe" or (asked.kind == "tool" and asked.effect != "read")
 
 
-def allowed_as(asked: Asked) -> str:
+def allowed_as(asked: RecordedRequest) -> str:
     """The name under which it is allowed."""
     return "observe" if asked.kind == "observe" else asked.name

@@ -1,6 +1,6 @@
 """The network, closed off for code under replay: what it would say to the world is not recorded, and not to be said.
 
-1. `Guard` is a context manager. Code runs under guard if its context says so (contextvars), or if the frame that
+1. `NetworkGuard` is a context manager. Code runs under guard if its context says so (contextvars), or if the frame that
    entered the guard is on its stack. The context goes along with tasks, with threads that are started and with work
    that is given to pools of threads (agents/replay/hooks.py). The frame finds code that runs in a context of its own.
 2. Under guard these are denied: to look up a name, to connect or bind (loopback and Unix sockets too), to send on a
@@ -13,7 +13,7 @@
    guard is open, each thing of step 2 that they do is noted. Code in `outside()` and refold's own threads are exempt.
 5. What was denied or noted is in `escapes`. A replay with escapes is never called the same.
 6. What Python would start a process for when it is first asked for the platform is learned before the guard begins
-   (agents/confined/processor.py).
+   (agents/confined/kernel.py).
 
 This does not see: extensions that connect in C (librdkafka, libcurl, grpc), a method of a C type that is called past
 its Python class (`_socket.socket.send`), a function that was kept before the first guard in another place than a
@@ -29,17 +29,17 @@ import sys
 from types import FrameType, TracebackType
 from typing import Self
 
-from refold.agents.confined.processor import learn_processor
-from refold.agents.replay.callbacks import Kept
+from refold.agents.confined.kernel import learn_processor
+from refold.agents.replay.callbacks import InterpreterCallbacks
 from refold.agents.replay.hooks import install
-from refold.agents.replay.watch import Under, Watch, close_watch, open_watch, set_under, unset_under
+from refold.agents.replay.watch import GuardWatch, Under, close_watch, open_watch, set_under, unset_under
 
 
-class Guard(Watch):
+class NetworkGuard(GuardWatch):
     """Closes the network to what runs inside of it; a context manager."""
 
     _token: contextvars.Token[Under | None]
-    _kept: Kept
+    _kept: InterpreterCallbacks
 
     def __enter__(self) -> Self:
         learn_processor()
@@ -48,7 +48,7 @@ class Guard(Watch):
         while frame is not None and frame.f_code.co_name == "__enter__":
             frame = frame.f_back
         self.frame = frame
-        self._kept = Kept()
+        self._kept = InterpreterCallbacks()
         self._token = set_under(Under(self, ""))
         open_watch(self)
         return self

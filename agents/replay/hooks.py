@@ -27,7 +27,7 @@ from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any, TypeAlias
 
 from refold.agents.confined.files import is_held
-from refold.agents.replay.callbacks import Carried
+from refold.agents.replay.callbacks import GuardedFunction
 from refold.agents.replay.watch import Under, check, confined_to, current, is_watched, site_of, within
 
 Function: TypeAlias = Callable[..., Any]
@@ -298,7 +298,7 @@ def _keeping(index: int) -> Wrapper:
             under = current() if is_watched() else None
             if under is not None and len(args) > index:
                 there = Under(under.guard, site_of(under.site))
-                args = (*args[:index], Carried(args[index], there), *args[index + 1 :])
+                args = (*args[:index], GuardedFunction(args[index], there), *args[index + 1 :])
             return function(*args, **kwargs)
 
         return guarded

@@ -20,8 +20,8 @@ import msgspec
 
 from refold.agents.journal.delta import edits
 from refold.agents.journal.objects import loaded
-from refold.agents.journal.record import Asked, Edit, Failure, Kind, Plain, Step, to_tree
-from refold.agents.recorder.answers import NO_ARGUMENTS, Place
+from refold.agents.journal.record import Edit, Failure, Kind, Plain, RecordedRequest, Step, to_tree
+from refold.agents.recorder.answers import NO_ARGUMENTS, CallSite
 from refold.agents.recorder.plain import decoded, kept
 from refold.avro.errors import InputError
 
@@ -88,7 +88,7 @@ class Results:
                     f"{at + 1}/search#2 for the second call of that name); given {key!r}"
                 )
 
-    def take(self, place: Place, asked: Asked) -> Override | None:
+    def take(self, place: CallSite, asked: RecordedRequest) -> Override | None:
         """What this call is answered with, in any attempt of its step; None where the patch says nothing of it."""
         count = self._count(place, asked.name)
         keys = [f"{place.step}/{asked.name}#{count}"]
@@ -96,7 +96,7 @@ class Results:
             keys.append(f"{place.step}/{asked.name}")
         return next((self._left[key] for key in keys if key in self._left), None)
 
-    def _count(self, place: Place, name: str) -> int:
+    def _count(self, place: CallSite, name: str) -> int:
         """Which of the step's calls of that name it is: the one that its branch made in the parent, else as it came."""
         step, attempt, branch = place.step, place.attempt, place.branch
         self._counts.update([(step, attempt, name, None), (step, attempt, name, branch)])

@@ -16,9 +16,9 @@ Resumer. Committed steps are not run again: functions are skipped, and the calls
 answered from the recording. The step has to be the one that was committed, by its name; that its block leaves the state
 that it left is seen by the run (recorder/run.py).
 The step that was pending goes on with the attempts that are left to it. Where its last attempt was cut short, the calls
-of it that had ended answer equal ones of the next attempt, each once (recordings/answered.py); all else asks the world.
-A run within is no such call, for an equal one at once may have been cut short: each is found by its place, in the log.
-A fork is not resumed: what it was allowed to write is not recorded, and its parent can be forked again.
+of it that had ended answer equal ones of the next attempt, each once (recordings/durable_calls.py); all else asks the
+world. A run within is no such call, for an equal one at once may have been cut short: each is found by its place, in
+the log. A fork is not resumed: what it was allowed to write is not recorded, and its parent can be forked again.
 
 Ended. A run within another, which ended, where the other goes on: in a resume, and before a fork. Its committed steps
 are not run again, as by a Resumer, and nothing comes after them.
@@ -31,10 +31,20 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from refold.agents.journal.difference import Difference
-from refold.agents.journal.record import OF_THE_CODE, Asked, Attempt, Call, Kind, Plain, Recording, Step, child_of
-from refold.agents.recorder.answers import NO_ARGUMENTS, WORLD, Departure, Place, Within, WithinRun
+from refold.agents.journal.record import (
+    OF_THE_CODE,
+    Attempt,
+    Call,
+    Kind,
+    Plain,
+    RecordedRequest,
+    Recording,
+    Step,
+    child_of,
+)
+from refold.agents.recorder.answers import NO_ARGUMENTS, WORLD, CallSite, Departure, Within, WithinRun
+from refold.agents.replay.call_cache import OF_THE_PROCESS, At, Recorded, Scope
 from refold.agents.replay.patch import NO_PATCH, Patch, read_patch
-from refold.agents.replay.recorded import OF_THE_PROCESS, At, Recorded, Scope
 from refold.agents.replay.unrecorded import unrecorded
 from refold.avro.errors import InputError
 
@@ -63,7 +73,7 @@ class Replayer:
         """arguments: what a fork that this run is within changes in them."""
         self._recorded = Recorded(recording, scope)
         self._earlier = {step.number: _earlier(step) for step in recording.steps}
-        self._parents = Committed(recording, recording.forked_at)
+        self._parents = CommittedSteps(recording, recording.forked_at)
         self._patch = read_patch(recording.patch).with_arguments(arguments)
         self._recording = recording
         self._last = sum(1 for step in recording.steps if step.is_committed)
@@ -93,7 +103,7 @@ class Replayer:
         """The code's own; behind a fork, what its patch says."""
         return NO_ARGUMENTS if self._parents.has(number) else self._patch.arguments_of(kind, name)
 
-    def call(self, place: Place, asked: Asked) -> Call | None:
+    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """The recorded call. Unrecorded without one; None for what is the code's own."""
         self._require()
         found = self._recorded.take(place, asked) or self._in_place_of(asked)
@@ -102,14 +112,14 @@ class Replayer:
             self._require()
         return found
 
-    def _in_place_of(self, asked: Asked) -> Call | None:
+    def _in_place_of(self, asked: RecordedRequest) -> Call | None:
         """What stands in for a call that is not recorded."""
         if self._recorded.scope == "run" and asked.kind in OF_THE_PROCESS:
             self._made_up += 1
             return self._recorded.made_up(asked, self._made_up - 1)
         return None
 
-    def keys(self, place: Place) -> Collection[str]:
+    def keys(self, place: CallSite) -> Collection[str]:
         """None: nothing is sent."""
         return ()
 
@@ -117,7 +127,7 @@ class Replayer:
         """Have the run end with this, unless it departed before."""
         self.departure = self.departure or departure
 
-    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
         """The run within, replayed; a fork's patch holds for it, too."""
         child = child_in(self._recording, head, found)
         patch = NO_PATCH if self._parents.has(place.step) else self._patch.arguments_alone
@@ -136,7 +146,7 @@ class Replayer:
         return tuple(at for at in self._recorded.unused() if (at.place.step, at.place.attempt) not in self._taken)
 
 
-class Committed:
+class CommittedSteps:
     """Answers of the steps that stand committed, up to one of them: the part that resumes and forks share."""
 
     def __init__(self, recording: Recording, through: int) -> None:
@@ -164,7 +174,7 @@ class Committed:
         """The attempts before the run was last taken up in this step."""
         return _earlier(self._steps[number])
 
-    def call(self, place: Place, asked: Asked) -> Call | None:
+    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """The recorded call. Unrecorded without one; None for what is the code's own."""
         self.require()
         found = self._recorded.take(place, asked)
@@ -181,19 +191,19 @@ class Committed:
         """A run within, which ended with its step or before."""
         self.require()
         child = child_in(self._recording, head, found)
-        return Within(Ended(child), child, is_whole=True, stands=True)
+        return Within(EndedRunAnswers(child), child, is_whole=True, stands=True)
 
     def _depart(self, departure: Departure) -> None:
         self.departure = departure
         raise departure
 
 
-class Ended:
+class EndedRunAnswers:
     """Answers of a run within that ended, where the run around it goes on."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._committed = Committed(recording, len(recording.steps))
+        self._committed = CommittedSteps(recording, len(recording.steps))
 
     @property
     def departure(self) -> Departure | None:
@@ -210,7 +220,7 @@ class Ended:
         self._require_recorded(number)
         return self._committed.begun(number)
 
-    def keys(self, place: Place) -> Collection[str]:
+    def keys(self, place: CallSite) -> Collection[str]:
         """None: nothing is sent."""
         return ()
 
@@ -218,7 +228,7 @@ class Ended:
         """The code's own."""
         return NO_ARGUMENTS
 
-    def call(self, place: Place, asked: Asked) -> Call | None:
+    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """The recorded call. Unrecorded without one; None for what is the code's own."""
         return self._committed.call(place, asked)
 
@@ -226,7 +236,7 @@ class Ended:
         """Have the run end with this, unless it departed before."""
         self._committed.departure = self._committed.departure or departure
 
-    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
         """One that ended, too."""
         return self._committed.within(head, found)
 
@@ -247,7 +257,7 @@ class Resumer:
                 f"run {recording.run} is a fork, and a resume would not know what it may write: fork run "
                 f"{recording.parent} again at {recording.forked_at}"
             )
-        self._committed = Committed(recording, len(recording.steps))
+        self._committed = CommittedSteps(recording, len(recording.steps))
         pending = [step for step in recording.steps if not step.is_committed]
         self._pending = {step.number: tuple(map(_by_number, step.attempts)) for step in pending}
         cut_short = tuple(msgspec.structs.replace(step, attempts=(_cut_short(step),)) for step in pending)
@@ -272,7 +282,7 @@ class Resumer:
         """The code's own."""
         return NO_ARGUMENTS
 
-    def call(self, place: Place, asked: Asked) -> Call | None:
+    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """The recorded call in a committed step, and in the attempt behind one that was cut short; else None."""
         self._committed.require()
         if self._committed.has(place.step):
@@ -280,12 +290,12 @@ class Resumer:
         cut_short = None if asked.kind == "run" else self._cut_short_before(place)
         return None if cut_short is None else self._answered.take(cut_short, asked)
 
-    def keys(self, place: Place) -> Collection[str]:
+    def keys(self, place: CallSite) -> Collection[str]:
         """Of the writes that had ended in an attempt that was cut short: an equal write that had not is another."""
         cut_short = self._cut_short_before(place)
         return () if cut_short is None else self._answered.keys(cut_short)
 
-    def _cut_short_before(self, place: Place) -> Place | None:
+    def _cut_short_before(self, place: CallSite) -> CallSite | None:
         """The attempt that was cut short, where this is the one behind it."""
         cut_short = self._cut_short.get(place.step)
         return place._replace(attempt=cut_short) if cut_short is not None and place.attempt == cut_short + 1 else None
@@ -294,7 +304,7 @@ class Resumer:
         """Have the run end with this, unless it departed before."""
         self._committed.departure = self._committed.departure or departure
 
-    def within(self, place: Place, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
         """What stands of it: what ended is not done again, what was cut short goes on."""
         self._committed.require()
         return self._committed.within(head, found) if found is not None else Within(WORLD, is_sought=True)

@@ -27,15 +27,15 @@ from typing import NamedTuple
 
 from refold.agents.entry import Agent
 from refold.agents.journal.record import Plain, Recording, Step
-from refold.agents.journal.stepping import begun_with, chained, states
+from refold.agents.journal.self_replay import begun_with, chained, states
 from refold.agents.recorder.answers import Departure
 from refold.agents.redaction.redactor import Redact
+from refold.agents.replay.call_cache import At
 from refold.agents.replay.edges import Edge, edges
-from refold.agents.replay.guard import Guard
-from refold.agents.replay.memory import Fields, in_memory
-from refold.agents.replay.parting import Parting, parting
+from refold.agents.replay.first_mismatch import Parting, parting
+from refold.agents.replay.guard import NetworkGuard
+from refold.agents.replay.memory_runs import Fields, in_memory
 from refold.agents.replay.player import EndOfRecording, Replayer
-from refold.agents.replay.recorded import At
 from refold.agents.replay.unrecorded import OutsideOfRun
 from refold.agents.replay.watch import Escape, site_of
 from refold.avro.errors import InputError
@@ -155,7 +155,7 @@ class _UnderWay:
         self._answers = answers or Replayer(recording)
         self._made = in_memory(recording, self._answers, fields, redact, self._stray)
         self.run = self._made.run
-        self._guard = Guard(self._answers.depart, confined_to=confined_to)
+        self._guard = NetworkGuard(self._answers.depart, confined_to=confined_to)
 
     def __enter__(self) -> None:
         self._guard.__enter__()

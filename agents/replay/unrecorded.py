@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 
 from refold.agents.journal.difference import Difference, differences, shown
-from refold.agents.journal.question import compared
-from refold.agents.journal.record import Asked, Plain
-from refold.agents.recorder.answers import Departure, Place
-from refold.agents.replay.recorded import At, Recorded
+from refold.agents.journal.record import Plain, RecordedRequest
+from refold.agents.journal.same_request import compared
+from refold.agents.recorder.answers import CallSite, Departure
+from refold.agents.replay.call_cache import At, Recorded
 from refold.agents.replay.watch import Escape
 
 LINES_MAX = 8
@@ -30,7 +30,9 @@ class Unrecorded(Departure):
     all that in lines for people.
     """
 
-    def __init__(self, run: str, place: Place, asked: Asked, nearest: At | None, elsewhere: tuple[At, ...]) -> None:
+    def __init__(
+        self, run: str, place: CallSite, asked: RecordedRequest, nearest: At | None, elsewhere: tuple[At, ...]
+    ) -> None:
         self.run = run
         self.place = place
         self.asked = asked
@@ -72,12 +74,12 @@ class OutsideOfRun(Departure):
         )
 
 
-def unrecorded(recorded: Recorded, place: Place, asked: Asked) -> Unrecorded:
+def unrecorded(recorded: Recorded, place: CallSite, asked: RecordedRequest) -> Unrecorded:
     """The error for a request that `recorded` did not answer."""
     return Unrecorded(recorded.run, place, asked, _nearest(list(recorded.all()), place, asked), recorded.same(asked))
 
 
-def request_line(asked: Asked) -> str:
+def request_line(asked: RecordedRequest) -> str:
     """A request on one line: `tool search(q="x")`."""
     request = asked.request
     if isinstance(request, dict) and request.keys() <= {"args", "kwargs"}:
@@ -87,14 +89,14 @@ def request_line(asked: Asked) -> str:
     return " ".join(part for part in (asked.kind, asked.name, "" if request is None else shown(request)) if part)
 
 
-def where(place: Place) -> str:
+def where(place: CallSite) -> str:
     """A place for people: `step 3 (plan)`, and the attempt where it is not the first."""
     name = f" ({place.name})" if place.name else ""
     attempt = f", attempt {place.attempt}" if place.attempt > 1 else ""
     return f"step {place.step}{name}{attempt}"
 
 
-def _nearest(calls: list[tuple[At, bool]], place: Place, asked: Asked) -> At | None:
+def _nearest(calls: list[tuple[At, bool]], place: CallSite, asked: RecordedRequest) -> At | None:
     alike = [each for each in calls if each[0].call.asked.kind == asked.kind]
     alike = [each for each in alike if each[0].call.asked.name == asked.name] or alike
     if not alike:
@@ -138,7 +140,7 @@ def _leaves(tree: Plain, path: str) -> Iterator[tuple[str, Plain]]:
         yield path, tree
 
 
-def _trees(asked: Asked, recorded: Asked) -> tuple[Plain, Plain]:
+def _trees(asked: RecordedRequest, recorded: RecordedRequest) -> tuple[Plain, Plain]:
     """What differs between requests: names beside the request, without the wrapping of a call without arguments."""
     one, other = (
         request if isinstance(request, dict) else {"request": request} for request in compared(asked, recorded)

@@ -58,7 +58,7 @@ class NetworkDenied(Departure):
         )
 
 
-class Watch:
+class GuardWatch:
     """What one guard has seen.
 
     denied: the first thing that was denied. escapes: everything that was denied or noted, each once, up to ESCAPES_MAX;
@@ -96,7 +96,7 @@ class Under:
 
     __slots__ = ("guard", "site")
 
-    def __init__(self, guard: Watch | None, site: str) -> None:
+    def __init__(self, guard: GuardWatch | None, site: str) -> None:
         self.guard = guard
         self.site = site
 
@@ -104,7 +104,7 @@ class Under:
 _UNDER: ContextVar[Under | None] = ContextVar("refold.guard", default=None)
 _OUTSIDE = Under(None, "")
 _LOCK = threading.Lock()
-_open: tuple[Watch, ...] = ()
+_open: tuple[GuardWatch, ...] = ()
 
 
 @contextmanager
@@ -174,14 +174,14 @@ def unset_under(token: contextvars.Token[Under | None]) -> None:
     _UNDER.reset(token)
 
 
-def open_watch(guard: Watch) -> None:
+def open_watch(guard: GuardWatch) -> None:
     """Note for this guard what others do."""
     global _open  # noqa: PLW0603
     with _LOCK:
         _open = (*_open, guard)
 
 
-def close_watch(guard: Watch) -> None:
+def close_watch(guard: GuardWatch) -> None:
     """Note nothing more of others."""
     global _open  # noqa: PLW0603
     with _LOCK:
@@ -202,11 +202,11 @@ _OURS = {
         "replay/hooks.py",
         "replay/run.py",
         "recorder/run.py",
-        "recorder/asks.py",
-        "recorder/parts.py",
-        "recorder/current.py",
+        "recorder/requests.py",
+        "recorder/parallel_steps.py",
+        "recorder/context.py",
         "recorder/tools.py",
-        "recorder/carrying.py",
+        "recorder/context_propagation.py",
     )
 }
 

@@ -8,12 +8,12 @@ from typing import Any
 from refold.agents.journal.record import Plain
 from refold.agents.redaction.redactor import Redact, Redactor, as_of_run, for_run, groups_in
 from refold.agents.redaction.tokens import ENVIRONMENT, fresh_key, kept_key
-from refold.agents.vault import Keeper, run_key
+from refold.agents.vault import ValueCipher, run_key
 from refold.avro.errors import Expired, UnknownEntity
 from refold.streams.client import Log
 
 
-def flag(log: Log, vault: Keeper, run: str, reason: str, redact: Redact | None = None) -> str:
+def flag(log: Log, vault: ValueCipher, run: str, reason: str, redact: Redact | None = None) -> str:
     """Flag a run, which is kept as long as its class `flagged` says; the observation's id. Expired where it is.
 
     redact: what of the reason may be written; the standard rules without one, whatever the run was recorded through.
@@ -26,7 +26,7 @@ def flag(log: Log, vault: Keeper, run: str, reason: str, redact: Redact | None =
     return log.observe(entity, patch)
 
 
-def _written(vault: Keeper, reason: str, redact: Redact | None) -> Plain:
+def _written(vault: ValueCipher, reason: str, redact: Redact | None) -> Plain:
     """The reason without its secrets. The log's key is made for it only where there is one to hide."""
     redact = redact or Redactor(groups=groups_in(os.environ))
     if as_of_run(redact)(reason) == reason:
@@ -34,7 +34,7 @@ def _written(vault: Keeper, reason: str, redact: Redact | None) -> Plain:
     return for_run(redact, lambda: _key(vault))(reason)
 
 
-def _key(vault: Keeper) -> bytes:
+def _key(vault: ValueCipher) -> bytes:
     has_key = vault.ring is not None or os.environ.get(ENVIRONMENT)
     return kept_key(vault.ring, os.environ) if has_key else fresh_key()
 
@@ -45,7 +45,7 @@ def unflag(log: Log, run: str) -> str:
     return log.observe(f"run/{run}", {"flagged": False}, cleared=["flag_reason"])
 
 
-def pin(log: Log, vault: Keeper, run: str) -> str:
+def pin(log: Log, vault: ValueCipher, run: str) -> str:
     """Keep a run until it is unpinned. Expired where it is."""
     _require_content(log, vault, f"run/{run}")
     return log.observe(f"run/{run}", {"pinned": True})
@@ -64,7 +64,7 @@ def _require_run(log: Log, entity: str) -> dict[str, Any]:
     return found.fields
 
 
-def _require_content(log: Log, vault: Keeper, entity: str) -> None:
+def _require_content(log: Log, vault: ValueCipher, entity: str) -> None:
     """A run of which nothing is left cannot be kept: a key made for a reason now would open nothing of it."""
     for name, stored in _require_run(log, entity).items():
         try:

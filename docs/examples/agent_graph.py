@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 
 import refold
-from refold.agents.journal.stepping import state_at
+from refold.agents.journal.self_replay import state_at
 from refold.agents.replay.unrecorded import Unrecorded
 
 Node = Callable[[refold.Run], str]

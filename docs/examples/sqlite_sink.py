@@ -19,8 +19,8 @@ from refold.avro.jsonform import shower
 from refold.sinks.port import Batch, EntityState, HistoryStep, Load, Sink, SinkBusy, SinkRefused
 from refold.sinks.run import keep_up
 from refold.sinks.states import packed
+from refold.streams.changes import Row
 from refold.streams.cut import Cut, parse_cut
-from refold.streams.mutations import Row
 
 TABLES = """
     CREATE TABLE IF NOT EXISTS position (only INTEGER PRIMARY KEY CHECK (only = 1), cut TEXT);

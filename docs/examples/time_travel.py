@@ -20,9 +20,9 @@ import tempfile
 
 import refold
 from refold.agents.compare.compare import compare
-from refold.agents.compare.telling import told
+from refold.agents.compare.render import told
 from refold.agents.journal.record import Recording
-from refold.agents.journal.stepping import states
+from refold.agents.journal.self_replay import states
 
 
 def model(task: str, left: int) -> str:

@@ -18,59 +18,66 @@ import click
 
 import refold
 from refold.avro.errors import RefoldError
-from refold.explorer.cli.late import Late
-from refold.explorer.cli.options import Place, merged, place_options
+from refold.explorer.cli.lazy_group import LazyGroup
+from refold.explorer.cli.options import LogTarget, merged, place_options
 from refold.explorer.cli.stopping import install
 
 DEBUG = "REFOLD_DEBUG"
 UNUSABLE, DEFECT, INTERRUPTED, PIPE_CLOSED = 2, 70, 130, 141
 COMMANDS = {
-    "demo": ("demo:demo", "See the main job end to end."),
-    "record": ("record:record", "Run a program, and capture what it asks of models."),
-    "play": ("play:play", "Run a program, its models answered from a recording."),
-    "proxy": ("proxy:proxy", "Capture what agents ask of models, by a proxy that they are pointed at."),
-    "import": ("importing:import_", "Bring in exported observations or recorded conversations."),
-    "export": ("exporting:export", "Write every observation to a file, once each."),
-    "observe": ("observing:observe", "Record an observation of an entity, and print its id."),
-    "state": ("state:state", "Show an entity as it was, and what put each value there."),
-    "history": ("past:history", "List what changed in an entity: old, new, when, by whom."),
-    "why": ("provenance:why", "Trace a value to the observations it rests on."),
-    "diff": ("past:diff", "Show what leads from one point to another."),
-    "runs": ("runs:runs", "List the runs of agents, the newest first."),
-    "run": ("run_group:run_group", "Look at one run of an agent, and work with it."),
-    "effects": ("effects:effects", "Look at what write tools did, settle what is unknown, undo."),
-    "checkout": (
-        "checkout:checkout",
-        "Open a run where it stood at a hash: its state there, and how to go on from it.",
-    ),
-    "knew": ("knowing:knew_", "Show what an agent knew by a moment, beside what the log held then."),
-    "bisect": ("bisecting:bisect_", "Find the commit at which an agent parts from a recorded run."),
-    "golden": ("golden:golden", "Keep runs as tests: each in one file, and today's code run against it."),
-    "retain": ("retaining:retain", "Let the content of old runs expire."),
-    "rebuild": ("rebuild:rebuild", "Rebuild every entity as it was; print the root over all."),
-    "verify": ("whole:verify", "Fold the whole log again and compare with what is stored."),
-    "mark": ("markers:mark", "Name a point, to ask for it as @NAME later."),
-    "markers": ("markers:markers", "List the markers, oldest first."),
-    "snapshot": ("snapshot:snapshot", "Seal what every entity is now, for rebuilds to begin from."),
-    "tail": ("follow:tail", "Print what happened to each entity, and go on if asked."),
-    "types": ("types:types", "List the types, show the fields of one, or register one."),
-    "blob": ("contents:blob", "Get a content by its SHA-256, as a value names its blob."),
-    "blobs": ("blobs:blobs", "Count the contents in the store, and those that nothing in the log names."),
-    "recover": ("recovering:recover", "Throw the entity tables away and make them again."),
-    "rewind": ("rewinding:rewind", "Set the offsets of a consumer group of yours to a point of a log on Kafka."),
-    "deadletters": ("deadletters:deadletters", "Look at records that are no observations, and retry them."),
-    "quarantine": ("quarantine:quarantine", "Set a definition aside that hinders others, or a damaged record."),
-    "doctor": ("doctor:doctor", "Examine a log and its surroundings."),
-    "sink": ("sink:sink", "Keep a store up with a log: its state at an exact cut, and history."),
-    "init": ("making:init", "Make the log where there is none, and say what is there."),
-    "acl": ("acl:acl", "What each role needs of the access lists of a secured Kafka, and no more."),
-    "worker": ("worker:worker", "Fold a log on Kafka: keep its entity tables, and emit each change once."),
+    "Record": {
+        "demo": ("record.demo:demo", "See refold work, end to end."),
+        "record": ("record.record:record", "Run a program and capture its model calls."),
+        "proxy": ("record.proxy:proxy", "Capture model calls by a proxy that agents are pointed at."),
+        "import": ("record.import_:import_", "Import exported observations or recorded conversations."),
+        "observe": ("record.observe:observe", "Record an observation of an entity, and print its id."),
+    },
+    "Ask": {
+        "state": ("ask.state:state", "Show an entity as it was, and what put each value there."),
+        "history": ("ask.history:history", "List what changed in an entity: old, new, when, by whom."),
+        "why": ("ask.why:why", "Trace a value to the observations behind it."),
+        "diff": ("ask.history:diff", "Show what changed between two points."),
+        "knew": ("ask.knew:knew_", "Show what an agent knew at a moment, and what the log held."),
+        "tail": ("ask.tail:tail", "Print changes as they happen."),
+        "types": ("ask.types:types", "List the types, show the fields of one, or register one."),
+        "mark": ("ask.markers:mark", "Name a point in the log; use it later as @NAME."),
+        "markers": ("ask.markers:markers", "List the markers, oldest first."),
+        "blob": ("ask.blob:blob", "Print a stored content by its SHA-256."),
+    },
+    "Runs": {
+        "runs": ("runs.runs:runs", "List the runs of agents, the newest first."),
+        "run": ("runs.run:run_group", "Show, replay, resume, fork or compare one run."),
+        "play": ("runs.play:play", "Run a program; its model calls are answered from a recording."),
+        "checkout": ("runs.checkout:checkout", "Open a run at a hash: its state there, and how to continue."),
+        "effects": ("runs.effects:effects", "List what write tools did; settle what is unknown; undo."),
+        "bisect": ("runs.bisect:bisect_", "Find the commit at which an agent stops matching a run."),
+        "golden": ("runs.golden:golden", "Keep runs as tests, and run today's code against them."),
+    },
+    "Operate": {
+        "init": ("operate.init:init", "Create the log if it does not exist, and describe it."),
+        "doctor": ("operate.doctor:doctor", "Check a log and its environment, and say what to fix."),
+        "verify": ("operate.verify:verify", "Replay the whole log and compare with what is stored."),
+        "rebuild": ("operate.rebuild:rebuild", "Rebuild every entity at a point; print the root hash."),
+        "snapshot": ("operate.snapshot:snapshot", "Seal the state of every entity; rebuilds start from it."),
+        "export": ("operate.export:export", "Write every observation to a file."),
+        "sink": ("operate.sink:sink", "Keep a store up to date with a log, at an exact cut."),
+        "retain": ("operate.retain:retain", "Remove the content of old runs."),
+        "recover": ("operate.recover:recover", "Delete the entity tables and rebuild them."),
+        "blobs": ("operate.blobs:blobs", "Count stored contents, and those that nothing refers to."),
+        "deadletters": ("operate.deadletters:deadletters", "List records that are not observations, and retry them."),
+        "quarantine": ("operate.quarantine:quarantine", "Set a harmful definition or a damaged record aside."),
+    },
+    "Kafka": {
+        "worker": ("kafka.worker:worker", "Fold a log on Kafka; emit each change exactly once."),
+        "acl": ("kafka.acl:acl", "Show or grant the Kafka access that each role needs."),
+        "rewind": ("kafka.rewind:rewind", "Set a consumer group's offsets to a point of the log."),
+    },
 }
 
 
 @click.group(
-    cls=Late,
-    late=COMMANDS,
+    cls=LazyGroup,
+    sections=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -102,7 +109,7 @@ def cli(
       70   a defect in refold; REFOLD_DEBUG=1 shows where
       130  interrupted (Ctrl-C)
     """
-    context.obj = merged(Place(), log_url, types, owner_timeout, worker_url)
+    context.obj = merged(LogTarget(), log_url, types, owner_timeout, worker_url)
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     return 0

@@ -47,7 +47,7 @@ class InOrder(click.Group):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogTarget:
     """The log a command works on. url None: REFOLD_LOG, or file:.refold; no types: those of REFOLD_TYPES; worker None:
     REFOLD_WORKER, or whoever is in the workers' group."""
 
@@ -157,10 +157,10 @@ def place_options(command: Command) -> Command:
 
 
 def merged(
-    outer: Place, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None, worker_url: str | None
-) -> Place:
+    outer: LogTarget, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None, worker_url: str | None
+) -> LogTarget:
     """What stands behind the command goes before what stands in front of it."""
-    return Place(
+    return LogTarget(
         log_url or outer.url, (*outer.types, *types), owner_timeout or outer.owner_timeout_s,
         worker_url or outer.worker,
     )  # fmt: skip
@@ -177,7 +177,7 @@ def on_log(command: Command) -> Command:
         worker_url: str | None,
         **given: Any,
     ) -> int | None:
-        outer = click.get_current_context().find_object(Place) or Place()
+        outer = click.get_current_context().find_object(LogTarget) or LogTarget()
         return command(merged(outer, log_url, types, owner_timeout, worker_url), **given)
 
     return place_options(run)

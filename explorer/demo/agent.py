@@ -5,20 +5,124 @@
 
 Every entry names those it follows from, so that any value can be traced. Before money moves, the log has the
 intention. Whenever the pipeline has moved on, the agent reads it back and notes the version and hash it saw.
+
+Calling tools on the record: what was asked, each failed try and the wait after it, and what came back.
+
+How the demo and an agent take turns: the agent says in a line of JSON where it is, the demo says go on.
+
+Without the demo (`cued` is False) an agent says nothing and never waits. When the demo is gone, it ends.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import json
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import refold
-from refold.explorer.demo.calls import Calls
-from refold.explorer.demo.cue import Cue
 from refold.explorer.demo.journal import Journal, now_micros
 from refold.explorer.demo.names import AGENT, CONFIG, PIPELINE, RUN, SESSION, STEPS
-from refold.explorer.demo.tools import CLAIMS, PAGE, Tools
+from refold.explorer.demo.tools import CLAIMS, PAGE, Inputs, Result, ToolFailure, Tools
+
+
+class Cue:
+    """The agent's end: standard output and standard input."""
+
+    def __init__(self, cued: bool) -> None:
+        self._cued = cued
+
+    def say(self, where: Mapping[str, object], **facts: object) -> None:
+        """Tell the demo where the agent is."""
+        if self._cued:
+            print(json.dumps({**where, **facts}), flush=True)
+
+    def wait(self) -> None:
+        """Wait for the demo's word to go on."""
+        if self._cued and not sys.stdin.readline():
+            raise SystemExit(1)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, but not longer than the demo lives."""
+        if not self._cued:
+            time.sleep(seconds)
+        elif select.select([sys.stdin], [], [], seconds)[0]:
+            raise SystemExit(1)
+
+
+TRIES_MAX = 4
+BACKOFF_MS = 4
+
+
+class Calls:
+    """An agent's tool calls, each an `action` entity of the step it belongs to."""
+
+    def __init__(self, journal: Journal, tools: Tools) -> None:
+        self._journal = journal
+        self._tools = tools
+        self._position = 0
+        self.failed_tries = 0
+
+    def begin_step(self) -> None:
+        """Number the calls, and count the failed tries, from the beginning."""
+        self._position = self.failed_tries = 0
+
+    def call(self, tool: str, inputs: Inputs, causes: Iterable[str], effect: str = "read") -> tuple[Result, str]:
+        """The tool's answer, and the id of the observation of it; raises the last try's ToolFailure."""
+        action, last = self._asked(tool, inputs, causes, effect)
+        if effect == "write":
+            # Should this process die during the call, the log will say that it may have happened.
+            self._journal.flush()
+        attempt = 1
+        while True:
+            began = time.perf_counter()
+            try:
+                output = self._tools.call(tool, inputs)
+            except ToolFailure as failure:
+                last = self._failed(action, tool, attempt, failure, last)
+                attempt += 1
+                continue
+            return output, self._answered(action, tool, attempt, output, time.perf_counter() - began, last)
+
+    def _asked(self, tool: str, inputs: Inputs, causes: Iterable[str], effect: str) -> tuple[str, str]:
+        self._position += 1
+        run, step = self._journal.run, f"{self._journal.run}#{self._journal.step}"
+        action = f"action/{step}.{self._position}"
+        who = {
+            "tool": tool,
+            "agent": self._journal.agent,
+            "run": run,
+            "step": step,
+            "position": self._position,
+        }
+        what = {"inputs": inputs, "effect": effect, "status": "running", "started_at": now_micros()}
+        asked = self._journal.note(action, who | what, causes, tool)
+        self._journal.tie(action, "of", f"step/{step}", asked)
+        return action, asked
+
+    def _failed(self, action: str, tool: str, attempt: int, failure: ToolFailure, last: str) -> str:
+        self.failed_tries += 1
+        at, given_up = now_micros(), attempt == TRIES_MAX
+        backoff_ms = 0 if given_up else BACKOFF_MS * 2 ** (attempt - 1)
+        retry = {"attempt": attempt, "at": at, "backoff_ms": backoff_ms, "error": str(failure)}
+        patch: dict[str, Any] = {"attempts": attempt, "retries": [retry]}
+        if given_up:
+            error = {"at": at, "exception": failure.code, "message": failure.text, "retryable": True}
+            patch |= {"status": "failed", "error": error, "ended_at": at}
+        noted = self._journal.note(action, patch, [last], tool)
+        if given_up:
+            raise failure
+        time.sleep(backoff_ms / 1000)
+        return noted
+
+    def _answered(self, action: str, tool: str, attempt: int, output: Result, seconds: float, last: str) -> str:
+        patch = {"status": "succeeded", "attempts": attempt, "duration_ms": seconds * 1000}
+        patch |= {"output": json.dumps(output), "output_type": "application/json", "ended_at": now_micros()}
+        return self._journal.note(action, patch, [last], tool)
+
 
 RISK_MAX = 0.6
 BATCH = 10

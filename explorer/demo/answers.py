@@ -19,7 +19,7 @@ class LastWord:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class RefoldedVersion:
     """One version of the pipeline, folded anew from the log; hashes in hex, at in microseconds.
 
     noted: the hash the agent wrote down when it saw this version; empty if it did not.
@@ -34,18 +34,20 @@ class Replayed:
     failed_tries: int | None
 
 
-def replay(log: refold.Log, view: refold.StateView) -> list[Replayed]:
+def replay(log: refold.Log, view: refold.StateView) -> list[RefoldedVersion]:
     """Every version of the pipeline up to a point."""
     seen = [row.new for row in log.history(SESSION, until=view.cut) if row.key == "pipeline_seen"]
     noted = {each["version"]: each["state_hash"] for each in seen}
     return [_replayed(log, view, rows, noted) for rows in _by_observation(log, PIPELINE, view.cut)]
 
 
-def _replayed(log: refold.Log, view: refold.StateView, rows: Sequence[refold.Row], noted: dict[int, str]) -> Replayed:
+def _replayed(
+    log: refold.Log, view: refold.StateView, rows: Sequence[refold.Row], noted: dict[int, str]
+) -> RefoldedVersion:
     version = rows[0].version
     moves = [row for row in rows if row.field == "steps"] or [row for row in rows if row.field == "outputs"]
     ended = [row.key for row in moves if row.field == "steps" and row.new["status"] == "committed"]
-    return Replayed(
+    return RefoldedVersion(
         version=version,
         at=rows[0].observed_at,
         what="begins" if version == 1 else " ".join(_move(row) for row in moves),
@@ -98,7 +100,7 @@ def document_of(payment: refold.EntityView) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimelineLine:
     """One line of a timeline; at in microseconds."""
 
     at: int
@@ -107,10 +109,10 @@ class Moment:
     agent: str
 
 
-def timeline(log: refold.Log, at: refold.Cut, entities: Sequence[str]) -> list[Moment]:
+def timeline(log: refold.Log, at: refold.Cut, entities: Sequence[str]) -> list[TimelineLine]:
     """What happened to some entities up to a point, by time; an observation that says something is a line."""
     found = [
-        Moment(rows[0].observed_at, entity, text, rows[0].source.agent)
+        TimelineLine(rows[0].observed_at, entity, text, rows[0].source.agent)
         for entity in entities
         for rows in _by_observation(log, entity, at)
         if (text := " ".join(said for row in rows if (said := _said(row))))

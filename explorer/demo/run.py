@@ -20,15 +20,14 @@ from pathlib import Path
 import refold
 from refold.explorer.demo import place
 from refold.explorer.demo.answers import LastWord, document_of, unanswered
-from refold.explorer.demo.checks import Checks
 from refold.explorer.demo.commands import commands
 from refold.explorer.demo.deployer import OBSERVATIONS
 from refold.explorer.demo.desk import fail
 from refold.explorer.demo.journal import now_micros
 from refold.explorer.demo.names import AGENT, CONFIG, CRASH, DEPLOYED, DEPLOYER, PAYING, PIPELINE, STEPS
 from refold.explorer.demo.page import BAD, DIM, GOOD, Page, day, stamp
+from refold.explorer.demo.render import Checks, Telling
 from refold.explorer.demo.stage import Actor, Stage
-from refold.explorer.demo.telling import Telling
 
 SEED = 7
 FACTS = ("claims", "checked", "scored", "approved", "paid")

@@ -1,6 +1,6 @@
 """Traces of recorded runs, sent to an OTLP receiver: one trace a run, once it has ended.
 
-1. The position is a cut of the log, in a file (position.py); without one it begins at the log's beginning.
+1. The position is a cut of the log, in a file (sink.py); without one it begins at the log's beginning.
 2. A batch names runs: by their own entities, and by those of their steps, or of an imported conversation. Each of
    them that has ended is read as it stands at the log's end, whole, and mapped (agents/otel.py). Ids are made of the
    run's id and of places in it: what is sent twice is the same span, and a run that went on after a resume, or got a
@@ -15,10 +15,19 @@ content has expired cannot be told any more: it is passed over, and said.
 
 OTLP has no transaction, and no question for what is there. A receiver that keeps spans by their ids has each once; one
 that appends has those of an interrupted batch twice.
+
+How far the traces of a log were sent, in a file of the sink's own: a receiver keeps nothing of the kind.
+
+The file is replaced whole and synced, behind what it speaks of: a process that is killed in between sends the last
+batch again, under the same ids. Who holds its lock is the one process that sends; another waits for it to end.
+It stands beside the sink and not in the log, so that a sink needs no more than to read there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
 import logging
 import os
 from collections import OrderedDict
@@ -34,18 +43,75 @@ from refold.agents.keys.choose import vault_of
 from refold.agents.recorder.observations import run_entity
 from refold.agents.recordings.fields import Fields, PartMissing
 from refold.agents.recordings.load import has_ended, load
-from refold.agents.vault import Keeper
-from refold.avro.errors import Expired, NotAnswerable
+from refold.agents.vault import ValueCipher
+from refold.avro.errors import Expired, InputError, NotAnswerable
+from refold.avro.files import read_bounded
 from refold.avro.observation import type_of
 from refold.sinks.otlp.encoding import halves, readable, requests_of, resource_of
-from refold.sinks.otlp.position import PositionFile
 from refold.sinks.otlp.sending import Rejected, Sender, TooLarge, sender_of, too_large
 from refold.sinks.otlp.settings import Target, Wire, target_of, wire_of
-from refold.sinks.port import Batch, Load, Sink, SinkRefused
+from refold.sinks.port import Batch, Load, Sink, SinkBusy, SinkRefused
 from refold.streams.client import Log
-from refold.streams.cut import Cut
+from refold.streams.cut import Cut, parse_cut
+from refold.streams.durable import replace_file
 from refold.streams.log.port import LogPort
 from refold.streams.open import log_on, process_surroundings
+
+FORMAT = 1
+
+
+class PositionFile:
+    """The position at a path; folders are made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    def read(self) -> Cut | None:
+        """The stored cut, None before the first; takes the lock. SinkBusy while another process holds it."""
+        self._take()
+        try:
+            said = json.loads(read_bounded(self.path))
+            if said["format"] != FORMAT:
+                raise InputError(f"its format is {said['format']!r}, and {FORMAT} is known here")
+            return parse_cut(said["cut"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, InputError) as error:
+            raise SinkRefused(f"{self.path} holds no position ({error}); remove it, and every run is sent again, under "
+                              "the ids it had") from None  # fmt: skip
+
+    def write(self, cut: Cut) -> None:
+        """Put a cut, durable on return."""
+        try:
+            replace_file(self.path, json.dumps({"format": FORMAT, "cut": str(cut)}))
+        except OSError as error:
+            raise SinkBusy(f"the position cannot be written to {self.path}: {error}", 5.0) from None
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _take(self) -> None:
+        if self._lock is not None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise SinkRefused(f"{self.path}: the position cannot be kept there: {error}; name another place by "
+                              "position=PATH in the receiver's URL") from None  # fmt: skip
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise SinkBusy(f"another process sends what {self.path} is the position of") from None
+            undo.pop_all()
+        self._lock = lock
+
 
 FOLDER = ".refold-otlp"
 SENT_HELD_MAX = 4_096
@@ -64,7 +130,7 @@ class OtlpSink(Sink):
         self._target = target
         self._sender: Sender = sender_of(target, wire)
         self._log: Log | None = None
-        self._vault: Keeper | None = None
+        self._vault: ValueCipher | None = None
         self._file: PositionFile | None = None
         self._sent: OrderedDict[str, bytes] = OrderedDict()
 
@@ -104,7 +170,7 @@ class OtlpSink(Sink):
         assert self._log is not None, "attach it to a log first"
         return self._log
 
-    def _keeper(self) -> Keeper:
+    def _keeper(self) -> ValueCipher:
         assert self._vault is not None, "attach it to a log first"
         return self._vault
 

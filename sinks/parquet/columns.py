@@ -57,7 +57,7 @@ _TIMES = {
 }  # fmt: skip
 
 
-class Column(NamedTuple):
+class ParquetColumn(NamedTuple):
     """One field's column."""
 
     field: str
@@ -65,7 +65,7 @@ class Column(NamedTuple):
     array: Array
 
 
-def columns_of(definition: TypeDefinition) -> list[Column]:
+def columns_of(definition: TypeDefinition) -> list[ParquetColumn]:
     """A type's columns in the order of its fields."""
     return [_column(each) for each in definition.fields.values()]
 
@@ -83,9 +83,9 @@ def json_array(values: Sequence[Any]) -> pa.Array:
     return pa.array([None if each is None else _encode_json(each).decode() for each in values], pa.string())
 
 
-def _column(field: FieldDefinition) -> Column:
+def _column(field: FieldDefinition) -> ParquetColumn:
     kind, array = _kind(field)
-    return Column(field.first_name, pa.field(column_name(field.first_name), kind), array)
+    return ParquetColumn(field.first_name, pa.field(column_name(field.first_name), kind), array)
 
 
 def _kind(field: FieldDefinition) -> tuple[pa.DataType, Array]:

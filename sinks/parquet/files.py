@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from refold.avro.observation import type_of
 from refold.reducers.columns import ColumnReader
-from refold.sinks.parquet.columns import OWN_COLUMNS, Column, columns_of, json_array
+from refold.sinks.parquet.columns import OWN_COLUMNS, ParquetColumn, columns_of, json_array
 from refold.streams.table.folds import Folds, TypeFold
 
 TAKEN_ROWS = 2_048
@@ -45,7 +45,7 @@ class Written(NamedTuple):
 class _Waiting:
     """A type's entities on their way into its file."""
 
-    columns: list[Column]
+    columns: list[ParquetColumn]
     reader: ColumnReader
     type_fold: TypeFold
     file: pq.ParquetWriter

@@ -19,7 +19,7 @@ _FOLDER = re.compile(r"commits/\d{1,20}-[0-9a-f]{16}")
 _PATH = re.compile(r"type=[A-Za-z0-9_]+/partition=\d{1,9}/part\.parquet")
 
 
-class Kept(msgspec.Struct, frozen=True):
+class CommittedFile(msgspec.Struct, frozen=True):
     """A file of a commit: its path below the commit's folder, and what is in it."""
 
     path: str
@@ -30,7 +30,7 @@ class Kept(msgspec.Struct, frozen=True):
     definition: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class CommitManifest(msgspec.Struct, frozen=True):
     """One commit. folder: where its files are, below the sink's URL. cut: its text; root: of the state, in hex."""
 
     refold_parquet: int
@@ -39,22 +39,22 @@ class Manifest(msgspec.Struct, frozen=True):
     cut: str
     entities: int
     root: str
-    files: tuple[Kept, ...]
+    files: tuple[CommittedFile, ...]
 
     def at(self) -> Cut:
         """The cut that it is the state of."""
         return parse_cut(self.cut)
 
 
-def encoded(manifest: Manifest) -> bytes:
+def encoded(manifest: CommitManifest) -> bytes:
     """The manifest's file."""
     return msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
 
 
-def decoded(data: bytes, place: str) -> Manifest:
+def decoded(data: bytes, place: str) -> CommitManifest:
     """The manifest in a file; CorruptionError where there is none that this release reads."""
     try:
-        found = msgspec.json.decode(data, type=Manifest)
+        found = msgspec.json.decode(data, type=CommitManifest)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise CorruptionError(f"{place}: no manifest of a Parquet sink: {error}") from None
     if found.refold_parquet > FORMAT:

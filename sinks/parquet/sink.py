@@ -37,7 +37,7 @@ from urllib.parse import parse_qsl, unquote
 
 from refold.avro.errors import InputError, NotAnswerable, StoreRefused, StoreUnavailable
 from refold.sinks.parquet.files import write_partition
-from refold.sinks.parquet.manifest import FORMAT, Kept, Manifest, decoded, encoded
+from refold.sinks.parquet.manifest import FORMAT, CommitManifest, CommittedFile, decoded, encoded
 from refold.sinks.port import SinkBusy, SinkRefused, SnapshotSink
 from refold.streams.blobs.url import store_url
 from refold.streams.cut import Cut
@@ -108,7 +108,7 @@ class ParquetSink(SnapshotSink):
                 )
             folder = f"{COMMITS}/{_text(number)}-{secrets.token_hex(8)}"
             files = self._written(view, folder, before, progress)  # step 2
-            manifest = Manifest(
+            manifest = CommitManifest(
                 FORMAT, number, folder, str(view.cut), sum(each.rows for each in files), _root(view), tuple(files)
             )
             if not self._objects.create(_manifest(number), encoded(manifest)):  # step 3
@@ -119,7 +119,7 @@ class ParquetSink(SnapshotSink):
     def close(self) -> None:
         """Nothing is held open."""
 
-    def current(self) -> Manifest | None:
+    def current(self) -> CommitManifest | None:
         """The newest commit."""
         with self._asking():
             return self._newest()
@@ -129,7 +129,7 @@ class ParquetSink(SnapshotSink):
             f"{self.name}: another process commits to it; end one of the two, or give it a URL of its own"
         )
 
-    def _newest(self) -> Manifest | None:
+    def _newest(self) -> CommitManifest | None:
         names = max((each.name for each in self._objects.names(MANIFESTS) if each.name.endswith(".json")), default=None)
         if names is None:
             return None
@@ -138,8 +138,10 @@ class ParquetSink(SnapshotSink):
             raise StoreUnavailable(f"{self._objects.url}: {names} was just listed, and is not there; repeat")
         return decoded(data, f"{self._objects.url}/{names}")
 
-    def _written(self, view: StateView, folder: str, before: Manifest | None, progress: Progress) -> list[Kept]:
-        found: list[Kept] = []
+    def _written(
+        self, view: StateView, folder: str, before: CommitManifest | None, progress: Progress
+    ) -> list[CommittedFile]:
+        found: list[CommittedFile] = []
         total = len(view)
         for partition in view.cut.offsets:
             is_kept = before is not None and before.refold_parquet == FORMAT
@@ -153,7 +155,9 @@ class ParquetSink(SnapshotSink):
                 found += self._partition(view, folder, partition, lambda more: progress(more, total))
         return found
 
-    def _partition(self, view: StateView, folder: str, partition: int, wrote: Callable[[int], None]) -> Iterator[Kept]:
+    def _partition(
+        self, view: StateView, folder: str, partition: int, wrote: Callable[[int], None]
+    ) -> Iterator[CommittedFile]:
         metadata = {
             "refold.cut": str(view.cut), "refold.log": view.cut.log_id.hex(), "refold.partition": str(partition),
         }  # fmt: skip
@@ -161,15 +165,15 @@ class ParquetSink(SnapshotSink):
             for each in write_partition(view.stored(partition), view.folds, scratch, metadata, wrote):
                 path, size = f"type={each.type}/partition={partition}/part.parquet", each.path.stat().st_size
                 self._objects.put_file(f"{folder}/{path}", each.path)
-                yield Kept(path, each.type, partition, each.rows, size, each.definition)
+                yield CommittedFile(path, each.type, partition, each.rows, size, each.definition)
 
-    def _finish(self, manifest: Manifest) -> None:
+    def _finish(self, manifest: CommitManifest) -> None:
         """What is left to do of a commit that is one, by whomever."""
         self._point(manifest)
         self._collect(manifest)
         self._finished = manifest.number
 
-    def _point(self, manifest: Manifest) -> None:
+    def _point(self, manifest: CommitManifest) -> None:
         """Step 4."""
         while True:
             # Nothing is written where it stands already: opening needs no room on a disk.
@@ -182,7 +186,7 @@ class ParquetSink(SnapshotSink):
                 return
             manifest = newest
 
-    def _collect(self, newest: Manifest) -> None:
+    def _collect(self, newest: CommitManifest) -> None:
         """Step 5."""
         manifests = sorted(self._objects.names(MANIFESTS), key=lambda each: each.name)
         now_ms = next((each.put_ms for each in manifests if each.name == _manifest(newest.number)), 0)

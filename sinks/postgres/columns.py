@@ -74,7 +74,7 @@ _MIDNIGHT = dt.datetime(1970, 1, 1)  # noqa: DTZ001  # a time of day has no zone
 _encode_json = msgspec.json.Encoder().encode
 
 
-class Column(NamedTuple):
+class SqlColumn(NamedTuple):
     """One field's column: `sql` as PostgreSQL names the type, `text` makes COPY's text of a canonical value.
 
     doc: what the type's file says of the field.
@@ -116,7 +116,7 @@ def _name(name: str, *, taken: bool) -> str:
     return f"{name.lstrip(OWN)[: NAME_BYTES_MAX - 10] or 'field'}_x{digits}" if taken else f"{name[:54]}_{digits}"
 
 
-def columns_of(definition: TypeDefinition, held: dict[str, str] | None = None) -> list[Column]:
+def columns_of(definition: TypeDefinition, held: dict[str, str] | None = None) -> list[SqlColumn]:
     """A type's columns in the order of its fields; held: SQL types by column, of a table that is there."""
     return [_column(each, held or {}) for each in definition.fields.values()]
 
@@ -126,12 +126,12 @@ def widens(held: str, wanted: str) -> bool:
     return wanted in _WIDER.get(held, ("jsonb",))
 
 
-def _column(field: FieldDefinition, held: dict[str, str]) -> Column:
+def _column(field: FieldDefinition, held: dict[str, str]) -> SqlColumn:
     name, sql = column_name(field.first_name), _sql_type(field)
     there = held.get(name)
     if there is not None and widens(sql, there):
         sql = there
-    return Column(field.first_name, name, sql, _text_of(field, sql), field.doc)
+    return SqlColumn(field.first_name, name, sql, _text_of(field, sql), field.doc)
 
 
 def _sql_type(field: FieldDefinition) -> str:

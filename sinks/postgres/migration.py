@@ -23,14 +23,14 @@ from __future__ import annotations
 from psycopg import sql
 
 from refold.avro.registry import Registry, TypeVersion
-from refold.sinks.postgres.columns import Column, column_name, columns_of, is_reserved, table_name
+from refold.sinks.postgres.columns import SqlColumn, column_name, columns_of, is_reserved, table_name
 from refold.sinks.postgres.rows import OWN_COLUMNS
-from refold.sinks.postgres.tables import FORMAT, HISTORY, Connection, Tables, comment_on
+from refold.sinks.postgres.tables import FORMAT, HISTORY, Connection, SchemaTables, comment_on
 
 BEFORE = 1
 
 
-def migrate(connection: Connection, tables: Tables, registry: Registry, schemas: int) -> None:
+def migrate(connection: Connection, tables: SchemaTables, registry: Registry, schemas: int) -> None:
     """Steps 3 to 5; registry: the log's, with all definitions below `schemas`."""
     for type_name, columns in _last_columns(registry, schemas).items():
         _migrate_type(connection, tables, table_name(type_name), columns)
@@ -38,9 +38,9 @@ def migrate(connection: Connection, tables: Tables, registry: Registry, schemas:
     connection.execute(sql.SQL("UPDATE {} SET format = %s").format(tables.position), (FORMAT,))
 
 
-def _last_columns(registry: Registry, schemas: int) -> dict[str, dict[str, Column]]:
+def _last_columns(registry: Registry, schemas: int) -> dict[str, dict[str, SqlColumn]]:
     """By type and by the name that format 1 gave it, each column that the type ever had."""
-    found: dict[str, dict[str, Column]] = {}
+    found: dict[str, dict[str, SqlColumn]] = {}
     for version in registry.places():
         if isinstance(version, TypeVersion) and version.offset < schemas:
             last = found.setdefault(version.definition.name, {})
@@ -51,11 +51,11 @@ def _last_columns(registry: Registry, schemas: int) -> dict[str, dict[str, Colum
     return found
 
 
-def _name_before(column: Column) -> str:
+def _name_before(column: SqlColumn) -> str:
     return column.field if is_reserved(column.field) else column.name
 
 
-def _migrate_type(connection: Connection, tables: Tables, table: str, columns: dict[str, Column]) -> None:
+def _migrate_type(connection: Connection, tables: SchemaTables, table: str, columns: dict[str, SqlColumn]) -> None:
     held = tables.columns(connection, table)
     if any(held.get(each.name, ("", ""))[0] != each.sql for each in OWN_COLUMNS):
         return  # not there, or not refold's: who writes it next says so
@@ -77,7 +77,7 @@ def _migrate_type(connection: Connection, tables: Tables, table: str, columns: d
     tables.complete_type(connection, at, table, keyed=True)
 
 
-def _migrate_history(connection: Connection, tables: Tables) -> None:
+def _migrate_history(connection: Connection, tables: SchemaTables) -> None:
     at = tables.history
     _rename(connection, at, "offset", "offset_")
     # Most versions have one mutation, and their rows are left as they are.

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from refold.sinks.port import EntityState, HistoryStep
-from refold.sinks.postgres.columns import NULL, Column, escaped, json_text, time_text
+from refold.sinks.postgres.columns import NULL, SqlColumn, escaped, json_text, time_text
 from refold.sinks.states import packed
 
 
@@ -55,7 +55,7 @@ HISTORY_COLUMNS = (
 )
 
 
-def state_line(columns: Sequence[Column], state: EntityState) -> str:
+def state_line(columns: Sequence[SqlColumn], state: EntityState) -> str:
     """One entity: OWN_COLUMNS, then the fields' columns."""
     fields = state.fields
     parts = [

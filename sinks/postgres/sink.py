@@ -14,6 +14,11 @@ Tables of an earlier format are migrated by whoever asks for the position first,
 
 Whatever fails, the connection is given up, and the next call makes another. A commit whose answer was lost is told by
 the position, which the engine asks for then.
+
+What PostgreSQL's errors mean for a sink: wait and try again, or nothing that waiting mends.
+
+By SQLSTATE where there is one. While connecting libpq gives none: what it says of passwords, roles and databases is
+refused, everything else (nobody listens, starting up, too many clients) is waited for.
 """
 
 from __future__ import annotations
@@ -29,15 +34,46 @@ from typing import NamedTuple
 import psycopg
 from psycopg import sql
 
+from refold.avro.errors import RefoldError
 from refold.avro.observation import type_of
 from refold.sinks.port import Batch, EntityState, Load, Sink, SinkBusy, SinkRefused
-from refold.sinks.postgres.address import parse_address
-from refold.sinks.postgres.faults import fault
+from refold.sinks.postgres.address import PostgresAddress, parse_address
 from refold.sinks.postgres.migration import BEFORE, migrate
 from refold.sinks.postgres.rows import history_lines, state_line
-from refold.sinks.postgres.tables import FORMAT, Connection, Tables, TypeTable
+from refold.sinks.postgres.tables import FORMAT, Connection, SchemaTables, TypeTable
 from refold.streams.cut import Cut, parse_cut
 from refold.streams.log.port import LogPort
+
+RETRY_S = 1.0
+# Classes, and single states: connection, resources, operator's intervention, transactions, read-only, locks.
+_PASSING = ("08", "53", "57", "40", "25006", "55P03", "55006", "25P03", "58")
+_LASTING_WORDS = (
+    "password", "authentication failed", "does not exist", "pg_hba.conf", "certificate", "invalid connection option",
+    "invalid sslmode", "invalid URI", "missing \"=\"", "SSL", "permission denied", "service file",
+)  # fmt: skip
+_REMEDIES = {
+    "42501": "grant the role what docs/SINKS.md names",
+    "28": "check user and password (PGPASSWORD, ~/.pgpass)",
+    "3D000": "create the database, or name another one",
+    "0A000": "views or rules of your own may stand on the table: drop them, or name another schema with ?schema=",
+    "2BP01": "views or rules of your own may stand on the table: drop them, or name another schema with ?schema=",
+}
+
+
+def fault(address: PostgresAddress, error: psycopg.Error) -> RefoldError:
+    """The same as a sink's error; its message holds no secret."""
+    said = address.clean(str(error) or type(error).__name__)
+    state = error.sqlstate or ""
+    if not state:
+        lasting = isinstance(error, psycopg.ProgrammingError) or any(word in said for word in _LASTING_WORDS)
+        if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or lasting:
+            return SinkRefused(f"{address.place}: {said}")
+        return SinkBusy(f"{address.place}: {said}", RETRY_S)
+    if state.startswith(_PASSING):
+        return SinkBusy(f"{address.place}: {said} ({state})", RETRY_S)
+    remedy = next((text for start, text in _REMEDIES.items() if state.startswith(start)), "")
+    return SinkRefused(f"{address.place}: {said} ({state}){remedy and '; '}{remedy}")
+
 
 LINES_AT_ONCE = 2_000
 STATES_AT_ONCE = 10_000
@@ -57,7 +93,7 @@ class PostgresSink(Sink):
         self._address = parse_address(url, os.environ.get("PGPASSWORD", ""))
         self.name = self._address.place
         self.wants_history = self._address.history
-        self._tables = Tables(self._address.schema, self.name)
+        self._tables = SchemaTables(self._address.schema, self.name)
         self._connection: Connection | None = None
         self._log: LogPort | None = None
         digest = hashlib.sha256(b"refold sink\0" + self._address.schema.encode()).digest()

@@ -20,7 +20,7 @@ from psycopg import sql
 
 from refold.avro.definition import TypeDefinition
 from refold.sinks.port import SinkRefused
-from refold.sinks.postgres.columns import Column, columns_of, index_name, table_name, widens
+from refold.sinks.postgres.columns import SqlColumn, columns_of, index_name, table_name, widens
 from refold.sinks.postgres.rows import HISTORY_COLUMNS, OWN_COLUMNS, OwnColumn
 
 POSITION, HISTORY = "refold_position", "refold_history"
@@ -37,7 +37,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 class TypeTable:
     """One type's table as it stands, and the statements that write it."""
 
-    def __init__(self, schema: str, definition: TypeDefinition, columns: list[Column]) -> None:
+    def __init__(self, schema: str, definition: TypeDefinition, columns: list[SqlColumn]) -> None:
         self.definition = definition
         self.columns = columns
         self.name = table_name(definition.name)
@@ -57,7 +57,7 @@ class TypeTable:
         self.held = sql.SQL("SELECT _entity, _held FROM {} WHERE _entity = ANY(%s)").format(self.at)
 
 
-class Tables:
+class SchemaTables:
     """What stands in the schema, as far as this connection looked."""
 
     def __init__(self, schema: str, place: str) -> None:
@@ -145,7 +145,7 @@ class Tables:
                 comment_on(connection, found.at, column.name, column.doc)
         return found
 
-    def _widen(self, connection: Connection, table: TypeTable, column: Column, held: str | None) -> None:
+    def _widen(self, connection: Connection, table: TypeTable, column: SqlColumn, held: str | None) -> None:
         name, kind = sql.Identifier(column.name), sql.SQL(column.sql)
         if held is None:
             connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table.at, name, kind))

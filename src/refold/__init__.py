@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from refold.agents.effects.order import Done
     from refold.agents.log import AgentLog
     from refold.agents.log import open_log as open
-    from refold.agents.recorder.current import unrecorded
+    from refold.agents.recorder.context import unrecorded
     from refold.agents.recorder.run import Run
     from refold.agents.recorder.tools import tool
     from refold.agents.redaction.redactor import Redactor
@@ -74,10 +74,9 @@ if TYPE_CHECKING:
     from refold.avro.observation import Link, Observation, Source
     from refold.reducers.cells import Assertion
     from refold.reducers.registered import reducer
-    from refold.streams.changes import Change
+    from refold.streams.changes import Change, Row
     from refold.streams.client import Log
     from refold.streams.cut import Cut
-    from refold.streams.mutations import Row
     from refold.streams.view import EntityView, StateView
 else:
     # The same for the interpreter: where each name stands below refold, and its name there where that is another.
@@ -100,7 +99,7 @@ else:
         "Observation": "avro.observation",
         "Redactor": "agents.redaction.redactor",
         "RefoldError": "avro.errors",
-        "Row": "streams.mutations",
+        "Row": "streams.changes",
         "Run": "agents.recorder.run",
         "SchemaError": "avro.errors",
         "Sealed": "avro.blob",
@@ -112,7 +111,7 @@ else:
         "open": "agents.log:open_log",
         "reducer": "reducers.registered",
         "tool": "agents.recorder.tools",
-        "unrecorded": "agents.recorder.current",
+        "unrecorded": "agents.recorder.context",
     }
 
     def __getattr__(name):

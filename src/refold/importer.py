@@ -23,23 +23,23 @@ from __future__ import annotations
 from refold.agents.importers.conversation import import_conversation
 from refold.agents.importers.documents import Document
 from refold.agents.importers.file import Budget, ImportFile
-from refold.agents.importers.messages import Call, Message, parse_messages, record
+from refold.agents.importers.json_lines import FileLimits, Line
+from refold.agents.importers.messages import Message, ToolCall, parse_messages, record
 from refold.agents.importers.model import Conversation, Importer, Judgement
-from refold.agents.importers.reading import Limits, Line
 from refold.agents.importers.registry import importer_of, names
 from refold.agents.importers.times import own_time
 
 __all__ = [
     "Budget",
-    "Call",
     "Conversation",
     "Document",
+    "FileLimits",
     "ImportFile",
     "Importer",
     "Judgement",
-    "Limits",
     "Line",
     "Message",
+    "ToolCall",
     "import_conversation",
     "importer_of",
     "names",

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from refold.avro.blob import is_expired
 from refold.avro.errors import StorageError
-from refold.streams.blobs.store import ContentStore, Removed, Stored, in_lots, whole
+from refold.streams.blobs.store import ContentStore, Removed, StoredContent, in_lots, whole
 from refold.streams.durable import sync_file, sync_path
 
 EXPIRED = "EXPIRED"
@@ -83,12 +83,12 @@ class BlobFolder(ContentStore):
         found = self._stat(digest)
         return None if found is None else found.st_size
 
-    def stored(self) -> Iterator[Stored]:
+    def stored(self) -> Iterator[StoredContent]:
         try:
             for path in self._folder.glob(f"??/{'?' * _NAME_DIGITS}"):
                 digest = bytes.fromhex(path.name)
                 if (status := self._stat(digest)) is not None:
-                    yield Stored(digest, status.st_size, status.st_mtime_ns // 1_000_000)
+                    yield StoredContent(digest, status.st_size, status.st_mtime_ns // 1_000_000)
         except OSError as error:
             raise StorageError(f"{self._folder}: cannot be listed ({error.strerror})") from error
 

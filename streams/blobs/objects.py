@@ -30,8 +30,8 @@ from concurrent.futures import ThreadPoolExecutor
 from refold.avro.blob import is_expired
 from refold.avro.errors import StoreUnavailable
 from refold.avro.observation import ID_BYTES
-from refold.streams.blobs.store import ContentStore, Removed, Stored, in_lots, whole
-from refold.streams.objects.port import Found, Objects
+from refold.streams.blobs.store import ContentStore, Removed, StoredContent, in_lots, whole
+from refold.streams.objects.port import ObjectInfo, Objects
 
 EXPIRED, REMOVING = "expired", "removing"
 # Longer than twice what any one request may take (streams/objects/remote.py).
@@ -82,12 +82,12 @@ class BlobObjects(ContentStore):
     def has_expired(self, digest: bytes) -> bool:
         return self._objects.stat(f"{EXPIRED}/{digest.hex()}") is not None
 
-    def stored(self) -> Iterator[Stored]:
+    def stored(self) -> Iterator[StoredContent]:
         for folder in self._objects.folders(""):
             for each in self._objects.names(folder) if len(folder) == len("00") else ():
                 digits = each.name.removeprefix(f"{folder}/")
                 if len(digits) == 2 * ID_BYTES and digits.startswith(folder):
-                    yield Stored(bytes.fromhex(digits), each.size, each.put_ms)
+                    yield StoredContent(bytes.fromhex(digits), each.size, each.put_ms)
 
     def expired(self) -> Iterator[bytes]:
         return (_digest(each) for each in self._objects.names(EXPIRED))
@@ -127,7 +127,7 @@ class BlobObjects(ContentStore):
         undone = [_digest(each) for each, is_gone in zip(going, gone, strict=True) if not is_gone]
         return Removed(len(done), sum(each.size for each in done), len(found) - len(going)), undone
 
-    def _remove_before(self, until_s: float, found: Found) -> bool:
+    def _remove_before(self, until_s: float, found: ObjectInfo) -> bool:
         if self._now_s() >= until_s:
             return False
         self._objects.delete(found.name)
@@ -145,14 +145,14 @@ class BlobObjects(ContentStore):
             if each.put_ms + 2 * self._lease_s * 1000 < now_ms:
                 self._objects.delete(each.name)
 
-    def _remover_of(self, digest: bytes) -> Found | None:
+    def _remover_of(self, digest: bytes) -> ObjectInfo | None:
         for each in self._objects.names(REMOVING):
             named = self._objects.get(each.name)
             if named is not None and digest in {*_digests(named)}:
                 return each
         return None
 
-    def _outwait(self, lease: Found) -> None:
+    def _outwait(self, lease: ObjectInfo) -> None:
         """Return when it is gone; when it was there for LEASE_S, its owner is, and it is removed."""
         until_s = self._now_s() + self._lease_s
         while self._objects.stat(lease.name) is not None:
@@ -167,7 +167,7 @@ def _name(digest: bytes) -> str:
     return f"{name[:2]}/{name}"
 
 
-def _digest(found: Found) -> bytes:
+def _digest(found: ObjectInfo) -> bytes:
     return bytes.fromhex(found.name.rpartition("/")[2])
 
 

@@ -23,7 +23,7 @@ class Removed(NamedTuple):
     left: int
 
 
-class Stored(NamedTuple):
+class StoredContent(NamedTuple):
     """A content that is there: its SHA-256, bytes, and when it was last put, in milliseconds since 1970."""
 
     digest: bytes
@@ -60,7 +60,7 @@ class ContentStore(ABC):
         """Whether a content of this name, which is not there, was removed because it had expired."""
 
     @abstractmethod
-    def stored(self) -> Iterator[Stored]:
+    def stored(self) -> Iterator[StoredContent]:
         """The contents that are there; those put meanwhile may or may not be among them."""
 
     @abstractmethod

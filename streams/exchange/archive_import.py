@@ -7,31 +7,104 @@
 3. Close the database, then let the folder be a log by one rename.
 What stops step 2 removes what it wrote, and the folders it made; a kill leaves a folder that is no log, and the next
 import starts in it anew.
+
+Reading an archive: its items one by one, and at the end the certainty that they are all of them, as written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, Any, TypeAlias
 
 from refold.avro.blob import references
 from refold.avro.errors import InputError
 from refold.avro.observation import Observation
 from refold.avro.registry import Hole, TypeVersion
-from refold.streams.blobs.beside import store_beside
+from refold.streams.blobs.location import store_beside
 from refold.streams.blobs.store import ContentStore
 from refold.streams.cut import Cut
 from refold.streams.exchange.archive_check import Check, runnable
-from refold.streams.exchange.archive_form import Content, Definition, Header, Item
-from refold.streams.exchange.archive_reading import read_items
+from refold.streams.exchange.archive_form import (
+    FORMAT,
+    NAME,
+    SCHEMA,
+    Content,
+    Definition,
+    End,
+    Header,
+    Item,
+    Tally,
+    item_of,
+)
+from refold.streams.exchange.blocks import Blocks
+from refold.streams.exchange.container import is_form, schema_of
 from refold.streams.exchange.files import ExchangeFile
-from refold.streams.exchange.reading import Progress
+from refold.streams.exchange.json_lines import Progress
 from refold.streams.log.file.records import Identity
 from refold.streams.log.file.restore import Restorer, forked
 from refold.streams.log.port import DeadLetter, Marked, Record
 from refold.streams.rocks.database import Database
-from refold.streams.table.batch import Arrived
+from refold.streams.table.batch import DecodedRecord
+
+
+def read_items(file: ExchangeFile, progress: Progress | None = None) -> Iterator[tuple[str, Item]]:
+    """Every item with its place, FILE:ITEM counted from 1; ends only behind an archive's end, else InputError."""
+    try:
+        stream = file.path.open("rb")
+    except OSError as error:
+        raise InputError(f"{file.shown}: cannot be read: {error.strerror or error}") from error
+    with stream:
+        tally = Tally()
+        end: End | None = None
+        for number, (place, datum) in enumerate(_data(stream, file, progress), 1):
+            if end is not None:
+                raise InputError(f"{file.shown}: something stands behind the archive's end; {_AGAIN}")
+            item = item_of(datum)
+            if isinstance(item, End):
+                end = item
+                continue
+            _require_header(item, number, file.shown)
+            tally.take(item)
+            yield place, item
+        if end is None:
+            raise InputError(f"{file.shown}: the archive has no end: it was cut short; {_AGAIN}")
+        if end != tally.end():
+            raise InputError(
+                f"{file.shown}: the archive is damaged: its items are not those it was closed over; {_AGAIN}"
+            )
+
+
+_AGAIN = "copy it again, or export it again"
+
+
+def _data(stream: IO[bytes], file: ExchangeFile, progress: Progress | None) -> Iterator[tuple[str, Any]]:
+    import fastavro
+
+    shown = file.shown
+    blocks = Blocks(stream, shown, file.limits)
+    schema = schema_of(blocks, shown, file.limits)
+    if schema.get("name") != NAME:
+        raise InputError(f"{shown}: is no archive of refold: its schema is {schema.get('name')!r:.120}, not {NAME!r}")
+    if not is_form(schema, SCHEMA):
+        raise InputError(
+            f"{shown}: its schema is not that of archive format {FORMAT}; install the newer refold that wrote it"
+        )
+    mine = fastavro.parse_schema(SCHEMA)
+    yield from blocks.records(
+        lambda stream: fastavro.schemaless_reader(stream, mine, None, return_record_name=True), progress
+    )
+
+
+def _require_header(item: Item, number: int, shown: str) -> None:
+    if (number == 1) != isinstance(item, Header):
+        raise InputError(f"{shown}: an archive has one header, at its begin; {_AGAIN}")
+    if isinstance(item, Header) and item.format != FORMAT:
+        raise InputError(
+            f"{shown}: archive format {item.format}; this release reads up to {FORMAT}: "
+            "install the newer refold that wrote it"
+        )
+
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = 8 << 20
@@ -85,7 +158,7 @@ class _Writer:
         self._through = through
         self._taken_up = 0
         self._waiting: list[Record] = []
-        self._arrived: list[Arrived] = []
+        self._arrived: list[DecodedRecord] = []
         self._waiting_bytes = 0
 
     def take(self, item: Item, observation: Observation | None) -> None:
@@ -93,7 +166,7 @@ class _Writer:
             case Record():
                 if observation is not None:
                     self._require_contents(item, observation)
-                    self._arrived.append(Arrived(item, observation))
+                    self._arrived.append(DecodedRecord(item, observation))
                 self._waiting.append(item)
                 self._waiting_bytes += len(item.data)
                 if len(self._waiting) >= BATCH_RECORDS or self._waiting_bytes >= BATCH_BYTES:

@@ -20,10 +20,10 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, TypeAlias
 
+from refold.avro.decoder import read_long
 from refold.avro.errors import InputError
-from refold.avro.reading import read_long
-from refold.streams.exchange.limits import Limits
-from refold.streams.exchange.reading import Progress
+from refold.streams.exchange.json_lines import Progress
+from refold.streams.exchange.limits import FileLimits
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
@@ -38,7 +38,7 @@ Expand: TypeAlias = Callable[[bytes, int], bytes]
 class Blocks:
     """An Avro container file, read once; `metadata` is that of its header. InputError names `shown`, and the block."""
 
-    def __init__(self, file: IO[bytes], shown: str, limits: Limits) -> None:
+    def __init__(self, file: IO[bytes], shown: str, limits: FileLimits) -> None:
         self._file = file
         self._shown = shown
         self._limits = limits

@@ -19,8 +19,8 @@ from refold.avro.nodes import ID, emit, nullable
 from refold.avro.times import millis_text, parse_time, time_text
 from refold.streams.exchange import archive_form
 from refold.streams.exchange.blocks import MAGIC, Blocks
-from refold.streams.exchange.limits import Limits
-from refold.streams.exchange.reading import Progress, json_value
+from refold.streams.exchange.json_lines import Progress, json_value
+from refold.streams.exchange.limits import FileLimits
 
 METADATA = "refold.definitions"
 CODEC = "deflate"
@@ -58,7 +58,7 @@ def write_container(file: IO[bytes], lines: Iterable[Mapping[str, Any]], definit
     fastavro.writer(file, fastavro.parse_schema(SCHEMA), map(_datum, lines), codec=CODEC, metadata=metadata)
 
 
-def container_definitions(path: Path, shown: str, limits: Limits) -> Iterator[tuple[str, dict[str, Any]]]:
+def container_definitions(path: Path, shown: str, limits: FileLimits) -> Iterator[tuple[str, dict[str, Any]]]:
     """The definitions in a container's metadata, each with its place."""
     with _opened(path, shown, limits) as blocks:
         place = f"{shown}: its metadata {METADATA}"
@@ -70,7 +70,7 @@ def container_definitions(path: Path, shown: str, limits: Limits) -> Iterator[tu
 
 
 def container_lines(
-    path: Path, shown: str, limits: Limits, progress: Progress | None = None
+    path: Path, shown: str, limits: FileLimits, progress: Progress | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each record as a line object, its place being FILE:RECORD, counted from 1."""
     import fastavro
@@ -82,7 +82,7 @@ def container_lines(
 
 
 @contextmanager
-def _opened(path: Path, shown: str, limits: Limits) -> Iterator[Blocks]:
+def _opened(path: Path, shown: str, limits: FileLimits) -> Iterator[Blocks]:
     """An open container of ours; InputError where the file is another."""
     try:
         file = path.open("rb")
@@ -104,7 +104,7 @@ def _opened(path: Path, shown: str, limits: Limits) -> Iterator[Blocks]:
         yield blocks
 
 
-def schema_of(blocks: Blocks, shown: str, limits: Limits) -> dict[str, Any]:
+def schema_of(blocks: Blocks, shown: str, limits: FileLimits) -> dict[str, Any]:
     """The schema in a container's header; {} where it is no record."""
     place = f"{shown}: its schema"
     tree = json_value(_decoded(blocks.metadata.get("avro.schema", b"null"), place), place, limits)
@@ -147,7 +147,7 @@ def _micros(text: str | None) -> int | None:
     return None if text is None else parse_time(text)
 
 
-def _line(datum: Mapping[str, Any], place: str, limits: Limits) -> dict[str, Any]:
+def _line(datum: Mapping[str, Any], place: str, limits: FileLimits) -> dict[str, Any]:
     link, origin = datum["link"], datum["origin"]
     for key in ("causes", "cleared", "retracts", "blobs"):
         if len(datum[key]) > limits.items:

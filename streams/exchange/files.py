@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.errors import InputError, SchemaError
 from refold.streams.exchange.container import container_definitions, container_lines, is_container
-from refold.streams.exchange.limits import Limits
-from refold.streams.exchange.reading import DEFAULT, Progress, json_value, text_lines
+from refold.streams.exchange.json_lines import DEFAULT, Progress, json_value, text_lines
+from refold.streams.exchange.limits import FileLimits
 
 DEFINITION = "definition"
 DEFINITION_KEYS = frozenset({DEFINITION, "offset"})
 
 
-class Carried(NamedTuple):
+class FileDefinition(NamedTuple):
     """A type definition a file brings; `offset` is its place among those of the log it was taken from."""
 
     place: str
@@ -29,7 +29,7 @@ class Carried(NamedTuple):
     definition: TypeDefinition
 
 
-class Given(NamedTuple):
+class FileObservation(NamedTuple):
     """One observation of a file, not yet checked; `place` is FILE:LINE."""
 
     place: str
@@ -42,14 +42,14 @@ class ExchangeFile:
 
     path: Path
     name: str = ""
-    limits: Limits = DEFAULT
+    limits: FileLimits = DEFAULT
 
     @property
     def shown(self) -> str:
         """What messages call it."""
         return self.name or str(self.path)
 
-    def definitions(self) -> Iterator[Carried]:
+    def definitions(self) -> Iterator[FileDefinition]:
         """The definitions, wherever they stand in the file; raises InputError naming the line."""
         if is_container(self.path):
             for place, tree in container_definitions(self.path, self.shown, self.limits):
@@ -62,16 +62,16 @@ class ExchangeFile:
                 if is_definition(tree):
                     yield _carried(place, tree)
 
-    def lines(self, progress: Progress | None = None) -> Iterator[Given]:
+    def lines(self, progress: Progress | None = None) -> Iterator[FileObservation]:
         """The observations in the file's order; raises InputError naming the line."""
         if is_container(self.path):
             for place, tree in container_lines(self.path, self.shown, self.limits, progress):
-                yield Given(place, tree)
+                yield FileObservation(place, tree)
             return
         for place, text in text_lines(self.path, self.shown, progress, self.limits):
             tree = json_value(text, place, self.limits)
             if not is_definition(tree):
-                yield Given(place, tree)
+                yield FileObservation(place, tree)
 
 
 def is_definition(tree: object) -> bool:
@@ -79,11 +79,11 @@ def is_definition(tree: object) -> bool:
     return isinstance(tree, dict) and DEFINITION in tree and tree.keys() <= DEFINITION_KEYS
 
 
-def _carried(place: str, tree: Mapping[str, Any]) -> Carried:
+def _carried(place: str, tree: Mapping[str, Any]) -> FileDefinition:
     offset = tree.get("offset", 0)
     if type(offset) is not int or offset < 0:
         raise InputError(f"{place}: a definition's offset is a whole number; given {offset!r:.80}")
     try:
-        return Carried(place, offset, parse(tree[DEFINITION]))
+        return FileDefinition(place, offset, parse(tree[DEFINITION]))
     except SchemaError as error:
         raise InputError(f"{place}: {error}") from None

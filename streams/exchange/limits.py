@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FileLimits:
     """Bounds on one file; each is checked while the file is read.
 
     line_bytes: a line of text, decompressed. block_bytes: a block of an Avro container, compressed and decompressed,

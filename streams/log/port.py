@@ -18,7 +18,7 @@ from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.reducers.entity import Entity
 from refold.reducers.order import order_key
-from refold.streams.blobs.store import ContentStore, Removed, Stored
+from refold.streams.blobs.store import ContentStore, Removed, StoredContent
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import SnapshotReader
@@ -55,7 +55,7 @@ def is_hole(record: Record) -> bool:
     return not record.data and not record.entity and record.id == HOLE_ID
 
 
-class Arrival(NamedTuple):
+class IndexedObservation(NamedTuple):
     """A distinct observation of one entity where it first stands, undecoded; q is its order key (reducers/order.py)."""
 
     offset: int
@@ -73,10 +73,12 @@ def observation_in(registry: Registry, record: Record) -> Observation:
         raise registry.rulings.damaged(OBSERVATIONS, partition, offset, entity, str(error)) from error
 
 
-def arrival_of(registry: Registry, record: Record) -> Arrival:
+def arrival_of(registry: Registry, record: Record) -> IndexedObservation:
     """A record that repeats none before it, as an arrival."""
     observation = observation_in(registry, record)
-    return Arrival(record.offset, record.recorded_at, order_key(observation, record.id), bool(observation.retracts))
+    return IndexedObservation(
+        record.offset, record.recorded_at, order_key(observation, record.id), bool(observation.retracts)
+    )
 
 
 def lacking(entity: str, q: bytes) -> CorruptionError:
@@ -154,7 +156,7 @@ class Mismatch(NamedTuple):
     field: str = ""
 
 
-class Folded(NamedTuple):
+class FoldPosition(NamedTuple):
     """How far a partition is folded: its next offset, and the next one of `.schemas`."""
 
     offset: int
@@ -336,7 +338,7 @@ class LogPort(ABC):
         """How many bytes a content has, or None where it is not there."""
 
     @abstractmethod
-    def stored_blobs(self) -> Iterator[Stored]:
+    def stored_blobs(self) -> Iterator[StoredContent]:
         """The contents in the store, whatever put them there."""
 
     @abstractmethod
@@ -363,10 +365,10 @@ class LogPort(ABC):
         """What those who keep this log's tables find wrong in them. From any thread."""
         return Elsewhere()
 
-    def folded(self) -> dict[int, Folded]:
+    def folded(self) -> dict[int, FoldPosition]:
         """By partition, up to where changes were made of it."""
         schemas = len(self.registry)
-        return {partition: Folded(end, schemas) for partition, end in self.ends().items()}
+        return {partition: FoldPosition(end, schemas) for partition, end in self.ends().items()}
 
     def record_at(self, partition: int, offset: int) -> Record | None:
         """The record at a position, or None."""
@@ -390,7 +392,7 @@ class LogPort(ABC):
         partition = self.partition_of(entity)
         return (record for record in self.read(partition, start, end) if record.entity == entity)
 
-    def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[Arrival]:
+    def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[IndexedObservation]:
         """The distinct observations of one entity with start <= offset < end, in order."""
         for record in firsts(self.entity_records(entity, end)):
             if record.offset >= start:

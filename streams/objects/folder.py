@@ -13,7 +13,7 @@ from pathlib import Path
 
 from refold.avro.errors import StoreRefused, StoreUnavailable
 from refold.streams.durable import sync_file, sync_path
-from refold.streams.objects.port import Found, Objects
+from refold.streams.objects.port import ObjectInfo, Objects
 
 SCRATCH = ".writing"
 # What somebody may mend while we wait.
@@ -40,14 +40,14 @@ class FolderObjects(Objects):
             except FileNotFoundError:
                 return None
 
-    def stat(self, name: str) -> Found | None:
+    def stat(self, name: str) -> ObjectInfo | None:
         with self._asking(name):
             try:
                 return _found(name, self._path(name).stat())
             except FileNotFoundError:
                 return None
 
-    def names(self, folder: str) -> Iterator[Found]:
+    def names(self, folder: str) -> Iterator[ObjectInfo]:
         for each in self._listed(folder):
             if each.is_file(follow_symlinks=False):
                 try:
@@ -200,5 +200,5 @@ class FolderObjects(Objects):
             raise kind(f"{self.root / name}: {error.strerror or type(error).__name__}") from error
 
 
-def _found(name: str, status: os.stat_result) -> Found:
-    return Found(name, status.st_size, status.st_mtime_ns // 1_000_000)
+def _found(name: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Found(NamedTuple):
+class ObjectInfo(NamedTuple):
     """An object that is there: its name below the store's URL, bytes, and when it was put.
 
     put_ms: milliseconds since 1970 by the store's own clock, perhaps in whole seconds: then it is the second's start.
@@ -41,11 +41,11 @@ class Objects(ABC):
         """An object, or None where there is none of this name in a store that is there."""
 
     @abstractmethod
-    def stat(self, name: str) -> Found | None:
+    def stat(self, name: str) -> ObjectInfo | None:
         """What is known of an object without reading it, or None as `get`."""
 
     @abstractmethod
-    def names(self, folder: str) -> Iterator[Found]:
+    def names(self, folder: str) -> Iterator[ObjectInfo]:
         """The objects in a folder, those in folders of it not among them; nothing where there is no such folder."""
 
     @abstractmethod

@@ -6,6 +6,8 @@ AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_PROFILE, the files of 
 A name that is not found says nothing while the bucket itself may be missing: HEAD tells neither from the other. So a
 store has a mark, an object of a name of its own, which whoever writes first makes; nothing is taken for absent where
 the mark is. It is looked at once nothing was found, and only then.
+
+What is said when an object store fails: never its keys, and never the words of libraries that may repeat them.
 """
 
 from __future__ import annotations
@@ -18,10 +20,58 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from refold.avro.errors import InputError, StoreRefused, StoreUnavailable
-from refold.streams.objects.faults import asking
-from refold.streams.objects.port import Found, Objects
+from refold.avro.errors import InputError, RefoldError, StoreRefused, StoreUnavailable
+from refold.streams.objects.port import ObjectInfo, Objects
 from refold.streams.temporary import TemporaryFolder
+
+# What a store says that waiting does not mend, and what to do about it.
+_REFUSED = {
+    "NoCredentialsError": "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "PartialCredentialsError": "the credentials are incomplete; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "ProfileNotFound": "AWS_PROFILE names no profile that is configured here",
+    "InvalidAccessKeyId": "the access key is not known there; set AWS_ACCESS_KEY_ID to one that is",
+    "SignatureDoesNotMatch": "the secret key is not the access key's; set AWS_SECRET_ACCESS_KEY",
+    "AccessDenied": "these credentials may not do that; the policy they need is in docs/SINKS.md",
+    "403": "these credentials may not do that; the policy they need is in docs/SINKS.md",
+    "PermissionError": "these credentials may not do that; the policy they need is in docs/SINKS.md",
+    "AllAccessDisabled": "access to it is disabled",
+    "InvalidBucketName": "there can be no bucket of that name",
+    "NoSuchBucket": "there is no such bucket; create it, or give the URL of one that is there",
+}
+
+
+@contextmanager
+def asking(url: str, doing: str) -> Iterator[None]:
+    """Say what went wrong at a store, whatever library noticed. FileNotFoundError goes through: it is an answer."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError, RefoldError):
+        raise
+    except Exception as error:  # each implementation of fsspec has errors of its own
+        names = [*_names(error)]
+        for name in names:
+            if name in _REFUSED:
+                raise StoreRefused(f"{url}: {doing}: {_REFUSED[name]}") from None
+        shown = names[-1] if names else type(error).__name__
+        raise StoreUnavailable(f"{url}: {doing}: the store gave no answer ({shown}); repeat when it does") from None
+
+
+def code_of(error: BaseException) -> str:
+    """The code that an S3 store gave, or empty."""
+    response = getattr(error, "response", None)
+    found = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
+    return str(found)
+
+
+def _names(error: BaseException) -> Iterator[str]:
+    """What the error is called, by class and by the store's own code, it and what it came of."""
+    each: BaseException | None = error
+    while each is not None:
+        yield type(each).__name__
+        if code_of(each):
+            yield code_of(each)
+        each = each.__cause__
+
 
 MARK = "REFOLD"
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 20
@@ -93,13 +143,13 @@ class RemoteObjects(Objects):
             self._require_store()
             return None
 
-    def stat(self, name: str) -> Found | None:
+    def stat(self, name: str) -> ObjectInfo | None:
         found = self._info(name)
         if found is None:
             self._require_store()
         return found
 
-    def names(self, folder: str) -> Iterator[Found]:
+    def names(self, folder: str) -> Iterator[ObjectInfo]:
         for each in self._listed(folder):
             if each["type"] == "file" and (name := _last(each)):
                 yield self._found(f"{folder}/{name}" if folder else name, each)
@@ -169,7 +219,7 @@ class RemoteObjects(Objects):
                 "its bucket is gone, or this is not the URL it was written with"
             ) from None
 
-    def _info(self, name: str) -> Found | None:
+    def _info(self, name: str) -> ObjectInfo | None:
         try:
             with asking(self.url, f"looking for {name}"):
                 found = self._files.info(self._path(name))
@@ -198,7 +248,7 @@ class RemoteObjects(Objects):
                 f"{self.url}: writing {name}: there is no such bucket; create it, or give the URL of one that is there"
             ) from None
 
-    def _found(self, name: str, info: Mapping[str, Any]) -> Found:
+    def _found(self, name: str, info: Mapping[str, Any]) -> ObjectInfo:
         at = next((info[key] for key in _PUT_AT if info.get(key) is not None), None)
         if isinstance(at, str):
             at = datetime.fromisoformat(at)
@@ -206,7 +256,7 @@ class RemoteObjects(Objects):
             at = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
         if at is None:
             raise StoreRefused(f"{self.url}: this store does not say when {name} was put, which refold has to know")
-        return Found(name, int(info["size"]), int(at * 1000))
+        return ObjectInfo(name, int(info["size"]), int(at * 1000))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")

@@ -1,4 +1,4 @@
-"""The process that rebuilds partitions for another one (parallel.py, which says what the two tell each other).
+"""The process that rebuilds partitions for another one (run.py, which says what the two tell each other).
 
 1. Take the standard input and output for that; what a user's reducer reads or prints goes elsewhere.
 2. Open the log to read. It has to reach the cut.
@@ -23,10 +23,10 @@ from refold.streams.cut import Cut, parse_cut
 from refold.streams.log.port import LogPort
 from refold.streams.open import open_port
 from refold.streams.partition import slots_of
-from refold.streams.rebuild.beginning import Beginning
-from refold.streams.rebuild.handover import write_entities
-from refold.streams.rebuild.limits import Limits
-from refold.streams.rebuild.part import Known, rebuild_part
+from refold.streams.rebuild.base_epoch import Beginning
+from refold.streams.rebuild.limits import RebuildLimits
+from refold.streams.rebuild.part import RecordsToRead, rebuild_part
+from refold.streams.rebuild.transfer import write_entities
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
@@ -70,13 +70,13 @@ def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], say: Say) ->
     cut = parse_cut(setup["cut"])
     log = open_port(setup["url"], read_only=True, config=setup["config"])
     _require_reached(log, cut)
-    limits = None if setup["is_whole"] else Limits(_names(setup["types"]), _names(setup["entities"]))
+    limits = None if setup["is_whole"] else RebuildLimits(_names(setup["types"]), _names(setup["entities"]))
     folds = Folds(log.registry, cut.schemas)
     with os.fdopen(setup["file"], "wb") as file:
         while True:
             asked = lines.get()
             partition = asked["partition"]
-            known = Known(cut.offsets[partition], lambda more, total: say({"read": more, "total": total}))
+            known = RecordsToRead(cut.offsets[partition], lambda more, total: say({"read": more, "total": total}))
             store = ChunkStore(setup["memory_bytes"])
             with RunningHashes() as hashes:
                 beginning = Beginning(log, cut, partition, folds, store, hashes, limits, full=setup["full"])

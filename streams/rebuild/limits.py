@@ -15,13 +15,13 @@ from refold.avro.envelope import check_entity
 from refold.avro.errors import InputError, SchemaError
 from refold.avro.observation import type_of
 from refold.avro.registry import Registry
-from refold.streams.snapshots.cold import Closing, closed_at, closings, month_of
+from refold.streams.snapshots.closed_entities import Closing, closed_at, closings, month_of
 
 MONTH = re.compile(r"\d{4}-\d{2}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RebuildLimits:
     """since: in microseconds. closing: by type name, what closes it at the cut."""
 
     types: frozenset[str] | None = None
@@ -62,7 +62,7 @@ class Limits:
 def limits_of(
     registry: Registry, schemas: int, types: Iterable[str] | None = None, entities: Iterable[str] | None = None,
     since: int | None = None,
-) -> Limits | None:  # fmt: skip
+) -> RebuildLimits | None:  # fmt: skip
     """The limits of a view at a cut with this offset of `.schemas`; None where nothing is limited.
 
     InputError where a type is not known to the log, an entity is not written TYPE/ID, or nothing is named.
@@ -75,7 +75,7 @@ def limits_of(
         _require_known(registry, name, name)
     for name in sorted(wanted_entities or ()):
         _require_known(registry, type_of(check_entity(name)), name)
-    return Limits(wanted_types, wanted_entities, since, {} if since is None else closings(registry, schemas))
+    return RebuildLimits(wanted_types, wanted_entities, since, {} if since is None else closings(registry, schemas))
 
 
 def _named(what: str, given: Iterable[str] | None) -> frozenset[str] | None:

@@ -1,6 +1,6 @@
 """Rebuilding one partition of a log at a cut.
 
-1. Begin from the nearest sealed epoch that is whole, else from nothing (beginning.py).
+1. Begin from the nearest sealed epoch that is whole, else from nothing (base_epoch.py).
 2. Entities of a type whose definition at the cut is not the epoch's are set aside, to be folded from nothing.
 3. Fold the records between the epoch and the cut (replay.py).
 `full`, and an observed-clock cut, begin from nothing. Whatever it began from, the entities are the same, byte for byte.
@@ -14,9 +14,9 @@ from refold.avro.observation import type_of
 from refold.avro.registry import Registry
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
-from refold.streams.rebuild.beginning import Beginning
-from refold.streams.rebuild.limits import Limits
-from refold.streams.rebuild.rebuilt import Part
+from refold.streams.rebuild.base_epoch import Beginning
+from refold.streams.rebuild.limits import RebuildLimits
+from refold.streams.rebuild.rebuilt import RebuiltPartition
 from refold.streams.rebuild.replay import Replay
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Manifest
@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 """Told how many more records were read, and how many are to be read in all as far as is known by now."""
 
 
-class Known:
+class RecordsToRead:
     """How many records are to be read, as it becomes known: at first all below the cut."""
 
     def __init__(self, total: int, progress: Progress) -> None:
@@ -39,8 +39,8 @@ class Known:
 
 
 def rebuild_part(
-    log: LogPort, cut: Cut, beginning: Beginning, folds: Folds, known: Known, limits: Limits | None
-) -> Part:
+    log: LogPort, cut: Cut, beginning: Beginning, folds: Folds, known: RecordsToRead, limits: RebuildLimits | None
+) -> RebuiltPartition:
     """One partition at the cut."""
     partition = beginning.partition
     manifest, layers = beginning.checked()
@@ -55,11 +55,19 @@ def rebuild_part(
         aside = _aside(replay.layers, changed_types(log.registry, cut, manifest), limits)
     replay.advance(begin, cut.offsets[partition], cut.observed_until, aside)
     replay.finish()
-    return Part(replay.layers, replay.entities, replay.observations, replay.replayed, replay.reopened, replay.scanned,
-                None if manifest is None else manifest.epoch, beginning.fallbacks)  # fmt: skip
+    return RebuiltPartition(
+        replay.layers,
+        replay.entities,
+        replay.observations,
+        replay.replayed,
+        replay.reopened,
+        replay.scanned,
+        None if manifest is None else manifest.epoch,
+        beginning.fallbacks,
+    )
 
 
-def _aside(layers: Layers, changed: frozenset[str], limits: Limits | None) -> list[str]:
+def _aside(layers: Layers, changed: frozenset[str], limits: RebuildLimits | None) -> list[str]:
     """The wanted entities of the changed types."""
     if not changed:
         return []

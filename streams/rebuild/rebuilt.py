@@ -9,13 +9,13 @@ from refold.avro.errors import NotAnswerable
 from refold.reducers.entity import stored_hash, stored_version
 from refold.streams.digest import Digests, differing_places, root
 from refold.streams.partition import partition_of
-from refold.streams.rebuild.limits import Limits
+from refold.streams.rebuild.limits import RebuildLimits
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Epoch
 
 
 @dataclass(slots=True)
-class Part:
+class RebuiltPartition:
     """One partition of a rebuilt state, and how it came about. Of a limited rebuild the first two are not exact.
 
     apart: whether a process of its own folded it.
@@ -36,8 +36,8 @@ class Part:
 class Rebuilt:
     """The entities at a cut, by partition; with `limits`, those of them alone."""
 
-    parts: dict[int, Part]
-    limits: Limits | None = None
+    parts: dict[int, RebuiltPartition]
+    limits: RebuildLimits | None = None
     _counted: tuple[int, int] | None = None
 
     @property
@@ -99,7 +99,7 @@ class Rebuilt:
         count = len(self.parts)
         return ((name, packed) for name, packed in self.rows() if partition_of(name, count) == partition)
 
-    def _wanted(self, limits: Limits) -> Iterator[tuple[str, bytes]]:
+    def _wanted(self, limits: RebuildLimits) -> Iterator[tuple[str, bytes]]:
         """The entities that are wanted by name, those closed before `since` perhaps among them."""
         if not limits.by_name_alone:
             for part in self.parts.values():

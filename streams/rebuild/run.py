@@ -1,26 +1,238 @@
-"""Rebuilding a log at a cut: each partition by itself (part.py), in this process or in several (parallel.py)."""
+"""Rebuilding a log at a cut: each partition by itself (part.py), in this process or in several (run.py).
+
+Partitions rebuilt in parallel: Python folds one at a time a process, so several processes fold several.
+
+1. Make a temporary folder for the children, and start them: interpreters of their own (streams/runtime.py) that
+   run streams/rebuild/child.py.
+2. Tell each, as JSON lines on its standard input, what is asked for, and then one partition after another: the next
+   one when it has answered. It opens the log to read, by its URL.
+3. It says, as JSON lines on its standard output, how much more it read, and at last the partition's figures; the
+   entities stand in a temporary file without a name that both have open (transfer.py). Take them up from there.
+4. What a child cannot do, or was doing when it died, is left to the caller, with the reason; it gets no more.
+5. At the end, however it comes, kill the children, wait for them, remove the folder. A child whose input ends because
+   this process is gone removes the folder and ends too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
+from refold.avro.errors import StorageError
+from refold.streams import runtime
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.partition import partition_of
-from refold.streams.rebuild.beginning import Beginning, candidates
-from refold.streams.rebuild.limits import Limits
-from refold.streams.rebuild.parallel import Job, processes_worth, rebuild_apart
-from refold.streams.rebuild.part import Known, Progress, rebuild_part
-from refold.streams.rebuild.rebuilt import Part, Rebuilt
+from refold.streams.rebuild.base_epoch import Beginning, candidates, folded_instead
+from refold.streams.rebuild.limits import RebuildLimits
+from refold.streams.rebuild.part import Progress, RecordsToRead, rebuild_part
+from refold.streams.rebuild.rebuilt import Rebuilt, RebuiltPartition
+from refold.streams.rebuild.transfer import read_entities
+from refold.streams.snapshots.closed_entities import closed_in
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers
+from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.spill import VIEW_BYTES, ChunkStore
 from refold.streams.table.folds import Folds
+from refold.streams.temporary import TemporaryFolder
+
+# Starting a child, and taking up what it folded, costs about as much as folding 5,000 records.
+RECORDS_MIN = 50_000
+PROCESSES_MAX = 8
+_MODULE = "refold.streams.rebuild.child"
+_READ_BYTES = 65_536
+
+
+class Job(NamedTuple):
+    """A partition to rebuild, and the offset of the epoch nearest to the cut; 0 without one."""
+
+    partition: int
+    begin: int
+
+
+def processes_worth(cut: Cut, jobs: Sequence[Job], parallel: bool | None) -> int:
+    """How many processes to start; 0 where this one does it alone."""
+    if parallel is False or not runtime.is_there():
+        return 0
+    processes = min(runtime.cores(), len(jobs), PROCESSES_MAX)
+    if parallel:
+        return max(processes, min(len(jobs), 1))
+    records = sum(cut.offsets[job.partition] - job.begin for job in jobs)
+    return processes if processes > 1 and records >= RECORDS_MIN else 0
+
+
+def rebuild_apart(
+    log: LogPort, cut: Cut, jobs: Sequence[Job], processes: int, store: ChunkStore, known: RecordsToRead,
+    limits: RebuildLimits | None, memory_bytes: int, *, full: bool,
+) -> tuple[dict[int, RebuiltPartition], dict[int, str]]:  # fmt: skip
+    """The partitions that other processes rebuilt, sharing memory_bytes, and for those that one failed at, why."""
+    # From the end: the longest first, so that no child is left alone with it.
+    waiting = sorted(jobs, key=lambda job: cut.offsets[job.partition])
+    setup = {
+        "url": log.url,
+        "config": dict(log.config),
+        "cut": str(cut),
+        "full": full,
+        "is_whole": limits is None,
+        "types": None if limits is None or limits.types is None else sorted(limits.types),
+        "entities": None if limits is None or limits.entities is None else sorted(limits.entities),
+        "memory_bytes": memory_bytes // processes,
+    }
+    parts: dict[int, RebuiltPartition] = {}
+    failed: dict[int, str] = {}
+    with ExitStack() as ending, selectors.DefaultSelector() as selector:
+        folder = str(ending.enter_context(TemporaryFolder("refold-rebuild-")))
+        for _ in range(processes):
+            try:
+                child = _Child(folder, setup, log, cut, store, known, ending)
+            except OSError as error:
+                failed[waiting[-1].partition] = f"no process for it could be started: {error}"
+                break
+            child.give(waiting.pop())
+            selector.register(child.out, selectors.EVENT_READ, child)
+        while selector.get_map():
+            for key, _ in selector.select():
+                child = key.data
+                try:
+                    part = child.hear()
+                except StorageError as error:
+                    failed[child.job.partition] = str(error)
+                    selector.unregister(child.out)
+                    child.end()
+                    continue
+                if part is not None:
+                    parts[child.job.partition] = part
+                    if waiting:
+                        child.give(waiting.pop())
+                    else:
+                        selector.unregister(child.out)
+                        child.end()
+    return parts, failed
+
+
+class _Child:
+    """One process, and the partition it has in hand."""
+
+    def __init__(
+        self, folder: str, setup: Mapping[str, object], log: LogPort, cut: Cut, store: ChunkStore, known: RecordsToRead,
+        ending: ExitStack,
+    ) -> None:  # fmt: skip
+        self._log = log
+        self._cut = cut
+        self._store = store
+        self._known = known
+        self._said = b""
+        self._entities = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it goes with the store
+        store.keep(self._entities)
+        self._errors = ending.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115  # `ending` does
+        self._process = subprocess.Popen(
+            runtime.command(_MODULE),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            pass_fds=[self._entities.fileno()],
+            env=runtime.environment(TMPDIR=folder),
+            bufsize=0,
+        )
+        ending.callback(self.end)
+        self._tell({**setup, "file": self._entities.fileno(), "folder": folder})
+
+    @property
+    def out(self) -> int:
+        """What it says is read from here."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def give(self, job: Job) -> None:
+        """Let it rebuild a partition."""
+        self.job = job
+        self._total = self._cut.offsets[job.partition]
+        self._read = 0
+        self._tell({"partition": job.partition})
+
+    def _tell(self, tree: Mapping[str, object]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # that it is gone is heard soon enough
+            self._process.stdin.write(json.dumps(tree).encode() + b"\n")
+
+    def hear(self) -> RebuiltPartition | None:
+        """Take in what it says; the partition when it is done. StorageError where it never will be."""
+        data = os.read(self.out, _READ_BYTES)
+        if not data:
+            raise self._failed(self._why_it_ended())
+        *lines, self._said = (self._said + data).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "failed" in said:
+                raise self._failed(said["failed"])
+            if "part" in said:
+                try:
+                    return self._taken_up(said["part"])
+                except StorageError as error:
+                    raise self._failed(str(error)) from error
+            self._count(said["read"], said["total"])
+        return None
+
+    def _count(self, read: int, total: int) -> None:
+        self._known.total += total - self._total
+        self._total = total
+        self._read += read
+        self._known.read(read)
+
+    def _failed(self, why: str) -> StorageError:
+        """The error; what it read is to be read again."""
+        self._known.total += self._cut.offsets[self.job.partition] - self._total + self._read
+        return StorageError(why)
+
+    def _why_it_ended(self) -> str:
+        how = f"the process for it {runtime.how_it_ended(self._process)}"
+        if self._process.returncode is None or self._process.returncode < 0:
+            return how
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        return f"{how}: {last or 'it said nothing'}"
+
+    def _taken_up(self, figures: dict[str, Any]) -> RebuiltPartition:
+        epoch = None if figures["epoch"] is None else Epoch(*figures["epoch"])
+        cold = None
+        if epoch is not None:
+            manifest = self._log.snapshots.manifest(epoch)
+            folds = Folds(self._log.registry, self._cut.schemas)
+            instead = folded_instead(self._log, manifest, folds, self._store, figures["fallbacks"])
+            cold = closed_in(self._log.snapshots, manifest, instead)
+        layers = Layers(self._store, cold)
+        read_entities(self._entities, figures["start"], figures["end"], layers)
+        return RebuiltPartition(
+            layers,
+            figures["entities"],
+            figures["observations"],
+            figures["replayed"],
+            figures["reopened"],
+            figures["scanned"],
+            epoch,
+            figures["fallbacks"],
+            apart=True,
+        )
+
+    def end(self) -> None:
+        """Kill it, and wait until it is gone. Once more is nothing."""
+        self._process.kill()
+        self._process.wait()
+        for each in (self._process.stdin, self._process.stdout):
+            if each is not None:
+                each.close()
 
 
 def rebuild(
     log: LogPort, cut: Cut, progress: Progress = lambda more, total: None, *, full: bool = False,
-    limits: Limits | None = None, parallel: bool | None = None, memory_bytes: int | None = None,
+    limits: RebuildLimits | None = None, parallel: bool | None = None, memory_bytes: int | None = None,
 ) -> Rebuilt:  # fmt: skip
     """The entities at the cut, with their hashes; with `limits`, at least those asked for.
 
@@ -30,10 +242,10 @@ def rebuild(
     """
     asked = _asked(cut, limits)
     jobs = [Job(each, next((nearest.offset for nearest in candidates(log, cut, each, full=full)), 0)) for each in asked]
-    known = Known(sum(cut.offsets[partition] for partition in asked), progress)
+    known = RecordsToRead(sum(cut.offsets[partition] for partition in asked), progress)
     memory_bytes = VIEW_BYTES if memory_bytes is None else memory_bytes
     store = ChunkStore(memory_bytes)
-    parts: dict[int, Part] = {}
+    parts: dict[int, RebuiltPartition] = {}
     failed: dict[int, str] = {}
     processes = processes_worth(cut, jobs, parallel)
     if processes:
@@ -50,11 +262,11 @@ def rebuild(
             if each.partition in failed:
                 part.fallbacks.append(f"partition {each.partition} was folded here: {failed[each.partition]}")
     for partition in cut.offsets.keys() - parts.keys():
-        parts[partition] = Part(Layers(store))
+        parts[partition] = RebuiltPartition(Layers(store))
     return Rebuilt(dict(sorted(parts.items())), limits)
 
 
-def _asked(cut: Cut, limits: Limits | None) -> Collection[int]:
+def _asked(cut: Cut, limits: RebuildLimits | None) -> Collection[int]:
     """The partitions that can hold what is asked for."""
     if limits is None or not limits.by_name_alone:
         return sorted(cut.offsets)

@@ -7,6 +7,12 @@ Registering a definition:
 
 A refusal is a fact, and so is that an id is given to nothing, or to something else. All else is RegistryUnavailable:
 the registry is away, ails, or does not let us in, which says nothing of any schema.
+
+The subjects of a type's schemas: TopicRecordNameStrategy, so a topic may hold many types.
+
+<prefix>.observations-refold.observation.<type>
+<prefix>.changes-refold.change.<type>
+<prefix>.states-refold.state.<type>       the log has no such topic: it is for whoever publishes states
 """
 
 from __future__ import annotations
@@ -17,14 +23,24 @@ from enum import Enum
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.derive import Schemas, schemas_of
+from refold.avro.derive import TypeSchemas, schemas_of
 from refold.avro.errors import InputError, RegistryUnavailable, SchemaError
 from refold.avro.registry import WireIds
 from refold.streams.registry.settings import ENVIRONMENT, USER_INFO_ENVIRONMENT, RegistrySettings
-from refold.streams.registry.subjects import subjects_of
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryError
+
+
+def subjects_of(prefix: str, definition: TypeDefinition) -> TypeSchemas:
+    """The subject of each of the type's schemas, in the log whose topics begin with `prefix`."""
+    name = definition.name
+    return TypeSchemas(
+        observation=f"{prefix}.observations-refold.observation.{name}",
+        change=f"{prefix}.changes-refold.change.{name}",
+        state=f"{prefix}.states-refold.state.{name}",
+    )
+
 
 TIMEOUT_S = 5.0
 RETRIES = 2
@@ -86,7 +102,7 @@ class SchemaIds:
         schemas, subjects = schemas_of(definition), subjects_of(prefix, definition)
         fits = [self._fits(subject, text) for subject, text in zip(subjects, schemas, strict=True)]
         given: dict[str, int] = {}
-        for kind in sorted(Schemas._fields, key=lambda kind: fits[Schemas._fields.index(kind)]):
+        for kind in sorted(TypeSchemas._fields, key=lambda kind: fits[TypeSchemas._fields.index(kind)]):
             place = f"{definition.name}: its {kind} schema"
             given[kind] = self._register(place, getattr(subjects, kind), getattr(schemas, kind))
         return WireIds(**given)

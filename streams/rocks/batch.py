@@ -11,7 +11,7 @@ from refold.streams.rocks.families import Family
 from refold.streams.rocks.faults import raise_key_error
 
 
-class Batch:
+class WriteSet:
     """Puts and deletes that are written together, in order. Of use for one `Database.write`."""
 
     def __init__(self, path: Path, handles: dict[Family, ColumnFamily]) -> None:

@@ -25,7 +25,7 @@ from rocksdict import ColumnFamily, Rdict
 
 from refold.avro.errors import InputError
 from refold.streams.rocks import layout
-from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.families import FAMILIES, Family, Memory, owner_options
 from refold.streams.rocks.faults import (
     closed_error,
@@ -220,11 +220,11 @@ class Database:
 
     # Writing
 
-    def batch(self) -> Batch:
+    def batch(self) -> WriteSet:
         self._require_writable()
-        return Batch(self.path, self._handles)
+        return WriteSet(self.path, self._handles)
 
-    def write(self, batch: Batch, *, sync: bool) -> None:
+    def write(self, batch: WriteSet, *, sync: bool) -> None:
         """Write the batch; with `sync`, return when it and all before it are on the device.
 
         StorageError: not acknowledged, and no more is taken until the log is opened again. An unsynced write

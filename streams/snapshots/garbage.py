@@ -4,7 +4,8 @@ A reader goes on with a manifest that it read before, so a record outlives the m
 is longer than any rebuild. Of each partition, while no epoch is being written:
 1. Read the manifests and the tombs (`Tomb`: what is left of a removed manifest). One that cannot be read may name any
    record: nothing of the partition is removed then, and the report says so.
-2. Bury the manifests that the ladder does not keep (ladder.py): each becomes a tomb with the time of its removal.
+2. Bury the manifests that the ladder does not keep (retention_policy.py): each becomes a tomb with the time of its
+   removal.
 3. Remove the records below the end that neither a manifest nor a tomb younger than the grace names. These are also what
    a writer left that ended before its manifest was sealed.
 4. Forget the tombs that are older.
@@ -18,8 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from refold.avro.errors import CorruptionError
-from refold.streams.snapshots.ladder import Rung, kept
 from refold.streams.snapshots.manifest import Epoch, read_manifest
+from refold.streams.snapshots.retention_policy import Rung, kept
 from refold.streams.snapshots.store import Cleared, SnapshotStore, Tomb
 
 # Longer than the longest rebuild.

@@ -19,7 +19,7 @@ from refold.avro.errors import CorruptionError
 from refold.streams.digest import Digests, preimage
 from refold.streams.partition import place_of
 from refold.streams.snapshots.chunk import Chunk, Member, Piece, chunks_of_pieces, newest, over, piece_of
-from refold.streams.snapshots.cold import ColdEntities
+from refold.streams.snapshots.closed_entities import ColdEntities
 from refold.streams.snapshots.spans import Read
 from refold.streams.snapshots.spill import ChunkStore, Filed
 

@@ -51,7 +51,7 @@ def epoch_of(key: bytes) -> Epoch:
         raise CorruptionError(f"{key!r:.80} is no manifest's key; run refold verify") from error
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """Offsets in the partition's `.snapshots`, start inclusive, end exclusive, and the SHA-256 over their records."""
 
     start: int
@@ -67,7 +67,7 @@ class Cold(NamedTuple):
 
     type_name: str
     month: str
-    span: Span
+    span: OffsetSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,13 @@ class Manifest:
     changed: entities in the deltas since the base. previous: digest of the manifest before, empty in the first.
     warm: entities in the base. recorded_at: the greatest below, in milliseconds. deadletters: their next offset.
     aside: offsets below it whose observations were set aside, and are in no entity (avro/quarantine.py).
-    cold, index, buckets: see streams/snapshots/cold.py. records, size: how many records and bytes sealing it wrote.
+    cold, index, buckets: see streams/snapshots/closed_entities.py. records, size: how many records and bytes sealing it
+    wrote.
     """
 
     log_id: bytes
     epoch: Epoch
-    ranges: tuple[Span, ...]
+    ranges: tuple[OffsetSpan, ...]
     entities: int
     observations: int
     slots: tuple[bytes, ...]
@@ -94,8 +95,8 @@ class Manifest:
     warm: int
     changed: int = 0
     cold: tuple[Cold, ...] = ()
-    index: tuple[Span, ...] = ()
-    buckets: tuple[Span, ...] = ()
+    index: tuple[OffsetSpan, ...] = ()
+    buckets: tuple[OffsetSpan, ...] = ()
     deadletters: int = 0
     records: int = 0
     size: int = 0
@@ -119,7 +120,7 @@ class Manifest:
         return self.aside == tuple(sorted(each for each in aside if each < self.epoch.offset))
 
     @property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[OffsetSpan, ...]:
         """Every span that has to stay for this epoch to be read."""
         return (*self.ranges, *(each.span for each in self.cold), *self.index, *self.buckets)
 
@@ -186,7 +187,7 @@ def _manifest(tree: dict[str, Any], data: bytes) -> Manifest:
         recorded_at=tree["recorded_at"],
         warm=tree["warm"],
         changed=tree["changed"],
-        cold=tuple(Cold(name, month, Span(*span)) for name, month, span in tree["cold"]),
+        cold=tuple(Cold(name, month, OffsetSpan(*span)) for name, month, span in tree["cold"]),
         index=_spans(tree["index"]),
         buckets=_spans(tree["buckets"]),
         deadletters=tree["deadletters"],
@@ -223,5 +224,5 @@ def _offsets(given: object) -> tuple[int, ...]:
     return tuple(given)
 
 
-def _spans(given: list[list[Any]]) -> tuple[Span, ...]:
-    return tuple(Span(*each) for each in given)
+def _spans(given: list[list[Any]]) -> tuple[OffsetSpan, ...]:
+    return tuple(OffsetSpan(*each) for each in given)

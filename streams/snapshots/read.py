@@ -3,9 +3,17 @@
 1. Read the manifest; it is of this log and this fold.
 2. Read each range in order: no record is missing; each is a layer. The spans' digests match. Where one does not, the
    records' own checksums say which of them is damaged.
-3. Hash every bucket and slot again (of closed entities: see cold.py); they match the manifest's.
+3. Hash every bucket and slot again (of closed entities: see closed_entities.py); they match the manifest's.
 What does not is a CorruptionError: the caller goes on with another epoch. Closed entities are checked as they are asked
 for: what then is damaged is folded from the log instead.
+
+Reading a few slots of an epoch: of each sorted span only the chunks they stand in, found by halving.
+
+1. Where the epoch has closed entities, read the records that hold the slots' bucket digests (closed_entities.py).
+2. Of each range, read the chunks from the one where a slot begins to the one where it ends: each is part of a layer.
+3. Hash the slots' buckets that stand in them again; the slots match the manifest's.
+The spans' digests are not checked, for they are not read whole: a chunk's CRC-32C and its slot's digest are. What does
+not match is a CorruptionError, as in read.py. Entities of other slots may come along, not all and not the latest.
 """
 
 from __future__ import annotations
@@ -17,12 +25,12 @@ from typing import NamedTuple, NoReturn
 from refold.avro.errors import CorruptionError
 from refold.streams.checksum import unsealed
 from refold.streams.digest import Digests
-from refold.streams.partition import slots_of
-from refold.streams.snapshots.cold import Instead, closed_in, take_buckets
+from refold.streams.partition import BUCKETS, slots_of
+from refold.streams.snapshots.closed_entities import BUCKET_SLOTS, Instead, closed_in, take_buckets
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers
-from refold.streams.snapshots.manifest import Manifest, Span
-from refold.streams.snapshots.spans import place_text
+from refold.streams.snapshots.manifest import Manifest, OffsetSpan
+from refold.streams.snapshots.spans import ChunkCache, SortedSpan, place_text, record_at
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import EpochReader
 
@@ -36,9 +44,9 @@ class _Spans:
         self._reader = reader
         self._partition = partition
         self._hashes = hashes
-        self._read: list[tuple[Span, Callable[[], bytes]]] = []
+        self._read: list[tuple[OffsetSpan, Callable[[], bytes]]] = []
 
-    def read(self, span: Span) -> Iterator[tuple[str, bytes]]:
+    def read(self, span: OffsetSpan) -> Iterator[tuple[str, bytes]]:
         """(place, bytes) of a span's records."""
         self._hashes.begin()
         for offset, data in self._reader.span(self._partition, span):
@@ -52,7 +60,7 @@ class _Spans:
             if found() != span.digest:
                 self._raise(span)
 
-    def _raise(self, span: Span) -> NoReturn:
+    def _raise(self, span: OffsetSpan) -> NoReturn:
         for offset, data in self._reader.span(self._partition, span):
             unsealed(data, place_text(self._partition, offset))
         raise CorruptionError(
@@ -70,7 +78,7 @@ class Unchecked(NamedTuple):
 def read_epoch(
     reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, instead: Instead | None = None
 ) -> Layers:
-    """The entities of an epoch, checked against its manifest; instead: see cold.py."""
+    """The entities of an epoch, checked against its manifest; instead: see closed_entities.py."""
     with RunningHashes() as hashes:
         layers, check = begin_epoch(reader, manifest, partitions, store, hashes, instead)
         check()
@@ -124,3 +132,31 @@ def check_slots(digests: Digests, manifest: Manifest, partitions: int, slots: Co
     for slot, expected in zip(slots_of(manifest.epoch.partition, partitions), manifest.slots, strict=True):
         if (slots is None or slot in slots) and digests.slot(slot) != expected:
             raise CorruptionError(f"the snapshot {manifest.epoch} does not hash to its manifest in slot {slot}")
+
+
+def read_slots(
+    reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, slots: Collection[int],
+    instead: Instead | None = None,
+) -> Layers:  # fmt: skip
+    """The entities of some of the partition's slots, checked against the manifest; instead: see closed_entities.py."""
+    partition = manifest.epoch.partition
+    every = slots_of(partition, partitions)
+    layers = Layers(store, closed_in(reader, manifest, instead))
+    layers.settled_by(_buckets(reader, manifest, every, slots))
+    for span in reversed(manifest.ranges):
+        chunks = SortedSpan(reader, partition, span, ChunkCache())
+        for offset in sorted({at for slot in slots for at in chunks.covering(slot * BUCKETS, (slot + 1) * BUCKETS)}):
+            where, data = record_at(reader, partition, offset)
+            layers.add(data, where)
+    check_slots(layers.rehash(), manifest, partitions, slots)
+    return layers
+
+
+def _buckets(reader: EpochReader, manifest: Manifest, every: range, slots: Collection[int]) -> Digests:
+    """The bucket digests that the epoch stores of the slots and their neighbours."""
+    digests = Digests()
+    offsets = [offset for span in manifest.buckets for offset in range(span.start, span.end)]
+    for number in {every.index(slot) // BUCKET_SLOTS for slot in slots} if offsets else ():
+        record = record_at(reader, manifest.epoch.partition, offsets[number])
+        take_buckets(digests, every[number * BUCKET_SLOTS : (number + 1) * BUCKET_SLOTS], iter([record]))
+    return digests

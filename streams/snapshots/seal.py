@@ -6,15 +6,18 @@
 2. Take the entities with a distinct observation at or above the last epoch's offset, as the fold told of them, or by
    the log's records and the table: they are a delta. Change their buckets (buckets.py).
 3. When the deltas since the base, this one included, hold about as many entities as the base, write a base instead: of
-   the whole table, or of the last epoch's ranges with these over them: where there are closed entities (cold.py), so
-   that they are not read again, and in a process that has not the table at hand (apart/).
+   the whole table, or of the last epoch's ranges with these over them: where there are closed entities
+   (closed_entities.py), so that they are not read again, and in a process that has not the table at hand (apart/).
 4. Append the records; then seal the manifest. A writer that ends before leaves records that no manifest names, one that
    fails abandons them.
 What is written is a function of the log and of the epochs before: two owners write the same bytes.
+
+Writing spans: records appended one after another, and the digest over them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,15 +30,57 @@ from refold.streams.cut import FOLD_VERSION
 from refold.streams.digest import Digests, root_over
 from refold.streams.partition import PLACE_BYTES, place_in, slots_of
 from refold.streams.snapshots.buckets import PREIMAGES_BYTES, Buckets
-from refold.streams.snapshots.chunk import Chunk, Group, Member, Piece, piece_of, split
-from refold.streams.snapshots.cold import bucket_records, closed_month
-from refold.streams.snapshots.manifest import Cold, Epoch, Manifest, Span, encode_manifest, read_manifest
+from refold.streams.snapshots.chunk import (
+    Chunk,
+    Group,
+    Member,
+    Piece,
+    chunks_of,
+    chunks_of_pieces,
+    hash_chunks_of,
+    piece_of,
+    split,
+)
+from refold.streams.snapshots.closed_entities import bucket_records, closed_month
+from refold.streams.snapshots.manifest import Cold, Epoch, Manifest, OffsetSpan, encode_manifest, read_manifest
 from refold.streams.snapshots.read import check_slots, read_ranges
 from refold.streams.snapshots.spans import ChunkCache, Read, SortedSpan, hashes_at, merged
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import EpochReader, EpochWriter
-from refold.streams.snapshots.table import Standing, TableView
-from refold.streams.snapshots.write import SpanWriter
+from refold.streams.snapshots.table import EpochState, TableView
+
+
+class SpanWriter:
+    """Appends records to one partition, span by span."""
+
+    def __init__(self, store: EpochWriter, partition: int) -> None:
+        self._store = store
+        self.partition = partition
+        self.count = 0
+        self.size = 0
+
+    def span(self, groups: Iterable[Group]) -> OffsetSpan:
+        """Entities as chunks."""
+        return self.records(chunks_of(groups))
+
+    def pieces(self, pieces: Iterable[Piece]) -> OffsetSpan:
+        """Entities as chunks."""
+        return self.records(chunks_of_pieces(pieces))
+
+    def hashes(self, groups: Iterable[Group]) -> OffsetSpan:
+        """(key, state hash) pairs as chunks."""
+        return self.records(hash_chunks_of(groups))
+
+    def records(self, records: Iterable[bytes]) -> OffsetSpan:
+        """Records as they are."""
+        start, digest = self._store.end(self.partition), hashlib.sha256()
+        for data in records:
+            self._store.append(self.partition, data)
+            self.count += 1
+            self.size += len(data)
+            digest.update(data)
+        return OffsetSpan(start, self._store.end(self.partition), digest.digest())
+
 
 # With closed entities each base writes all bucket digests: so many changes have to pay for them.
 CHANGED_MIN = 4096
@@ -45,7 +90,7 @@ BASE_BYTES = 4 << 20
 # theirs written at once else, and a base takes as long as many deltas.
 DUE = (32, 26, 36, 30, 24, 34, 28, 38)
 
-Write = Callable[[Iterable[Group]], Span]
+Write = Callable[[Iterable[Group]], OffsetSpan]
 """Writes groups of what was read as a span."""
 Kept = dict[int, tuple[Epoch, Buckets]]
 """By partition, the epoch sealed last, and its buckets."""
@@ -138,7 +183,7 @@ class Sealer:
             return None
 
     def _base(
-        self, standing: Standing, pieces: Iterable[Piece], find: Callable[[int], list[Member]], digests: Digests,
+        self, standing: EpochState, pieces: Iterable[Piece], find: Callable[[int], list[Member]], digests: Digests,
         written: SpanWriter, last: Manifest | None,
     ) -> _Parts:  # fmt: skip
         """A base of these pieces, and of what `last` holds closed."""
@@ -168,7 +213,7 @@ class Sealer:
         span = written.pieces(warm())
         cold = last.cold if last is not None else ()
         index = last.index if last is not None else ()
-        buckets: tuple[Span, ...] = ()
+        buckets: tuple[OffsetSpan, ...] = ()
         if closed:
             every = _joined(closed.values())
             hashes = written.hashes(
@@ -189,7 +234,9 @@ class Sealer:
             buckets = (written.records(map(sealed, bucket_records(digests, slots))),)
         return _Parts((span,), open_count, 0, cold, index, buckets)
 
-    def _grown(self, partition: int, spans: Sequence[Span], new: Span, read: Read, write: Write) -> list[Span]:
+    def _grown(
+        self, partition: int, spans: Sequence[OffsetSpan], new: OffsetSpan, read: Read, write: Write
+    ) -> list[OffsetSpan]:
         """Spans with a new one: those before it that are not much longer become one with it, so they stay few."""
         left, alike = list(spans), [new]
         while left and _length(left[-1]) <= 2 * sum(map(_length, alike)):
@@ -199,7 +246,7 @@ class Sealer:
         return [*left, new]
 
     def _manifest(
-        self, standing: Standing, last: Manifest | None, parts: _Parts, digests: Digests, written: SpanWriter
+        self, standing: EpochState, last: Manifest | None, parts: _Parts, digests: Digests, written: SpanWriter
     ) -> Manifest:
         slots = {slot: digests.slot(slot) for slot in slots_of(standing.epoch.partition, self._partitions)}
         return Manifest(
@@ -229,12 +276,12 @@ class Sealer:
 class _Parts:
     """What an epoch reads; see Manifest."""
 
-    ranges: tuple[Span, ...]
+    ranges: tuple[OffsetSpan, ...]
     warm: int
     changed: int
     cold: tuple[Cold, ...]
-    index: tuple[Span, ...]
-    buckets: tuple[Span, ...]
+    index: tuple[OffsetSpan, ...]
+    buckets: tuple[OffsetSpan, ...]
 
 
 def base_due(last: Manifest) -> int:
@@ -303,7 +350,7 @@ class _Present:
     """Which bodies in cold spans are those of entities that are closed now, and not of what became of them later."""
 
     def __init__(
-        self, reader: EpochReader, partition: int, index: Sequence[Span], closed: Mapping[int, list[bytes]],
+        self, reader: EpochReader, partition: int, index: Sequence[OffsetSpan], closed: Mapping[int, list[bytes]],
         find: Callable[[int], list[Member]],
     ) -> None:  # fmt: skip
         cache = ChunkCache()
@@ -336,5 +383,5 @@ def _joined(several: Iterable[Mapping[int, list[bytes]]]) -> dict[int, list[byte
     return joined
 
 
-def _length(span: Span) -> int:
+def _length(span: OffsetSpan) -> int:
     return span.end - span.start

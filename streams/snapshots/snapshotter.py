@@ -1,13 +1,13 @@
 """Sealing in the background while the fold goes on, or at once when asked for.
 
 1. Whoever folds tells how many records it folded. A partition is due when its share of EPOCH_RECORDS came since its
-   last epoch, and that is at least `every_ms` ago, or it is pressing (touched.py): what the fold keeps for epochs would
-   soon be let go and had to be read again, or is much of this partition. The thread is woken.
+   last epoch, and that is at least `every_ms` ago, or it is pressing (dirty_entities.py): what the fold keeps for
+   epochs would soon be let go and had to be read again, or is much of this partition. The thread is woken.
 2. It chooses the partition with the most records since its last epoch.
 3. It takes a view of that table between two batches, which costs the fold nothing but the moment.
-4. It seals the epoch (seal.py; with large tables in another process, apart/sealer.py). Where that fails it is tried
-   again with the next records. A base takes as long as many deltas: while the other process writes one, partitions
-   that are due go through 2 to 4 meanwhile, one after another.
+4. It seals the epoch (seal.py; with large tables in another process, sealing_process/sealer.py). Where that fails it is
+   tried again with the next records. A base takes as long as many deltas: while the other process writes one,
+   partitions that are due go through 2 to 4 meanwhile, one after another.
 5. After a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
 6. It rests until 2 to 5 took no more than SHARE_MAX of a processor since they began: Python computes in one thread at a
    time, so what they take is taken from the fold. Then the next partition.
@@ -26,12 +26,12 @@ from threading import Event, Lock, Thread
 
 from refold.avro.errors import RefoldError
 from refold.streams.events import tell
-from refold.streams.snapshots.apart.sealer import ApartSealer
+from refold.streams.snapshots.dirty_entities import Touched
 from refold.streams.snapshots.garbage import GRACE_MS, Collected, Collector
 from refold.streams.snapshots.manifest import Epoch, Manifest
+from refold.streams.snapshots.sealing_process.sealer import ApartSealer
 from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
-from refold.streams.snapshots.touched import Touched
 
 EPOCH_RECORDS = 2_500
 """In all partitions that are folded here."""

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from refold.avro.errors import CorruptionError
 from refold.streams.snapshots.chunk import Chunk
-from refold.streams.snapshots.manifest import Span
+from refold.streams.snapshots.manifest import OffsetSpan
 from refold.streams.snapshots.store import EpochReader
 
 OPEN_CHUNKS = 512
@@ -51,7 +51,7 @@ class ChunkCache:
 class SortedSpan:
     """A span of chunks by place, found by halving."""
 
-    def __init__(self, reader: EpochReader, partition: int, span: Span, cache: ChunkCache) -> None:
+    def __init__(self, reader: EpochReader, partition: int, span: OffsetSpan, cache: ChunkCache) -> None:
         self._reader = reader
         self._partition = partition
         self._span = span
@@ -105,7 +105,9 @@ class SortedSpan:
         return self._cache.get(self._reader, self._partition, offset)
 
 
-def merged(reader: EpochReader, partition: int, spans: list[Span], read: Read) -> Iterator[tuple[int, list[Pair]]]:
+def merged(
+    reader: EpochReader, partition: int, spans: list[OffsetSpan], read: Read
+) -> Iterator[tuple[int, list[Pair]]]:
     """(place, pairs in key order) of several spans; of a key that stands in several the last counts."""
     cache = ChunkCache()
     each = [SortedSpan(reader, partition, span, cache).groups(number, read) for number, span in enumerate(spans)]

@@ -3,16 +3,25 @@
 What holds: offsets only grow, those of removed records are not given again, those of an epoch stand without a gap.
 A manifest is never there without the records that were appended before it, whatever ends the process or the machine.
 What no manifest names was left by a writer that ended or gave up; garbage takes it.
+
+Pins and tombs as they are stored beside the manifests, in every log.
+
+"pin/", the epoch's key    -> pinned_at u64, CRC-32C
+"tomb/", the epoch's key   -> removed_at u64, the manifest that was there, CRC-32C
+
+The sealed epochs of a log, as they are listed.
 """
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from refold.avro.errors import CorruptionError, InputError
-from refold.streams.snapshots.manifest import Epoch, Manifest, Span, read_manifest
+from refold.streams.checksum import sealed, unsealed
+from refold.streams.snapshots.manifest import Epoch, Manifest, OffsetSpan, read_manifest
 
 PINNED_UNREADABLY = 0
 """When a pin was made whose record cannot be read: it keeps its epoch, if there is one."""
@@ -71,7 +80,7 @@ class EpochReader(ABC):
             raise CorruptionError(f"the manifest of epoch {epoch} is gone")
         return read_manifest(data, epoch)
 
-    def span(self, partition: int, span: Span) -> Iterator[tuple[int, bytes]]:
+    def span(self, partition: int, span: OffsetSpan) -> Iterator[tuple[int, bytes]]:
         """A span's records; CorruptionError where one is missing."""
         expected = span.start
         for offset, data in self.records(partition, span.start, span.end):
@@ -164,3 +173,76 @@ class SnapshotStore(SnapshotReader, EpochWriter):
         Records at or above the end at this call stay. A removed record may be read for some time yet; it is not
         removed, nor counted, again. dry_run: remove nothing.
         """
+
+
+PIN, TOMB = b"pin/", b"tomb/"
+_U64 = struct.Struct(">Q")
+
+
+def pin_value(pin: Pin) -> bytes:
+    """A pin's stored form."""
+    return sealed(_U64.pack(pin.pinned_at))
+
+
+def tomb_value(tomb: Tomb) -> bytes:
+    """A tomb's stored form."""
+    return sealed(_U64.pack(tomb.removed_at) + tomb.data)
+
+
+def pin_of(epoch: Epoch, value: bytes) -> Pin:
+    """The pin behind its stored form; CorruptionError where it is damaged."""
+    return Pin(epoch, _u64(unsealed(value, f"the pin of epoch {epoch}"), "a pin"))
+
+
+def tomb_of(epoch: Epoch, value: bytes) -> Tomb:
+    """The tomb behind its stored form; CorruptionError where it is damaged."""
+    data = unsealed(value, f"the tomb of epoch {epoch}")
+    return Tomb(epoch, _u64(data, "a tomb"), data[_U64.size :])
+
+
+def _u64(value: bytes, what: str) -> int:
+    try:
+        number: int = _U64.unpack_from(value)[0]
+    except struct.error as error:
+        raise CorruptionError(f"{what} cannot be read ({value.hex()[:80]}): {error}") from error
+    return number
+
+
+class Snapshot(NamedTuple):
+    """One sealed epoch. A damaged manifest tells nothing but its `problem`.
+
+    entities, observations (distinct): all at the epoch. records, size (bytes): what sealing it wrote.
+    recorded_at, pinned_at: milliseconds. root: over the partition's entities.
+    """
+
+    epoch: Epoch
+    is_base: bool = False
+    entities: int = 0
+    observations: int = 0
+    records: int = 0
+    size: int = 0
+    recorded_at: int = 0
+    pinned_at: int | None = None
+    root: bytes = b""
+    problem: str = ""
+
+
+def every_epoch(reader: SnapshotReader, partitions: int) -> Iterator[Epoch]:
+    """The sealed epochs, partition by partition, by offset."""
+    for partition in range(partitions):
+        yield from reader.epochs(partition)
+
+
+def listed(reader: SnapshotReader, epochs: Iterable[Epoch]) -> Iterator[Snapshot]:
+    """What the manifests of some epochs say, in their order."""
+    pinned_at = {pin.epoch: pin.pinned_at for pin in reader.pins()}
+    for epoch in epochs:
+        try:
+            found = reader.manifest(epoch)
+        except CorruptionError as error:
+            yield Snapshot(epoch, pinned_at=pinned_at.get(epoch), problem=str(error))
+            continue
+        yield Snapshot(
+            epoch, found.is_base, found.entities, found.observations, found.records, found.size, found.recorded_at,
+            pinned_at.get(epoch), found.root,
+        )  # fmt: skip

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from refold.streams.snapshots.chunk import Group, Member
-from refold.streams.snapshots.cold import Closing
+from refold.streams.snapshots.closed_entities import Closing
 from refold.streams.snapshots.manifest import Epoch
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EpochState:
     """What is known of a partition's table at an epoch besides its entities; see Manifest.
 
     aside: every observation of the partition that is set aside, as the table knows it.
@@ -31,7 +31,7 @@ class Standing:
 class TableView(ABC):
     """A partition's table as it was at an epoch, whatever is folded meanwhile."""
 
-    standing: Standing
+    standing: EpochState
 
     @abstractmethod
     def members(self, place: int) -> list[Member]:

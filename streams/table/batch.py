@@ -24,18 +24,18 @@ from refold.reducers.entity import Entity, pack, unpack
 from refold.reducers.fold import Seen
 from refold.reducers.order import order_key
 from refold.reducers.state import hash_state
-from refold.streams.changes import Change, Step
+from refold.streams.changes import Change, ChangeStep
 from refold.streams.log.port import Record, observation_in
 from refold.streams.partition import placed
-from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.table import keys
 from refold.streams.table.checkpoints import FIRST, checkpoint_value, is_due
 from refold.streams.table.folds import Folds, TypeFold
-from refold.streams.table.gaps import Gaps, Read, index, records_in
+from refold.streams.table.index_gaps import Gaps, Read, index, records_in
 
 
-class Outcome(Protocol):
+class FoldOutcome(Protocol):
     """What a fold brings about beside the tables."""
 
     def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
@@ -49,7 +49,7 @@ class Outcome(Protocol):
         """
 
 
-class Arrived(NamedTuple):
+class DecodedRecord(NamedTuple):
     """A record and the observation in it."""
 
     record: Record
@@ -77,7 +77,7 @@ class _Touched:
     hash_before: bytes | None
     size: int
     added: dict[bytes, Seen] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ChangeStep] = field(default_factory=list)
     late: int = 0
     reopened: int = 0
 
@@ -101,13 +101,17 @@ class TableWriter:
         self._folds = Folds(self._registry, schemas)
 
     def fold(
-        self, arrived: Sequence[Arrived], write: Batch, outcome: Outcome, through: Mapping[int, int] | None = None
+        self,
+        arrived: Sequence[DecodedRecord],
+        write: WriteSet,
+        outcome: FoldOutcome,
+        through: Mapping[int, int] | None = None,
     ) -> None:
         """Fold records and put what they change into `write`.
 
         through: the batch's next offset by partition, where others than these records belong to it.
         """
-        grouped: dict[str, list[Arrived]] = {}
+        grouped: dict[str, list[DecodedRecord]] = {}
         for each in arrived:
             grouped.setdefault(each.record.entity, []).append(each)
         if through is None:
@@ -141,7 +145,7 @@ class TableWriter:
             raise StorageError(f"{name} cannot be folded by this process: {error}") from error
 
     def _fold_one(
-        self, type_fold: TypeFold, touched: _Touched, record: Record, observation: Observation, write: Batch
+        self, type_fold: TypeFold, touched: _Touched, record: Record, observation: Observation, write: WriteSet
     ) -> None:
         q = order_key(observation, record.id)
         entity = touched.entity
@@ -161,11 +165,11 @@ class TableWriter:
         if version >= FIRST and (touched.entity is not entity or is_due(version, touched.size)):
             touched.size = self.checkpoint(type_fold, touched.entity, write)
         touched.steps.append(
-            new_tuple(Step, (record.offset, version, record.id, observation.observed_at, record.recorded_at,
+            new_tuple(ChangeStep, (record.offset, version, record.id, observation.observed_at, record.recorded_at,
                              observation.source, mutations))
         )  # fmt: skip
 
-    def checkpoint(self, type_fold: TypeFold, entity: Entity, write: Batch) -> int:
+    def checkpoint(self, type_fold: TypeFold, entity: Entity, write: WriteSet) -> int:
         """Keep the entity as it is now; returns how many bytes that takes."""
         prefix, offset = keys.entity_prefix(entity.name), entity.residue.highest_offset
         value = checkpoint_value(entity)
@@ -192,7 +196,7 @@ class TableWriter:
                 found[record.id] = Seen(record.offset, order_key(observation, record.id), observation)
         return sorted(found.values(), key=lambda seen: seen.offset)
 
-    def _look_into_gaps(self, grouped: dict[str, list[Arrived]], stored: Sequence[bytes | None]) -> None:
+    def _look_into_gaps(self, grouped: dict[str, list[DecodedRecord]], stored: Sequence[bytes | None]) -> None:
         """Read what the indexes lack of those entities whose records are not certainly new, in one pass."""
         doubtful = []
         for (name, records), packed in zip(grouped.items(), stored, strict=True):
@@ -208,7 +212,13 @@ class TableWriter:
         return records_in(self._read, self.gaps, [entity])[entity] if found is None else found
 
     def _finish(
-        self, type_fold: TypeFold, touched: _Touched, partition: int, through: int, write: Batch, outcome: Outcome
+        self,
+        type_fold: TypeFold,
+        touched: _Touched,
+        partition: int,
+        through: int,
+        write: WriteSet,
+        outcome: FoldOutcome,
     ) -> None:
         entity = touched.entity
         before = touched.steps[0].version - 1

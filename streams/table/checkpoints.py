@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from refold.avro.errors import CorruptionError
+from refold.reducers.dedup_state import Residue
 from refold.reducers.entity import Entity, pack, unpack
-from refold.reducers.residue import Residue
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.log.port import Checkpoint
 from refold.streams.table import keys

@@ -1,6 +1,6 @@
 """Reading a table's indexes: one entity's observations, its checkpoints, and where an id stands.
 
-Who asks has seen that the indexes hold what he asks for (streams/table/gaps.py).
+Who asks has seen that the indexes hold what he asks for (streams/table/index_gaps.py).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice, starmap
 
-from refold.streams.log.port import Arrival, Record
+from refold.streams.log.port import IndexedObservation, Record
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.scan import Row
 from refold.streams.table import keys
@@ -16,7 +16,7 @@ from refold.streams.table import keys
 READ_AT_ONCE = 256
 
 
-def arrivals(database: Database, entity: str, start: int, end: int) -> Iterator[Arrival]:
+def arrivals(database: Database, entity: str, start: int, end: int) -> Iterator[IndexedObservation]:
     """LogPort.arrivals."""
     prefix = keys.entity_prefix(entity)
     rows = database.scan("arrivals", keys.arrival_key(prefix, start), keys.arrival_key(prefix, end))

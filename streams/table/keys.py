@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 
 from refold.avro.errors import CorruptionError
-from refold.streams.log.port import Arrival, Record
+from refold.streams.log.port import IndexedObservation, Record
 from refold.streams.partition import PLACE_BYTES
 
 POSITION = struct.Struct(">HQ")
@@ -102,11 +102,11 @@ def arrival_value(recorded_at: int, q: bytes, retracts: bool) -> bytes:
     return _ARRIVED.pack(recorded_at, retracts) + q
 
 
-def arrival_of(key: bytes, value: bytes) -> Arrival:
+def arrival_of(key: bytes, value: bytes) -> IndexedObservation:
     """The arrival behind its stored key and value."""
     try:
         recorded_at, flags = _ARRIVED.unpack_from(value)
-        return Arrival(int.from_bytes(key[-8:], "big"), recorded_at, value[_ARRIVED.size :], flags != 0)
+        return IndexedObservation(int.from_bytes(key[-8:], "big"), recorded_at, value[_ARRIVED.size :], flags != 0)
     except struct.error as error:
         raise CorruptionError(f"an arrival cannot be read ({value.hex()[:80]}): {error}; run refold verify") from error
 

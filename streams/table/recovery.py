@@ -1,6 +1,6 @@
 """Making a lost or stale table again, by the code that rewinds: nearest snapshot and tail.
 
-1. Remove the record `table` (streams/table/gaps.py), synced: from here on there is no table until step 4.
+1. Remove the record `table` (streams/table/index_gaps.py), synced: from here on there is no table until step 4.
 2. Remove the rows of the table's families.
 3. Rebuild the log's end, by the definitions that are taken up; put every entity.
 4. In one write, synced: how many entities and observations are folded, and the record `table`, its indexes lacking
@@ -19,18 +19,18 @@ from refold.streams.partition import placed
 from refold.streams.rebuild.part import Progress
 from refold.streams.rebuild.rebuilt import Rebuilt
 from refold.streams.rebuild.run import rebuild
-from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
 from refold.streams.snapshots.spill import MEMORY_BYTES
-from refold.streams.table.gaps import TABLE, Gap, table_record
+from refold.streams.table.index_gaps import TABLE, Gap, table_record
 
 FAMILIES: tuple[Family, ...] = ("state", "timeline", "arrivals", "ids", "checkpoints")
 PUT_AT_ONCE = 500
 
 
 def recover(
-    database: Database, log: LogPort, cut: Cut, put_totals: Callable[[Rebuilt, Batch], None],
+    database: Database, log: LogPort, cut: Cut, put_totals: Callable[[Rebuilt, WriteSet], None],
     progress: Progress = lambda more, total: None,
 ) -> Rebuilt:  # fmt: skip
     """Make the table of a log's end again, of the cut's partitions; put_totals adds to the last write what step 4

@@ -11,11 +11,11 @@ from refold.avro.errors import SchemaError
 from refold.reducers.entity import pack, unpack
 from refold.reducers.state import hash_state
 from refold.streams.changes import Change
-from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.scan import Row
 from refold.streams.table import keys
-from refold.streams.table.batch import Outcome, TableWriter
+from refold.streams.table.batch import FoldOutcome, TableWriter
 from refold.streams.table.checkpoints import FIRST
 from refold.streams.table.folds import TypeFold
 
@@ -40,8 +40,14 @@ def require_foldable(database: Database, tables: TableWriter, type_fold: TypeFol
 
 
 def fold_again(
-    tables: TableWriter, type_fold: TypeFold, row: Row, partition: int, through: int, write: Batch, outcome: Outcome
-) -> None:  # fmt: skip
+    tables: TableWriter,
+    type_fold: TypeFold,
+    row: Row,
+    partition: int,
+    through: int,
+    write: WriteSet,
+    outcome: FoldOutcome,
+) -> None:
     """Put an entity as the definition folds it; where its hash is another, hand over one change `redefined`.
 
     through: the next offset of its partition.

@@ -24,7 +24,7 @@ from refold.avro.quarantine import CHANGES, OBSERVATIONS
 from refold.reducers.entity import Entity, pack, unpack
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.state import hash_state
-from refold.streams.changes import Change, Step
+from refold.streams.changes import Change, ChangeStep
 from refold.streams.feed import ChangeReader
 from refold.streams.history import seen_in
 from refold.streams.log.port import ChangeRecord, LogPort, Mismatch, Record
@@ -207,7 +207,9 @@ class _Chains:
             seen, recorded_at = self._seen(offset)
             entity, mutations = fold.step(entity, seen, partial(self._history, offsets[:number]))
             stated = seen.observation
-            steps.append(Step(offset, number + 1, seen.id, stated.observed_at, recorded_at, stated.source, mutations))
+            steps.append(
+                ChangeStep(offset, number + 1, seen.id, stated.observed_at, recorded_at, stated.source, mutations)
+            )
         entity.state_hash = hash_state(fold, entity)
         return change._replace(hash_before=hash_before, hash_after=entity.state_hash, redefined=redefined,
                        steps=steps), entity  # fmt: skip

@@ -8,7 +8,7 @@ from refold.avro.errors import RefoldError, SchemaError, StorageError
 from refold.avro.observation import type_of
 from refold.streams.digest import Digests
 from refold.streams.log.port import LogPort
-from refold.streams.rebuild.rebuilt import Part
+from refold.streams.rebuild.rebuilt import RebuiltPartition
 from refold.streams.rebuild.replay import Replay
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.spill import ChunkStore
@@ -93,9 +93,9 @@ class Refold:
         """The digests of the entities."""
         return self.layers.rehash()
 
-    def part(self) -> Part:
+    def part(self) -> RebuiltPartition:
         """The entities as a rebuild gives them."""
-        return Part(self.layers, self.entities, self.observations)
+        return RebuiltPartition(self.layers, self.entities, self.observations)
 
 
 def _is_gone(folds: Folds, type_name: str) -> bool:

@@ -1,6 +1,6 @@
 """verify: the whole log folded again, and compared with everything that was stored beside it.
 
-1. Every record (records.py): offsets without gaps, recorded_at never falling, its partition its key's, its bytes an
+1. Every record (run.py): offsets without gaps, recorded_at never falling, its partition its key's, its bytes an
    observation, its id the id of that; every content it names is in the store and is what its name says, or has expired.
 2. The indexes of the records (the backend's own check), and the markers: each names a point of this log.
 3. A full replay (refold.py), which stops on its way at every sealed epoch: manifests, records and entities of
@@ -12,34 +12,135 @@
    them, so they are no mismatches.
 Each mismatch names entity, field and place; damaged storage is a mismatch too, not the end of the check. Of a partition
 with a batch of observations that cannot be read, nothing after that batch is checked.
+
+A question that others answer, asked in a thread of its own while the checks here go on.
+
+Every record of a log, and every marker: what they say of themselves.
+
+Offsets without gaps, recorded_at never falling, the partition its key's, the bytes an observation, the id the id of
+that; every content a record names is in the store and is what its name says, or has expired. Each marker names a
+point of this log.
 """
 
 from __future__ import annotations
 
+import contextlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from threading import Thread
+from typing import Generic, TypeVar
 
-from refold.avro.errors import DamagedRecord, RefoldError
+from refold.avro.blob import references
+from refold.avro.errors import DamagedRecord, InputError, RefoldError, StorageError, UndecodableError
+from refold.avro.ids import identify
+from refold.avro.quarantine import OBSERVATIONS
 from refold.reducers.entity import stored_hash
-from refold.streams.cut import Cut
-from refold.streams.log.port import Folded, LogPort, Mismatch
+from refold.streams.cut import Cut, read_cut
+from refold.streams.log.port import FoldPosition, LogPort, Mismatch, Record, is_hole
 from refold.streams.rebuild.part import Progress
 from refold.streams.rebuild.rebuilt import Rebuilt
 from refold.streams.snapshots.spill import ChunkStore
-from refold.streams.verify.aside import Aside
 from refold.streams.verify.changes import check_changes
-from refold.streams.verify.records import check_markers, check_records
 from refold.streams.verify.refold import Refold
 from refold.streams.verify.snapshots import check_epochs, check_removed
-from refold.streams.verify.spool import Spool
+from refold.streams.verify.spool import RecordSpool
 from refold.streams.verify.table import check_table
-from refold.streams.verify.verdict import Verdict
+from refold.streams.verify.verdict import VerifyReport
 
 
-def verify(log: LogPort, cut: Cut, progress: Progress = lambda more, total: None) -> Verdict:
+def check_records(
+    log: LogPort, partition: int, places: Iterable[Record], end: int, firsts: dict[str, array[int]]
+) -> Iterator[Mismatch]:
+    """The records of one partition (`LogPort.places` up to its end); the offset of each that is no repeat is added to
+    its entity's in `firsts`."""
+    expected, last = 0, 0
+    known: set[bytes] = set()
+    for record in places:
+        place = f"observations {partition}={record.offset}"
+        if record.offset != expected:
+            yield Mismatch(f"observations {partition}={expected}", f"missing; the next one there is {record.offset}")
+        if record.recorded_at < last:
+            yield Mismatch(place, "recorded before the one in front of it", record.entity)
+        expected, last = record.offset + 1, record.recorded_at
+        if is_hole(record):
+            continue
+        yield from _check_record(log, record, place)
+        if record.id not in known:
+            known.add(record.id)
+            firsts.setdefault(record.entity, array("Q")).append(record.offset)
+    if expected != end:
+        yield Mismatch(f"observations {partition}={expected}", f"missing; the log's next offset there is {end}")
+
+
+def _check_record(log: LogPort, record: Record, place: str) -> Iterator[Mismatch]:
+    command = log.registry.rulings.command(OBSERVATIONS, record.partition, record.offset)
+    remedy = f"; {command}" if command else ""
+    try:
+        observation = log.registry.decode(record.data)
+    except UndecodableError as error:
+        yield Mismatch(place, f"no observation: {error}{remedy}", record.entity)
+        return
+    if observation.entity != record.entity or log.partition_of(observation.entity) != record.partition:
+        yield Mismatch(place, f"misplaced: it is an observation of {observation.entity}{remedy}", record.entity)
+    if identify(observation) != record.id:
+        yield Mismatch(place, f"its id is not the id of its content{remedy}", record.entity)
+    for blob in references(observation.patch.values(), lambda digest: _content(log, digest)):
+        try:
+            if log.blob(blob.hash) is None and not log.has_expired(blob.hash):
+                yield Mismatch(f"blobs {blob.hash.hex()}", "missing", record.entity)
+        except StorageError as error:
+            yield Mismatch(f"blobs {blob.hash.hex()}", str(error), record.entity)
+
+
+def check_markers(log: LogPort, cut: Cut) -> Iterator[Mismatch]:
+    for marked in log.markers():
+        try:
+            named = read_cut(marked.cut)
+        except InputError as error:
+            yield Mismatch(f"markers @{marked.name}", str(error))
+            continue
+        below = named.log_id == cut.log_id and named.offsets.keys() == cut.offsets.keys()
+        if not below or any(offset > cut.offsets[partition] for partition, offset in named.offsets.items()):
+            yield Mismatch(f"markers @{marked.name}", "its cut is no point of this log")
+
+
+def _content(log: LogPort, digest: bytes) -> bytes | None:
+    with contextlib.suppress(StorageError):  # told where the content itself is checked
+        return log.blob(digest)
+    return None
+
+
+Answer = TypeVar("Answer")
+
+
+class Aside(Generic[Answer]):
+    """Asks at once. Nobody waits for the answer of a check that was given up."""
+
+    def __init__(self, ask: Callable[[], Answer]) -> None:
+        self._ask = ask
+        self._answers: list[Answer] = []
+        self._problem: Exception | None = None
+        self._thread = Thread(target=self._run, name="refold-verify", daemon=True)
+        self._thread.start()
+
+    def answer(self) -> Answer:
+        """The answer, once it is there; raises what the question raised."""
+        self._thread.join()
+        if self._problem is not None:
+            raise self._problem
+        return self._answers[0]
+
+    def _run(self) -> None:
+        try:
+            self._answers.append(self._ask())
+        except Exception as problem:
+            self._problem = problem
+
+
+def verify(log: LogPort, cut: Cut, progress: Progress = lambda more, total: None) -> VerifyReport:
     """Check everything below a cut at the end of a log that stands still (`LogPort.still`)."""
-    verdict = Verdict(cut)
+    verdict = VerifyReport(cut)
     aside = Aside(log.check_elsewhere)
     verdict.add(check_markers(log, cut))
     verdict.add(check_removed(log))
@@ -67,10 +168,12 @@ def verify(log: LogPort, cut: Cut, progress: Progress = lambda more, total: None
     return verdict
 
 
-def _check_partition(log: LogPort, cut: Cut, partition: int, folded: Folded, refold: Refold, verdict: Verdict) -> bool:
+def _check_partition(
+    log: LogPort, cut: Cut, partition: int, folded: FoldPosition, refold: Refold, verdict: VerifyReport
+) -> bool:
     """Steps 1, 3 and 5 for one partition; whether it could be folded to the cut."""
     firsts: dict[str, array[int]] = {}
-    with closing(Spool()) as spool:
+    with closing(RecordSpool()) as spool:
         places = log.places(partition, 0, cut.offsets[partition])
         passing = places if log.is_indexed else spool.through(places)
         try:

@@ -25,8 +25,8 @@ from refold.streams.cut import Cut
 from refold.streams.digest import Digests
 from refold.streams.log.port import LogPort, Mismatch
 from refold.streams.partition import BUCKETS, place_of, slots_of
-from refold.streams.snapshots.cold import Closing, closed_month, closings, take_buckets
-from refold.streams.snapshots.manifest import Manifest, Span, read_manifest
+from refold.streams.snapshots.closed_entities import Closing, closed_month, closings, take_buckets
+from refold.streams.snapshots.manifest import Manifest, OffsetSpan, read_manifest
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import PINNED_UNREADABLY
@@ -112,7 +112,7 @@ class _Spans:
         self._partition = partition
         self._refold = refold
         self._reader = SpanReader(log, partition)
-        self._held: dict[Span, _Held] = {}
+        self._held: dict[OffsetSpan, _Held] = {}
 
     def check(self, manifest: Manifest, before: Manifest | None) -> Iterator[Mismatch]:
         """The records of an epoch; `before` is the one that was checked last."""
@@ -144,7 +144,7 @@ class _Spans:
         yield from self._reader.problems
         self._reader.problems.clear()
 
-    def _range(self, ranges: Sequence[Span], number: int, closing: dict[str, Closing]) -> Iterator[Mismatch]:
+    def _range(self, ranges: Sequence[OffsetSpan], number: int, closing: dict[str, Closing]) -> Iterator[Mismatch]:
         held = self._held[ranges[number]] = _Held()
         later = [self._held[span].hashes for span in ranges[number + 1 :]]
         for place, name, state_hash, body in self._reader.entries(ranges[number]):
@@ -198,7 +198,7 @@ class _Spans:
         elif body != expected:
             yield from compare(place, name, body, expected)
 
-    def _buckets(self, manifest: Manifest, span: Span) -> Iterator[Mismatch]:
+    def _buckets(self, manifest: Manifest, span: OffsetSpan) -> Iterator[Mismatch]:
         """The digests below the closed entities, but for the buckets that a delta changed since."""
         held = self._held[span] = _Held()
         slots = slots_of(self._partition, self._log.partitions)

@@ -13,7 +13,7 @@ from refold.reducers.entity import stored_hash
 from refold.streams.log.port import LogPort, Mismatch
 from refold.streams.partition import place_of, slots_of
 from refold.streams.snapshots.chunk import Chunk
-from refold.streams.snapshots.manifest import Span
+from refold.streams.snapshots.manifest import OffsetSpan
 
 Entry = tuple[str, str, bytes, bytes]
 """(place of the record, entity, state hash, encoded entity; empty in the index of closed ones)."""
@@ -28,7 +28,7 @@ class SpanReader:
         self._slots = frozenset(slots_of(partition, log.partitions))
         self.problems: list[Mismatch] = []
 
-    def records(self, span: Span) -> Iterator[tuple[str, bytes]]:
+    def records(self, span: OffsetSpan) -> Iterator[tuple[str, bytes]]:
         """(place, bytes) of the records there are; after the last the span's digest is checked."""
         digest, expected, before = hashlib.sha256(), span.start, len(self.problems)
         for offset, data in self._log.snapshots.records(self._partition, span.start, span.end):
@@ -40,7 +40,7 @@ class SpanReader:
         if len(self.problems) == before and digest.digest() != span.digest:
             self._say(f"{self._place(span.start)} to {span.end - 1}", "not what was sealed")
 
-    def entries(self, span: Span) -> Iterator[Entry]:
+    def entries(self, span: OffsetSpan) -> Iterator[Entry]:
         """The entities, or entries of the index, of a span in order."""
         last_place = -1
         for place, data in self.records(span):

@@ -12,7 +12,7 @@ from refold.streams.table import keys
 _NONE = (1 << 64) - 1
 
 
-class Spool:
+class RecordSpool:
     """Keeps what passes `through` in an unnamed file; for one thread."""
 
     def __init__(self) -> None:

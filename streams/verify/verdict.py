@@ -13,7 +13,7 @@ MISMATCHES_MAX = 1000
 
 
 @dataclass(slots=True)
-class Verdict:
+class VerifyReport:
     """The outcome: the root of the replay (hex), what was compared, and at most MISMATCHES_MAX mismatches.
 
     unchecked: what could not be looked at, and what to do about it. foreign: records in the log's topics that refold

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from refold.streams.web.page import Answer, problem
+from refold.streams.web.page import PageResponse, problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,7 +191,7 @@ class Connection(RequestHandler):
         self._deadline = self._loop.call_later(seconds, self._slot.close) if closes and seconds is not None else None
 
 
-def response_of(answer: Answer, *, closes: bool = False) -> web.Response:
+def response_of(answer: PageResponse, *, closes: bool = False) -> web.Response:
     """An answer as aiohttp sends it."""
     headers = {**HEADERS, "Content-Type": answer.media_type}
     if answer.status == 401:

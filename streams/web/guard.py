@@ -8,17 +8,64 @@
    site makes them do. No header lets another site read an answer (no CORS).
 4. Token, where the server has one: `Authorization: Bearer TOKEN`. A wrong one is refused on every page; without one,
    only pages that are open answer, with less.
+
+The token that callers of refold's pages send: `Authorization: Bearer TOKEN`.
+
+It comes from the environment only, so no list of processes shows it, and it has no text form but `reveal()`.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from refold.streams.web.page import Answer, problem
-from refold.streams.web.token import TOKEN_ENVIRONMENT, Token
+from refold.avro.errors import InputError
+from refold.streams.web.page import PageResponse, problem
+
+TOKEN_ENVIRONMENT = "REFOLD_TOKEN"
+_USABLE = re.compile(r"[!-~]{16,512}")
+
+
+class Token:
+    """A shared secret."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        """InputError where it is too short or has characters that a header cannot hold."""
+        if not _USABLE.fullmatch(text):
+            raise InputError(
+                f"{TOKEN_ENVIRONMENT} must have 16 to 512 visible ASCII characters without spaces; "
+                "make one with: openssl rand -hex 32"
+            )
+        self._text = text
+
+    def reveal(self) -> str:
+        """The token itself, to be sent."""
+        return self._text
+
+    def is_sent_in(self, authorization: str) -> bool:
+        """Whether a header `Authorization` holds the token; takes equally long for every wrong one of its length."""
+        scheme, _, sent = authorization.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(
+            sent.strip().encode(errors="surrogateescape"), self._text.encode()
+        )
+
+    def __repr__(self) -> str:
+        return "Token(...)"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a token is not pickled: another process reads it from its environment")
+
+
+def token_in(environment: Mapping[str, str]) -> Token | None:
+    """The token of an environment; None where it has none. InputError where it cannot be used."""
+    text = environment.get(TOKEN_ENVIRONMENT, "").strip()
+    return Token(text) if text else None
+
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?")
 _TARGET = re.compile(r"/[!-~]*")
@@ -34,7 +81,7 @@ class Head(NamedTuple):
     local_address: str
 
 
-class Guard:
+class RequestGuard:
     """The rules of one server. names: the hosts it answers for, besides loopback."""
 
     def __init__(self, scheme: str, names: Iterable[str], token: Token | None) -> None:
@@ -42,7 +89,7 @@ class Guard:
         self._names = frozenset(map(bare_host, names))
         self._token = token
 
-    def refusal(self, head: Head) -> Answer | None:
+    def refusal(self, head: Head) -> PageResponse | None:
         """Why a request is refused; None where it is not."""
         if not _TARGET.fullmatch(head.target):
             return problem(400, "ask for a path on this server, such as /health, in visible ASCII characters")
@@ -69,7 +116,7 @@ class Guard:
         return name in self._names or name in ("localhost", bare_host(local_address)) or is_loopback(name)
 
 
-def unknown_caller() -> Answer:
+def unknown_caller() -> PageResponse:
     """The answer to a caller without the token."""
     return problem(
         401, f"this page needs a token: set {TOKEN_ENVIRONMENT} as it is set for the server, or send "

@@ -1,7 +1,7 @@
 """refold's web server: one for all pages it has.
 
 It runs in a thread with an event loop of its own, so pages answer whatever other loops of the process do. Pages may
-block: they run in bounded threads (lanes.py). A request passes, in this order:
+block: they run in bounded threads (thread_pool.py). A request passes, in this order:
 
 1. a place among the connections (connection.py);
 2. TLS, where there is a certificate;
@@ -33,10 +33,9 @@ from aiohttp import web
 from refold.avro.errors import InputError
 from refold.avro.files import require_bounded
 from refold.streams.web.connection import Bounds, Connection, Slot, Slots, response_of
-from refold.streams.web.guard import Guard, Head, is_loopback, unknown_caller
-from refold.streams.web.lanes import Busy, Lane
-from refold.streams.web.page import Answer, Request, Site, problem
-from refold.streams.web.token import TOKEN_ENVIRONMENT, Token
+from refold.streams.web.guard import TOKEN_ENVIRONMENT, Head, RequestGuard, Token, is_loopback, unknown_caller
+from refold.streams.web.page import PageResponse, Request, Site, problem
+from refold.streams.web.thread_pool import Busy, Lane
 
 GRACE_S = 5.0
 QUERY_FIELDS_MAX = 32
@@ -82,7 +81,7 @@ class WebServer:
         shown = f"[{host}]" if ":" in host else host
         self.url = given_url or f"{scheme}://{shown}:{self._socket.getsockname()[1]}"
         names = [host, urlsplit(self.url).hostname or host, *access.allowed_hosts]
-        self._guard = Guard(scheme, names, access.token)
+        self._guard = RequestGuard(scheme, names, access.token)
         self._slots = Slots(self._bounds.connections)
         self._held_bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -173,7 +172,7 @@ class WebServer:
         assert isinstance(connection, Connection)
         connection.note_content()
         found = self._admitted(site, request)
-        if isinstance(found, Answer):
+        if isinstance(found, PageResponse):
             return response_of(found, closes=request.can_read_body)
         asked, lane = found
         held = bytearray()
@@ -190,7 +189,7 @@ class WebServer:
         finally:
             self._held_bytes -= len(held)
 
-    def _admitted(self, site: Site, request: web.BaseRequest) -> Answer | tuple[Request, str]:
+    def _admitted(self, site: Site, request: web.BaseRequest) -> PageResponse | tuple[Request, str]:
         """Steps 4 and 5."""
         headers = request.headers
         local = request.transport.get_extra_info("sockname") if request.transport is not None else None
@@ -209,11 +208,11 @@ class WebServer:
         asked = Request(request.method, path, given, headers, self._guard.is_known(head))
         route = site.route(asked)
         # Who may not see a page is not told which there are.
-        if not asked.is_known and (isinstance(route, Answer) or not route.is_open):
+        if not asked.is_known and (isinstance(route, PageResponse) or not route.is_open):
             return unknown_caller()
-        return route if isinstance(route, Answer) else (asked, route.lane)
+        return route if isinstance(route, PageResponse) else (asked, route.lane)
 
-    async def _read(self, request: web.BaseRequest, held: bytearray) -> Answer | None:
+    async def _read(self, request: web.BaseRequest, held: bytearray) -> PageResponse | None:
         """Step 6: the content, into `held`; an answer where it is refused."""
         bounds = self._bounds
         if not request.can_read_body:
@@ -239,7 +238,7 @@ class WebServer:
         return None
 
 
-def _answered(site: Site, asked: Request) -> Answer:
+def _answered(site: Site, asked: Request) -> PageResponse:
     """The site's answer. What it fails on is a defect: one line in the log says where, none in the answer."""
     try:
         return site.answer(asked)

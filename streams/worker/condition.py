@@ -23,7 +23,7 @@ class Condition(NamedTuple):
         return max(0, now_ms - self.since_ms) / 1000
 
 
-class Kept:
+class CurrentCondition:
     """A condition that changes. `now` is replaced whole, so any thread may read it."""
 
     def __init__(self, clock_ms: Callable[[], int], why: str) -> None:
@@ -42,10 +42,11 @@ class Kept:
         return None
 
 
-class Surroundings(NamedTuple):
+class WorkerCondition(NamedTuple):
     """What a worker knows beyond its partitions. broker: whether one answers. group: whether it is a member; None until
     it asks to join. folder: whether its tables can be written. failure: what ended its fold. brokers, group_lag, unfit:
-    as in streams/worker/watching.py. held, pending: types and versions that wait for code (streams/held.py)."""
+    as in streams/worker/broker_watch.py. held, pending: types and versions that wait for code
+    (streams/held_types.py)."""
 
     broker: Condition
     group: Condition | None
@@ -58,7 +59,7 @@ class Surroundings(NamedTuple):
     pending: int = 0
 
 
-def well() -> Surroundings:
+def well() -> WorkerCondition:
     """Surroundings in which nothing is wrong."""
     fine = Condition(True, 0)
-    return Surroundings(fine, fine, fine, brokers=1)
+    return WorkerCondition(fine, fine, fine, brokers=1)

@@ -19,10 +19,17 @@ it succeeded; each try is short, so that the fold serves its membership between 
    (membership.py), and it is that which ends it.
 4. What a broker denies, or finds wrong with a request, ends the worker. Any other error may be of a broker that
    stops, starts or moves a coordinator, and which error that is no list can tell: a new producer tries again. Refusals
-   in a row without a commit in between end the worker (attempts.py).
+   in a row without a commit in between end the worker (emission.py).
 
 A transaction without offsets is not made, for it would not be fenced; nor one by a client that is in no generation of
 its group at all, for the broker takes offsets from those unasked.
+
+How often a worker's transactions are refused in a row: bounded, so that one that cannot commit ends and says why.
+
+1. Each refusal counts, from the last commit on. What passes, such as a timeout, is no refusal.
+2. An outage is waited out, however long it lasts: after it, counting begins at nothing.
+3. It is over after TIMES_MAX refusals and FOR_S: many come within a moment while a coordinator moves, and a few may
+   come hours apart.
 """
 
 from __future__ import annotations
@@ -38,18 +45,55 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from refold.avro.errors import StorageError
+from refold.streams.deadletters import Verdict, verdict_value
 from refold.streams.events import tell
 from refold.streams.log.kafka.access import GROUP, READ, TOPIC, TRANSACTIONAL_ID, WRITE, Grant
+from refold.streams.log.kafka.call_timeout import within
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.deadletters import verdict_key
 from refold.streams.log.kafka.faults import error_of, is_denied, may_pass, storage_error, text_of
-from refold.streams.log.kafka.hanging import within
-from refold.streams.log.kafka.reading import Headers
+from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.partition import PLACE_BYTES
-from refold.streams.verdicts import Verdict, verdict_value
-from refold.streams.worker.attempts import Attempts
 from refold.streams.worker.table import Overlay, PartitionTable
+
+TIMES_MAX = 20
+FOR_S = 300.0
+
+
+class Attempts:
+    """Counts refusals since something was committed; for one thread."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        """Begin at nothing.
+
+        Args:
+            now_s: any clock that does not go back, in seconds.
+        """
+        self._now_s = now_s
+        self._since_s = 0.0
+        self.times = 0
+
+    def begin(self) -> None:
+        """Something was committed, or there was an outage: what was refused before does not count any more."""
+        self.times = 0
+
+    def refused(self) -> None:
+        """A transaction was refused."""
+        if not self.times:
+            self._since_s = self._now_s()
+        self.times += 1
+
+    @property
+    def seconds(self) -> float:
+        """For how long every transaction has been refused."""
+        return self._now_s() - self._since_s if self.times else 0.0
+
+    @property
+    def are_over(self) -> bool:
+        """Whether to try no more."""
+        return self.times >= TIMES_MAX and self.seconds >= FOR_S
+
 
 # A dead letter holds a whole record, which another producer's limits may have let through.
 MESSAGE_BYTES_MAX = 1_000_000_000
@@ -90,7 +134,7 @@ class Undecided(Exception):
     """The commit was asked for, and whether it was made is not known here."""
 
 
-class Step(NamedTuple):
+class PendingCommit(NamedTuple):
     """What one partition has to emit."""
 
     partition: int
@@ -158,7 +202,7 @@ class Emitter:
             outside.close()
         return False
 
-    def emit(self, steps: Sequence[Step], membership: Callable[[], bytes]) -> dict[int, int]:
+    def emit(self, steps: Sequence[PendingCommit], membership: Callable[[], bytes]) -> dict[int, int]:
         """Emit steps in one transaction; NotEmitted, Undecided, StorageError.
 
         Returns the next offset of `.deadletters` in those partitions where there are new ones.
@@ -204,7 +248,7 @@ class Emitter:
     def _deadline_s(self) -> float:
         return time.monotonic() + self._timeout_ms / 1000
 
-    def _emit(self, steps: Sequence[Step], membership: Callable[[], bytes]) -> None:
+    def _emit(self, steps: Sequence[PendingCommit], membership: Callable[[], bytes]) -> None:
         try:
             self._producer.begin_transaction()
         except KafkaException as failed:
@@ -235,7 +279,7 @@ class Emitter:
                 self._begin_anew("commit", failed)
                 raise Undecided from failed
 
-    def _produce(self, step: Step) -> None:
+    def _produce(self, step: PendingCommit) -> None:
         headers = step.overlay.stored.at.headers
         for change in step.overlay.changes:
             self._send(self._topics.changes, step.partition, change.placed[PLACE_BYTES:], change.data, headers)

@@ -25,9 +25,9 @@ from refold.avro.errors import InputError, StorageError
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.worker.checking import check_partition
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.service import FoldService
+from refold.streams.worker.table_check import check_partition
 
 Given = Mapping[str, Any]
 Items = list[dict[str, Any]]

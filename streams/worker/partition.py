@@ -10,15 +10,15 @@ from typing import Any
 from refold.avro.errors import DamagedRecord, RegistryUnavailable, StorageError, UndecodableError
 from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
-from refold.streams.held import held
-from refold.streams.log.kafka.reading import Raw
-from refold.streams.table.batch import Arrived, NotFolded
-from refold.streams.verdicts import Verdict
-from refold.streams.worker.emission import Step
-from refold.streams.worker.fetching import PassedOver
+from refold.streams.deadletters import Verdict
+from refold.streams.held_types import held
+from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.table.batch import DecodedRecord, NotFolded
+from refold.streams.worker.advance import pass_over, redefine
+from refold.streams.worker.emission import PendingCommit
+from refold.streams.worker.fetcher import UnreadableOffsets
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider
-from refold.streams.worker.way import pass_over, redefine
 
 STEP_AGAIN_S = 2.0
 
@@ -42,7 +42,7 @@ class Counts:
 class _Batch:
     """The records of the step to come. passed: how many offsets of them are set aside."""
 
-    arrived: list[Arrived] = field(default_factory=list)
+    arrived: list[DecodedRecord] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     passed: int = 0
     size: int = 0
@@ -78,7 +78,7 @@ class Partition:
         self._uncommitted_from_s: float | None = None
         self._registry = registry
         self._decider = decider
-        self._waiting: deque[Raw | PassedOver] = deque()
+        self._waiting: deque[Raw | UnreadableOffsets] = deque()
         self._batch = _Batch()
         self._taken = self._next = table.here.at.offset
         self._recorded_at = table.here.recorded_at
@@ -135,7 +135,7 @@ class Partition:
         self._unread = None
         self._is_at_end = False
 
-    def pass_over(self, passed: PassedOver) -> None:
+    def pass_over(self, passed: UnreadableOffsets) -> None:
         """Offsets came that are set aside and cannot be read."""
         self._waiting.append(passed)
         self._taken = passed.end
@@ -161,7 +161,7 @@ class Partition:
         known, is_behind = len(self._registry), self._is_behind
         while waiting:
             raw = waiting[0]
-            if isinstance(raw, PassedOver):
+            if isinstance(raw, UnreadableOffsets):
                 waiting.popleft()
                 self._next = raw.end
                 batch.passed += raw.end - raw.start
@@ -216,7 +216,7 @@ class Partition:
         """Whether there are definitions that are not taken up."""
         return self.table.here.at.schemas < len(self._registry)
 
-    def step(self) -> Step | None:
+    def step(self) -> PendingCommit | None:
         """The next step, folded, to be emitted and then `written`; None where there is none.
 
         None too where making it needs a damaged record (`damage`): it is tried again after STEP_AGAIN_S.
@@ -233,7 +233,7 @@ class Partition:
         self._damage = None
         return step
 
-    def _step(self) -> Step | None:
+    def _step(self) -> PendingCommit | None:
         if self._batch:
             batch, self._batch = self._batch, _Batch()
             try:
@@ -244,15 +244,15 @@ class Partition:
                     f"refold quarantine add 0={error.definition}"
                 ) from error
             self.counts.records += len(batch)
-            return Step(self.number, self.table, overlay, batch.verdicts)
+            return PendingCommit(self.number, self.table, overlay, batch.verdicts)
         if self.is_due:
             version = pass_over(self.table, self._registry, len(self._registry))
             if version is not None:
                 self.counts.redefinitions += 1
-                return Step(self.number, self.table, redefine(self.table, version), ())
+                return PendingCommit(self.number, self.table, redefine(self.table, version), ())
         return None
 
-    def written(self, step: Step, deadletters: int | None) -> None:
+    def written(self, step: PendingCommit, deadletters: int | None) -> None:
         """The step was emitted: put it into the table. deadletters: their next offset, where there are new ones."""
         overlay = step.overlay
         if deadletters is not None:

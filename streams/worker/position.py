@@ -1,7 +1,7 @@
 """What a worker's table says of itself, in its `meta`: where it stands, and of which log and partition it is.
 
-It is put in the write that follows the commit of a step (streams/log/kafka/reached.py): so a table never is past what
-was emitted.
+It is put in the write that follows the commit of a step (streams/log/kafka/fold_position.py): so a table never is past
+what was emitted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import cbor2
 
 from refold.avro.errors import CorruptionError
 from refold.streams.cut import FOLD_VERSION
-from refold.streams.log.kafka.reached import BEGIN, Reached
-from refold.streams.rocks.batch import Batch
+from refold.streams.log.kafka.fold_position import BEGIN, Reached
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 
 POSITION = b"position"
@@ -22,7 +22,7 @@ FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredPosition:
     """What a table says of itself. recorded_at: the running maximum, in milliseconds; deadletters: the next offset.
 
     entities, distinct: how many entities and distinct observations it is the fold of. last: offset and id of the last
@@ -47,7 +47,7 @@ class Stored:
         end = self.at.offset
         return {each for each in self.aside if each < end} == {each for each in aside if each < end}
 
-    def put(self, write: Batch) -> None:
+    def put(self, write: WriteSet) -> None:
         """Put it where `read_stored` finds it."""
         tree = {
             "format": FORMAT,
@@ -64,7 +64,7 @@ class Stored:
         write.put("meta", POSITION, cbor2.dumps(tree))
 
 
-def read_stored(database: Database) -> Stored | None:
+def read_stored(database: Database) -> StoredPosition | None:
     """What the table says of itself; None where it says nothing, or in a format that this release does not read."""
     packed = database.get("meta", POSITION)
     if packed is None:
@@ -77,7 +77,7 @@ def read_stored(database: Database) -> Stored | None:
         entities, distinct = tree["totals"]
         at = Reached(*tree["at"])
         last = tree.get("last")
-        return Stored(
+        return StoredPosition(
             bytes(tree["log"]), partition, partitions, at, tree["recorded_at"], entities, distinct,
             tree["deadletters"], tree["fold"], None if last is None else (last[0], bytes(last[1])),
             tuple(map(int, tree.get("aside", ()))),

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from refold.streams.cut import Cut
-from refold.streams.log.kafka.reached import Reached
+from refold.streams.log.kafka.fold_position import Reached
 from refold.streams.log.port import LogPort
 from refold.streams.rebuild.rebuilt import Rebuilt
-from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.table.recovery import recover
-from refold.streams.worker.position import Stored
+from refold.streams.worker.position import StoredPosition
 from refold.streams.worker.table import PartitionTable
 
 _log = logging.getLogger(__name__)
 
 
-def recover_table(table: PartitionTable, log: LogPort, stored: Stored, go_on: Callable[[], None]) -> int:
+def recover_table(table: PartitionTable, log: LogPort, stored: StoredPosition, go_on: Callable[[], None]) -> int:
     """Make the table again at the point of `stored`, its totals counted; what was in the database is removed.
 
     Returns how many records were folded to that end.
@@ -30,7 +30,7 @@ def recover_table(table: PartitionTable, log: LogPort, stored: Stored, go_on: Ca
     at = Reached(stored.at.offset, stored.at.schemas)
     made = [stored]
 
-    def put_totals(rebuilt: Rebuilt, write: Batch) -> None:
+    def put_totals(rebuilt: Rebuilt, write: WriteSet) -> None:
         part = rebuilt.parts[stored.partition]
         made[0] = replace(stored, at=at, entities=part.entities, distinct=part.observations)
         made[0].put(write)

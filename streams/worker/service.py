@@ -11,7 +11,7 @@ One batch, all partitions together:
 A process that ends between 4 and 5 has tables that are behind: the next start folds them up to the committed point and
 emits nothing of it again (start.py). One that ends before 4 has emitted nothing. Where the answer to 4 is lost, this
 process does the same without ending: the batch's partitions are let go and taken up anew. Between two batches
-definitions are taken up, by steps that go through 2 to 5 alike (way.py).
+definitions are taken up, by steps that go through 2 to 5 alike (advance.py).
 
 Beside all this a thread seals epochs of the tables (snapshots.py), and where it was asked for, another one follows the
 partitions that others have (standby.py).
@@ -19,7 +19,7 @@ partitions that others have (standby.py).
 When the group takes a partition away, it is between two batches, and what came of it and is not folded is dropped. One
 that is lost in the middle of a batch is left out of it: the broker refused its emission. While no broker answers, the
 worker waits, and a partition that could not be taken up is tried again; one that needs a damaged record waits too
-(settling.py). Whatever else fails ends the worker, and its
+(quarantine.py). Whatever else fails ends the worker, and its
 next start finds out from the log what became of it.
 """
 
@@ -42,23 +42,22 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds, UnknownId
 from refold.streams.rocks.families import Memory
-from refold.streams.worker.attempts import Attempts
-from refold.streams.worker.closing import close_all
-from refold.streams.worker.condition import Kept, Surroundings
+from refold.streams.worker.broker_watch import BrokerWatch
+from refold.streams.worker.close_all import close_all
+from refold.streams.worker.condition import CurrentCondition, WorkerCondition
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.emission import Emitter, NotEmitted, Step, Undecided
-from refold.streams.worker.fetching import AtEnd, Fetcher, PassedOver
-from refold.streams.worker.folder import DataFolder, folder_problem, held
+from refold.streams.worker.data_folder import DataFolder, folder_problem, held
+from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, PendingCommit, Undecided
+from refold.streams.worker.fetcher import AtEnd, Fetcher, UnreadableOffsets
 from refold.streams.worker.membership import Membership
 from refold.streams.worker.partition import Partition
-from refold.streams.worker.settling import Settling
+from refold.streams.worker.quarantine import Settling
 from refold.streams.worker.snapshots import Sealing
+from refold.streams.worker.stall_log import Waits
 from refold.streams.worker.standby import Standbys
 from refold.streams.worker.start import Starter, Starting, close_started
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider, Missing
-from refold.streams.worker.waiting import Waits
-from refold.streams.worker.watching import Watch
 
 STARTS_AT_ONCE = 2
 IDLE_S = 0.1
@@ -110,9 +109,9 @@ class FoldService:
         self._settling = Settling(log.registry.rulings)
         self._membership: Membership | None = None
         self._clock_ms = clock_ms
-        self._watch = Watch(log.clients, log.topics, parse_url(config.url), log.partitions, clock_ms)
-        self._group: Kept | None = None
-        self._folder = Kept(clock_ms, "")
+        self._watch = BrokerWatch(log.clients, log.topics, parse_url(config.url), log.partitions, clock_ms)
+        self._group: CurrentCondition | None = None
+        self._folder = CurrentCondition(clock_ms, "")
         self._failure = ""
         self._folder_looked_s = now_s()
         self._letters = LetterLog(_log)
@@ -140,13 +139,13 @@ class FoldService:
             found[number] = {"state": "folding", **own, **sealed}
         return found
 
-    def around(self) -> Surroundings:
+    def around(self) -> WorkerCondition:
         """What is known of brokers, group and folder."""
         seen = self._watch.now
         group = None if self._group is None else self._group.now
         why = folder_problem(self._config.folder)
         self._folder.note(not why, why)
-        return Surroundings(
+        return WorkerCondition(
             seen.broker,
             group,
             self._folder.now,
@@ -200,7 +199,7 @@ class FoldService:
             self._emitter.fence(self._stopping.is_set)
             if self._standbys is not None:
                 self._standbys.warm(self._stopping.is_set)
-            self._group = Kept(self._clock_ms, f"it is not a member of its group {self._log.topics.group}")
+            self._group = CurrentCondition(self._clock_ms, f"it is not a member of its group {self._log.topics.group}")
             self._membership = Membership(
                 self._log.clients,
                 self._log.topics,
@@ -304,7 +303,7 @@ class FoldService:
                 continue
             if isinstance(found, DamagedRecord):
                 partition.cannot_read(found)
-            elif isinstance(found, PassedOver):
+            elif isinstance(found, UnreadableOffsets):
                 partition.pass_over(found)
             else:
                 partition.take(found)
@@ -375,7 +374,7 @@ class FoldService:
                 self._sealing.committed(step.partition, begin, step.overlay)
             return
 
-    def _still_has(self, step: Step) -> bool:
+    def _still_has(self, step: PendingCommit) -> bool:
         partition = self._partitions.get(step.partition)
         return partition is not None and partition.table is step.table
 

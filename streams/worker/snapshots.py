@@ -21,22 +21,22 @@ from contextlib import closing, contextmanager
 from functools import partial
 
 from refold.avro.errors import CorruptionError, RefoldError, StorageError
-from refold.streams import allocator
+from refold.streams import runtime
 from refold.streams.log.kafka.log import TIMEOUT_S, KafkaLog
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
 from refold.streams.partition import partition_of, placed
 from refold.streams.rocks.scan import Pinned
-from refold.streams.snapshots.apart.sealer import ApartSealer
-from refold.streams.snapshots.cold import closings
+from refold.streams.snapshots.closed_entities import closings
+from refold.streams.snapshots.dirty_entities import Touched
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.sealing_process.sealer import ApartSealer
 from refold.streams.snapshots.snapshotter import Snapshotter
-from refold.streams.snapshots.table import Standing
-from refold.streams.snapshots.touched import Touched
+from refold.streams.snapshots.table import EpochState
 from refold.streams.table.pinned import PinnedTable
-from refold.streams.worker.position import Stored, read_stored
+from refold.streams.worker.position import StoredPosition, read_stored
 from refold.streams.worker.table import Overlay, PartitionTable
 
 EVERY_MS = 10_000
@@ -69,12 +69,12 @@ class Sealing:
         self._held: dict[int, _Held] = {}
         self._touched = Touched()
         self._taken: dict[int, _Held] = {}
-        self._reading = Reading(log.clients, TIMEOUT_S, ahead_kb=AHEAD_KB)
-        self._undecided = Reading(log.clients, TIMEOUT_S, committed=False, ahead_kb=AHEAD_KB)
+        self._reading = LogReaders(log.clients, TIMEOUT_S, ahead_kb=AHEAD_KB)
+        self._undecided = LogReaders(log.clients, TIMEOUT_S, committed=False, ahead_kb=AHEAD_KB)
         self._store = KafkaSnapshotStore(
             log.clients, log.topics, log.manifests, log.offsets, self._reading, self._undecided, owns=self._owns
         )
-        sealer = ApartSealer(self._store, log.log_id, log.partitions, allocator.give_back)
+        sealer = ApartSealer(self._store, log.log_id, log.partitions, runtime.give_back)
         self._sizes: dict[int, dict[Epoch, int]] = {}
         self._is_stopping = False
         self._snapshotter = Snapshotter(
@@ -237,7 +237,7 @@ class Sealing:
                 states.release()
                 self._note_fenced(partition, held)
 
-    def _pinned(self, partition: int, held: _Held) -> tuple[Stored, Pinned] | None:
+    def _pinned(self, partition: int, held: _Held) -> tuple[StoredPosition, Pinned] | None:
         """Where a table stands, and its states there; None where there is nothing to seal."""
         while self._held.get(partition) is held:
             stored = read_stored(held.database)
@@ -249,9 +249,9 @@ class Sealing:
             states.release()
         return None
 
-    def _standing(self, stored: Stored) -> Standing:
+    def _standing(self, stored: StoredPosition) -> EpochState:
         at, registry = stored.at, self._log.registry
-        return Standing(
+        return EpochState(
             epoch=Epoch(stored.partition, at.offset, at.schemas),
             entities=stored.entities,
             observations=stored.distinct,
@@ -262,13 +262,13 @@ class Sealing:
             aside=stored.aside,
         )
 
-    def _touched_since(self, stored: Stored, start: int) -> Mapping[bytes, bytes]:
+    def _touched_since(self, stored: StoredPosition, start: int) -> Mapping[bytes, bytes]:
         known = self._touched.between(stored.partition, start, stored.at.offset)
         return dict.fromkeys(map(placed, self._named(stored, start)), b"") if known is None else known
 
-    def _named(self, stored: Stored, start: int) -> Iterator[str]:
+    def _named(self, stored: StoredPosition, start: int) -> Iterator[str]:
         """The entities that keys name. One that a record with a verdict names is looked at in vain, no more."""
-        place = Place(self._log.topics.observations, stored.partition)
+        place = TopicPlace(self._log.topics.observations, stored.partition)
         for raw in self._reading.records(place, start, stored.at.offset):
             if not self._owns(stored.partition):
                 raise StorageError(f"partition {stored.partition} was given up while its epoch was sealed")

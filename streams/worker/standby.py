@@ -15,7 +15,7 @@ thread keeps the tables of all partitions that it does not have:
 5. When the group takes the partition away again, the fold closes its table, and it is followed from there.
 
 Nothing here has a producer, commits an offset or seals an epoch. A table has one writer, in this process the thread or
-the fold; other processes are kept away from the whole data folder (folder.py).
+the fold; other processes are kept away from the whole data folder (data_folder.py).
 
 What may pass, as a broker that does not answer, is tried again and said in the status. What does not, as a table of
 another log or one that is past the end of this one, ends the worker.
@@ -30,11 +30,11 @@ from threading import Condition, Event, Thread
 from typing import Any
 
 from refold.avro.errors import CorruptionError, DamagedRecord, LockedError, StorageError
+from refold.streams.log.kafka.fold_position import BEGIN, Reached, committed_of
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of
+from refold.streams.worker.stall_log import Waits
 from refold.streams.worker.start import Cancelled, Starter
 from refold.streams.worker.table import PartitionTable
-from refold.streams.worker.waiting import Waits
 
 EVERY_S = 0.5
 WARM_PASSES = 2
@@ -165,7 +165,7 @@ class Standbys:
             call()
         except StorageError as error:
             # Before it is in the group it is a start, which ends the worker.
-            if isinstance(error, DamagedRecord):  # waited for, as by the fold (settling.py)
+            if isinstance(error, DamagedRecord):  # waited for, as by the fold (quarantine.py)
                 return str(error)
             if isinstance(error, (CorruptionError, LockedError)) or not self._is_warm.is_set():
                 raise

@@ -11,7 +11,7 @@ Before, once a process: fence (`Emitter.fence`), so that nothing of an earlier p
 5. Open the table. One that is lost is made again at that point (recovery.py), and so is one that leaves out other
    observations than are set aside by now; where a ruling comes meanwhile, again.
 6. Fold the log from where the table stands to exactly there, emitting nothing: definitions are taken up where they were
-   (way.py), and records with verdicts stay out, for a verdict is final.
+   (advance.py), and records with verdicts stay out, for a verdict is final.
 Then the fold goes on from there.
 """
 
@@ -29,21 +29,21 @@ from confluent_kafka import KafkaException
 from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.avro.quarantine import OBSERVATIONS
 from refold.streams.events import tell
-from refold.streams.held import held_types
+from refold.streams.held_types import held_types
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.deadletters import is_verdict
 from refold.streams.log.kafka.faults import error_of, is_denied, storage_error
+from refold.streams.log.kafka.fold_position import BEGIN, Reached, committed_of, emitted_of, is_emitted
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of, emitted_of, is_emitted
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.kafka.records import ID
-from refold.streams.log.kafka.times import Times
 from refold.streams.rocks.families import Memory
-from refold.streams.worker.position import Stored
+from refold.streams.worker.advance import follow, require_folded, standing
+from refold.streams.worker.position import StoredPosition
 from refold.streams.worker.recovery import recover_table
 from refold.streams.worker.table import GONE, PartitionTable, open_database, usable
-from refold.streams.worker.way import follow, require_folded, standing
 
 STABLE_POLL_S = 0.05
 OFFSETS_TIMEOUT_S = 2.0
@@ -149,7 +149,7 @@ class Starter:
     def emitted(self, partition: int, go_on: Callable[[], None]) -> tuple[Reached, int]:
         """Steps 1 to 4: where emission stands, and the next offset of `.deadletters`."""
         found = [self.committed(partition, go_on) or BEGIN]
-        places = [Place(self._topics.changes, partition), Place(self._topics.deadletters, partition)]
+        places = [TopicPlace(self._topics.changes, partition), TopicPlace(self._topics.deadletters, partition)]
         self._await_stable(places, go_on)
         ends = self._offsets.ends(places)
         change = self._reading.last(places[0], ends[places[0]], is_emitted)
@@ -179,7 +179,7 @@ class Starter:
         needs = self._clients.lacks(Grant(GROUP, self._topics.group, READ))
         return storage_error(f"the offsets of {self._topics.group} cannot be read", failed, needs=needs)
 
-    def _await_stable(self, places: list[Place], go_on: Callable[[], None]) -> None:
+    def _await_stable(self, places: list[TopicPlace], go_on: Callable[[], None]) -> None:
         while self._offsets.ends(places) != self._offsets.ends(places, committed=False):
             go_on()
             time.sleep(STABLE_POLL_S)
@@ -223,7 +223,7 @@ class Starter:
             stored = None
         if stored is None:
             recorded_at = self._times(partition).below(at.offset)
-            begin = Stored(
+            begin = StoredPosition(
                 self._log.log_id, partition, self._log.partitions, at, recorded_at, aside=tuple(sorted(aside))
             )  # fmt: skip
             table.followed += recover_table(table, self._log, begin, go_on)
@@ -232,14 +232,14 @@ class Starter:
             table.followed += follow(table, self._log, at, go_on)
 
     def _times(self, partition: int) -> Times:
-        return Times(Place(self._topics.observations, partition), self._offsets, self._reading)
+        return Times(TopicPlace(self._topics.observations, partition), self._offsets, self._reading)
 
     def _require_same(self, path: Path, partition: int, offset: int, observation_id: bytes) -> None:
         """That the log has a table's last observation where the table has it."""
         if offset in self._log.registry.rulings.of(OBSERVATIONS, partition):
             return
         try:
-            raw = self._reading.first(Place(self._topics.observations, partition), offset, offset + 1)
+            raw = self._reading.first(TopicPlace(self._topics.observations, partition), offset, offset + 1)
         except CorruptionError as error:  # deleted on the broker; where it is needed, that is said when it is read
             _log.warning("%s: its last observation cannot be looked at: %s", path, error)
             return

@@ -28,20 +28,20 @@ from refold.avro.errors import CorruptionError, DamagedRecord, InputError, Locke
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
 from refold.streams.cut import FOLD_VERSION
-from refold.streams.log.kafka.reached import Reached
+from refold.streams.log.kafka.fold_position import Reached
 from refold.streams.partition import place_in
-from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Memory
 from refold.streams.rocks.layout import is_log
 from refold.streams.rocks.scan import Row
 from refold.streams.table import keys
-from refold.streams.table.batch import Arrived, TableWriter
-from refold.streams.table.filler import Filler
+from refold.streams.table.batch import DecodedRecord, TableWriter
 from refold.streams.table.folds import TypeFold
-from refold.streams.table.gaps import Read, read_gaps
+from refold.streams.table.index_backfill import Filler
+from refold.streams.table.index_gaps import Read, read_gaps
 from refold.streams.table.redefine import fold_again
-from refold.streams.worker.position import Stored, read_stored
+from refold.streams.worker.position import StoredPosition, read_stored
 
 LOCK_WAIT_S = 0.1
 FILL_AGAIN_S = 2.0
@@ -53,7 +53,7 @@ GONE = (
 _log = logging.getLogger(__name__)
 
 
-class Changed(NamedTuple):
+class PendingChange(NamedTuple):
     """One record of `.changes` to be: the entity as it is `placed`, its stored form then, and the framed change."""
 
     placed: bytes
@@ -64,15 +64,15 @@ class Changed(NamedTuple):
 class Overlay:
     """What a step brings about: changes to be emitted, and then a write to the table that moves it to `stored`."""
 
-    def __init__(self, write: Batch, stored: Stored) -> None:
+    def __init__(self, write: WriteSet, stored: StoredPosition) -> None:
         self.write = write
         self.stored = stored
-        self.changes: list[Changed] = []
+        self.changes: list[PendingChange] = []
         self.entities = self.distinct = self.late = self.reopened = 0
 
     def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
         """See streams/table/batch.py."""
-        self.changes.append(new_tuple(Changed, (placed, state, change)))
+        self.changes.append(new_tuple(PendingChange, (placed, state, change)))
 
     def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
         """See streams/table/batch.py."""
@@ -99,7 +99,7 @@ class PartitionTable:
     fills its indexes, and those that only read (streams/worker/tables.py).
     """
 
-    def __init__(self, database: Database, registry: Registry, read: Read, stored: Stored | None) -> None:
+    def __init__(self, database: Database, registry: Registry, read: Read, stored: StoredPosition | None) -> None:
         self.database = database
         self.stored = stored
         self.followed = 0
@@ -113,7 +113,7 @@ class PartitionTable:
             self.stand(stored)
 
     @property
-    def here(self) -> Stored:
+    def here(self) -> StoredPosition:
         """Where the table stands; only while it is not lost."""
         assert self.stored is not None
         return self.stored
@@ -164,7 +164,7 @@ class PartitionTable:
         """How many records' entries the indexes may lack."""
         return sum(gap.end - gap.start for gap in self._writer.gaps.values())
 
-    def stand(self, stored: Stored) -> None:
+    def stand(self, stored: StoredPosition) -> None:
         """Stand where the database does."""
         self.stored = stored
         self._aside = None
@@ -180,7 +180,7 @@ class PartitionTable:
         self.stored = replace(self.here, at=Reached(self.here.at.offset, schemas))
         self._writer.fold_below(schemas)
 
-    def fold(self, arrived: Sequence[Arrived], offset: int, recorded_at: int) -> Overlay:
+    def fold(self, arrived: Sequence[DecodedRecord], offset: int, recorded_at: int) -> Overlay:
         """Fold records up to an offset; recorded_at: the running maximum there, in milliseconds."""
         here, overlay = self.here, self.nothing()
         with self._lock:
@@ -250,7 +250,7 @@ def bytes_on_disk(folder: Path) -> int:
     return size
 
 
-def usable(database: Database, log_id: bytes, partition: int, partitions: int, end: int) -> Stored | None:
+def usable(database: Database, log_id: bytes, partition: int, partitions: int, end: int) -> StoredPosition | None:
     """Where the table in a database stands; None where it is lost. end: the partition's next offset.
 
     InputError where it is another one's, or past the log's end.

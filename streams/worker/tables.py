@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from refold.avro.errors import CorruptionError, StorageError
-from refold.streams.log.kafka.tables import Arrived, Held, Places, Tables
+from refold.streams.log.kafka.worker_tables import IndexedHistory, IndexedRecords, Places, TableClient
 from refold.streams.log.port import Checkpoint
 from refold.streams.rocks.scan import Row
 from refold.streams.table import indexes, keys
@@ -20,25 +20,25 @@ Found = TypeVar("Found")
 ROWS_BYTES = 4 << 20
 
 
-class OwnTables(Tables):
+class OwnTables(TableClient):
     """held: the table of a partition that is folded here, or None. partitions: how many the log has."""
 
     def __init__(self, held: Callable[[int], PartitionTable | None], partitions: int) -> None:
         self._held = held
         self._partitions = partitions
 
-    def arrivals(self, partition: int, entity: str, start: int, end: int) -> Arrived | None:
-        def ask(table: PartitionTable) -> Arrived:
+    def arrivals(self, partition: int, entity: str, start: int, end: int) -> IndexedHistory | None:
+        def ask(table: PartitionTable) -> IndexedHistory:
             through = table.indexed
-            return Arrived(through, list(indexes.arrivals(table.database, entity, start, min(end, through))))
+            return IndexedHistory(through, list(indexes.arrivals(table.database, entity, start, min(end, through))))
 
         return self._asked(partition, ask)
 
-    def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> Held | None:
-        def ask(table: PartitionTable) -> Held:
+    def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> IndexedRecords | None:
+        def ask(table: PartitionTable) -> IndexedRecords:
             through = table.indexed
             found = indexes.records_of(table.database, partition, entity, qs)
-            return Held(through, [record for _, record in found])
+            return IndexedRecords(through, [record for _, record in found])
 
         return self._asked(partition, ask)
 

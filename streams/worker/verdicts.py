@@ -15,12 +15,12 @@ from typing import NamedTuple
 from refold.avro.errors import UnknownWireId
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
+from refold.streams.deadletters import Verdict
 from refold.streams.log.kafka.deadletters import verdict_on
-from refold.streams.log.kafka.reading import Raw
+from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.log.kafka.records import NoObservation, observed
 from refold.streams.log.port import Record
-from refold.streams.table.batch import Arrived
-from refold.streams.verdicts import Verdict
+from refold.streams.table.batch import DecodedRecord
 
 
 class Missing(NamedTuple):
@@ -43,7 +43,7 @@ class Decider:
         self._partition = partition
         self._partitions = partitions
 
-    def decide(self, raw: Raw, recorded_at: int) -> Arrived | Verdict:
+    def decide(self, raw: Raw, recorded_at: int) -> DecodedRecord | Verdict:
         """The observation, or the verdict; RegistryUnavailable where neither is known yet.
 
         recorded_at: the running maximum with this record, in milliseconds.
@@ -60,4 +60,4 @@ class Decider:
                     return verdict_on(partition, raw, missing.reason, missing.detail)
             else:
                 place = (partition, raw.offset, recorded_at, observation.entity, observation_id, raw.value or b"")
-                return new_tuple(Arrived, (new_tuple(Record, place), observation))
+                return new_tuple(DecodedRecord, (new_tuple(Record, place), observation))

@@ -19,7 +19,7 @@ from refold.agents.importers.otlp import IMPORTER
 from refold.agents.importers.spans import attributes_of, time_of
 from refold.agents.otel import spans as spans_of
 from refold.avro.errors import InputError
-from refold.streams.exchange.limits import Limits
+from refold.streams.exchange.limits import FileLimits
 from refold.testing.importers import check_importer, imports_of
 from refold_tests.made_runs import model, run_of, step, tool
 from refold_tests.tree import ROOT
@@ -29,7 +29,7 @@ FILES = ["otlp_gen_ai.jsonl", "otlp_openinference.jsonl", "otlp_traceloop.json"]
 START = 1_790_000_000_000_000
 
 
-def read(path: Path, limits: Limits | None = None) -> list[Conversation]:
+def read(path: Path, limits: FileLimits | None = None) -> list[Conversation]:
     file = ImportFile(path) if limits is None else ImportFile(path, limits=limits)
     return list(IMPORTER.read(file))
 
@@ -187,7 +187,7 @@ def test_a_run_that_refold_exported_comes_back_with_its_calls(tmp_path: Path) ->
 
 
 def test_traces_that_are_open_at_once_are_bounded_and_those_that_are_complete_are_not(tmp_path: Path) -> None:
-    limits = replace(Limits(), conversation_bytes=20_000)
+    limits = replace(FileLimits(), conversation_bytes=20_000)
     wide = [[span("x" * 1_000, 1, trace=trace)] for trace in range(1, 41)]
     assert len(read(write(tmp_path / "apart.jsonl", *wide), limits)) == 40
     again = [[span("end", 2, trace=trace)] for trace in range(1, 41)]
@@ -196,7 +196,7 @@ def test_traces_that_are_open_at_once_are_bounded_and_those_that_are_complete_ar
     ):
         read(write(tmp_path / "x.jsonl", *wide, *again), limits)
     with pytest.raises(InputError, match=r"holds more than 38 traces; .*--max-items"):
-        read(tmp_path / "apart.jsonl", replace(Limits(), items=38))
+        read(tmp_path / "apart.jsonl", replace(FileLimits(), items=38))
 
 
 @pytest.mark.parametrize(

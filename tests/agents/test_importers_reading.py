@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from refold.agents.importers.reading import json_lines
+from refold.agents.importers.json_lines import json_lines
 from refold.avro.errors import InputError
-from refold.streams.exchange.limits import Limits
+from refold.streams.exchange.limits import FileLimits
 
 
 def written(path: Path, data: bytes) -> Path:
@@ -99,4 +99,4 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
 
 def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r":1: the line is longer than 10 bytes.*--max-line-bytes"):
-        list(json_lines(written(tmp_path / "runs.jsonl", b'"' + b"x" * 20), limits=Limits(line_bytes=10)))
+        list(json_lines(written(tmp_path / "runs.jsonl", b'"' + b"x" * 20), limits=FileLimits(line_bytes=10)))

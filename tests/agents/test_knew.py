@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import refold
-from refold.agents.compare.provenance import Known as Compared
+from refold.agents.compare.provenance import RunInLog as Compared
 from refold.agents.compare.provenance import provenance
-from refold.agents.heard import Heard
-from refold.agents.knew import Known
+from refold.agents.knew import KnownEntity
 from refold.agents.log import AgentLog, open_log
+from refold.agents.received_answers import Heard
 from refold.avro.times import time_text
-from refold.streams.client import Surroundings
+from refold.streams.client import RuntimeContext
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command
 
@@ -46,7 +46,7 @@ class Clock:
 def opened(folder: Path) -> Iterator[tuple[AgentLog, Clock]]:
     clock = Clock()
     ids = (f"id-{number}" for number in itertools.count())
-    with open_log(f"file:{folder / 'log'}", around=Surroundings(clock, lambda: next(ids), "tester")) as log:
+    with open_log(f"file:{folder / 'log'}", around=RuntimeContext(clock, lambda: next(ids), "tester")) as log:
         yield log, clock
 
 
@@ -57,7 +57,7 @@ def say(log: AgentLog, entity: str, fields: dict[str, Any], **more: Any) -> str:
     return found
 
 
-def told(known: Known) -> tuple[str, int, int | None, int, int]:
+def told(known: KnownEntity) -> tuple[str, int, int | None, int, int]:
     held = None if known.held is None else known.held.version
     return known.read.entity, known.known.version, held, known.newer_then, known.newer_by
 

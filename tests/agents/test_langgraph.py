@@ -17,8 +17,8 @@ from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
 
 import refold
-from refold.agents.golden.adding import golden_of_run
-from refold.agents.golden.exercise import judged_run
+from refold.agents.golden.add import golden_of_run
+from refold.agents.golden.runner import judged_run
 from refold.agents.journal.chain import broken
 from refold.agents.log import AgentLog
 from refold.agents.recorder.run import Run

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.agents.keys.memory import MemoryKeyRing
-from refold.agents.vault import DEFLATED_BYTES_MIN, SEALED_CONTENT, ClearVault, Keeper, Vault, key_of, run_key
+from refold.agents.vault import DEFLATED_BYTES_MIN, SEALED_CONTENT, ClearVault, ValueCipher, Vault, key_of, run_key
 from refold.avro.blob import Blob, Sealed
 from refold.avro.canonical import json_tree
 from refold.avro.errors import CorruptionError, Expired, NotAnswerable
@@ -156,7 +156,7 @@ RETRY = {"attempt": 1, "backoff_ms": 5, "error": "e" * 1000}
 @pytest.mark.parametrize("kind", ["sealed", "clear"])
 def test_what_a_log_shows_opens_at_any_depth(kind: str, log: Log, vault: Vault) -> None:
     """Elements of collections, parts of records, and records that are themselves over the limit."""
-    keeper: Keeper = vault if kind == "sealed" else ClearVault(log)
+    keeper: ValueCipher = vault if kind == "sealed" else ClearVault(log)
     run, step = f"run/{kind}", f"step/{kind}#1"
     journal = {str(each): {"attempt": [each, "x" * size]} for each, size in enumerate((3, 900, 5000))}
     error = {name: keeper.seal(KEY, run, "error", each) if name != "exception" else each

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refold.avro.binary import write_long, writer
 from refold.avro.codec import FRAME_BYTES, ObservationCodec, framed_id, schema_id
 from refold.avro.definition import TypeDefinition
 from refold.avro.derive import change_node, observation_node, schema_text, state_node
+from refold.avro.encoder import write_long, writer
 from refold.avro.errors import UndecodableError
 from refold.avro.ids import identify
 from refold.avro.nodes import emit

@@ -14,7 +14,7 @@ from refold.avro.blob import references
 from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition, document_text, fingerprint_of, parse
 from refold.avro.derive import observation_node, schema_text
-from refold.avro.envelope import Door
+from refold.avro.envelope import ObservationValidator
 from refold.avro.errors import SchemaError
 from refold.avro.nodes import branches, id_of
 from refold.avro.observation import Source
@@ -175,7 +175,7 @@ def test_an_entity_may_have_the_fields_of_a_blob() -> None:
         )
     )
     patch = {"hash": b"x", "size": 1, "media_type": ""}
-    observation = Door(whole).build("t/1", patch, observed_at=0, now=0, source=Source())
+    observation = ObservationValidator(whole).build("t/1", patch, observed_at=0, now=0, source=Source())
     codec = ObservationCodec(whole)
     assert codec.decode_observation(codec.encode_observation(observation)) == observation
     assert [*references(observation.patch.values(), lambda digest: None)] == []

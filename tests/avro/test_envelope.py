@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from refold.avro.envelope import FUTURE_MICROS, Door, check_entity, check_id, check_name
+from refold.avro.envelope import FUTURE_MICROS, ObservationValidator, check_entity, check_id, check_name
 from refold.avro.errors import InputError, ValidationError
 from refold.avro.ids import identify
 from refold.avro.observation import Link, Observation, Source
@@ -27,7 +27,7 @@ LINK = Link("uses", "tool_config/acme")
 def build(**given: Any) -> Observation:
     """An observation of t/1 that says a = 1 unless told otherwise."""
     every = {"entity": "t/1", "patch": {"a": 1}, "observed_at": NOW, "now": NOW, "source": Source(), **given}
-    return Door(TYPE).build(**every)
+    return ObservationValidator(TYPE).build(**every)
 
 
 def linking(kind: str = "link", link: Any = LINK, **given: Any) -> Observation:

@@ -11,7 +11,7 @@ from refold.avro.canonical import encode
 from refold.avro.errors import CorruptionError, DamagedRecord
 from refold.avro.quarantine import CHANGES, LENGTH_MAX, OBSERVATIONS, TOPICS, Ruling, Rulings, ruling_of
 from refold.streams.checksum import sealed
-from refold.streams.log.kafka.decisions import TOKEN_BYTES, Decision, decision_key, decision_of, decision_value
+from refold.streams.log.kafka.quarantine_records import TOKEN_BYTES, Decision, decision_key, decision_of, decision_value
 
 NUMBERS = st.integers(0, (1 << 63) - 1)
 RULINGS = st.builds(

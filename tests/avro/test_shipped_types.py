@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.derive import change_node, observation_node, schema_text, state_node
-from refold.avro.envelope import Door
+from refold.avro.envelope import ObservationValidator
 from refold.avro.errors import ValidationError
 from refold.avro.ids import identify
-from refold.avro.line import LineReader, to_line
+from refold.avro.json_line import LineReader, to_line
 from refold.avro.nodes import walk
 from refold.avro.observation import Source
 from refold_tests.recording import Recorder
@@ -100,7 +100,9 @@ def test_whatever_a_type_takes_goes_through_the_log_and_through_a_line(path: Pat
     found = definition(path)
     blobs: dict[bytes, bytes] = {}
     patch = data.draw(patches(found))
-    observation = Door(found).build(f"{found.name}/1", patch, observed_at=0, now=0, source=Source("docs"), blobs=blobs)
+    observation = ObservationValidator(found).build(
+        f"{found.name}/1", patch, observed_at=0, now=0, source=Source("docs"), blobs=blobs
+    )
     codec = ObservationCodec(found)
     assert codec.decode_observation(codec.encode_observation(observation)) == observation
     line = json.loads(json.dumps(to_line(observation, identify(observation), found)))

@@ -14,7 +14,7 @@ import pytest
 from refold.avro.codec import ObservationCodec
 from refold.avro.definition import REDUCERS, parse
 from refold.avro.ids import ENVELOPE, identify
-from refold.avro.line import LineReader
+from refold.avro.json_line import LineReader
 from refold.streams.cut import parse_cut
 from refold_tests import vectors
 from refold_tests.absent import without

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from refold.avro.definition import parse
-from refold.avro.envelope import Door
+from refold.avro.envelope import ObservationValidator
 from refold.avro.errors import InputError
 from refold.avro.jsonform import shower
 from refold.avro.observation import Source
-from refold.explorer.cli.assignments import patch_of
-from refold.explorer.cli.humane import Humane
+from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.record.observe import patch_of
 
 JSON = {"type": "string", "logicalType": "refold-json"}
 INNER = {"type": "record", "name": "Inner", "fields": [
@@ -56,7 +56,7 @@ DEFINITION = parse(
         ],
     }
 )
-DOOR = Door(DEFINITION)
+DOOR = ObservationValidator(DEFINITION)
 
 
 def canonical(*assignments: str) -> Any:

@@ -23,7 +23,7 @@ from refold.streams.log.port import Marked
 from refold.streams.partition import placed
 from refold_tests.child import Child, children
 from refold_tests.command import COMMAND, environment, refold_command
-from refold_tests.things import document
+from refold_tests.sample_types import document
 
 CONFIG = "tool_config/acme"
 BEGIN = 1_700_000_000_000_000
@@ -324,7 +324,7 @@ def test_doctor_finds_nothing_wrong_and_then_something(
     assert found["ok"]
     assert {"format", "owner", "disk", "folder", "clock", "records"} <= {each["subject"] for each in found["findings"]}
     assert "PROBLEM" not in ask("doctor")
-    monkeypatch.setattr("refold.explorer.cli.findings.FREE_BYTES_MIN", 2**80)
+    monkeypatch.setattr("refold.explorer.cli.operate.doctor_findings.FREE_BYTES_MIN", 2**80)
     assert "disk: free at least" in ask("doctor", status=1)
     monkeypatch.undo()
     (log_path / "FORMAT").write_text("refold-file 9\n")

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from refold.explorer.cli.document import page
-from refold.explorer.cli.late import Late
+from refold.explorer.cli.lazy_group import LazyGroup
 from refold.explorer.cli.main import cli
 from refold_tests.tree import ROOT
 
@@ -33,11 +33,11 @@ def test_every_command_is_on_the_page_with_an_example() -> None:
 
 
 def test_what_the_list_says_of_a_command_is_what_it_says_of_itself() -> None:
-    groups = [cli, *(each for each in commands_of(cli).values() if isinstance(each, Late))]
+    groups = [cli, *(each for each in commands_of(cli).values() if isinstance(each, LazyGroup))]
     assert len(groups) > 1
     for group in groups:
         said = {name: command.get_short_help_str(limit=1000) for name, command in commands_of(group).items()}
-        assert {name: says for name, (_, says) in group.late.items()} == said
+        assert {name: says for commands in group.sections.values() for name, (_, says) in commands.items()} == said
         assert {name: command.name for name, command in commands_of(group).items()} == {name: name for name in said}
 
 

@@ -10,7 +10,7 @@ import pytest
 import refold
 from refold.avro.observation import Source
 from refold.explorer.cli.main import run
-from refold.explorer.cli.rebuild import EPOCHS_SHOWN
+from refold.explorer.cli.operate.rebuild import EPOCHS_SHOWN
 from refold.streams.log.file.log import FileLog
 
 BEGIN = 1_700_000_000_000_000

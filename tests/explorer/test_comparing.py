@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from refold.agents.compare.compare import compare
-from refold.agents.compare.provenance import Known, provenance
+from refold.agents.compare.provenance import RunInLog, provenance
 from refold.agents.importers.file import run_id
 from refold.agents.journal.record import Recording
 from refold.agents.log import open_log
@@ -110,7 +110,7 @@ def test_another_read_leads_to_the_observations_on_both_sides(tmp_path: Path) ->
         assert found is not None
         assert (found.step, found.what, found.why, found.a.call, found.b.call) == (1, "answer", "answered", 1, 1)
         assert found.also == ("decision",)
-        behind = provenance(found, Known(first, log), Known(second, log))
+        behind = provenance(found, RunInLog(first, log), RunInLog(second, log))
         assert [(each.side, each.entity, each.field) for each in behind] == [
             ("a", "document/order-7", "fields"), ("b", "document/order-7", "fields")]  # fmt: skip
         said = [[link.statement.source.agent for link in each.chain if link.statement] for each in behind]
@@ -142,6 +142,6 @@ def test_a_recorded_step_leads_to_where_it_is_recorded(tmp_path: Path) -> None:
         found = compare(a, b)
         assert found is not None
         assert (found.step, found.what, found.why) == (1, "arguments", "asked")
-        behind = provenance(found, Known(a, log), Known(b, log))
+        behind = provenance(found, RunInLog(a, log), RunInLog(b, log))
         assert [(each.entity, each.field, each.key) for each in behind] == [
             ("step/first#1", "journal", "1"), ("step/second#1", "journal", "1")]  # fmt: skip

@@ -20,7 +20,7 @@ from refold.streams.log.kafka.records import ID
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import append, fold_all, opened, running, url_of
 from refold_tests.poison import bad_records, framed, produce
-from refold_tests.things import OTHER, THING, A, said
+from refold_tests.sample_types import OTHER, THING, A, said
 
 pytestmark = pytest.mark.timeout(300)
 

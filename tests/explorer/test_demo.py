@@ -25,7 +25,7 @@ from refold.explorer.demo.names import CONFIG, CRASH, DEPLOYED, EVALUATION, PIPE
 from refold.explorer.demo.run import run
 from refold.explorer.demo.stage import Actor, DemoFailed, Stage
 from refold_tests.reference import reference_hash, reference_root, reference_state
-from refold_tests.things import reference_definition
+from refold_tests.sample_types import reference_definition
 from refold_tests.tree import ROOT
 
 pytestmark = pytest.mark.outside

@@ -15,10 +15,10 @@ import pytest
 
 import refold
 from refold.avro.registry import WireIds
-from refold.explorer.cli.findings import Finding, Looking
-from refold.explorer.cli.health import examine
 from refold.explorer.cli.main import run
-from refold.explorer.cli.options import Place
+from refold.explorer.cli.operate.doctor import examine
+from refold.explorer.cli.operate.doctor_findings import Finding, Looking
+from refold.explorer.cli.options import LogTarget
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold_tests.asked import asked_worker
@@ -28,7 +28,7 @@ from refold_tests.devices import small_device
 from refold_tests.folding import running
 from refold_tests.http_server import serving
 from refold_tests.kafka_topics import Broker
-from refold_tests.things import THING
+from refold_tests.sample_types import THING
 from refold_tests.waiting import await_true
 
 Ask = Callable[..., list[dict[str, Any]]]
@@ -203,8 +203,8 @@ def wrong(found: list[Finding]) -> list[str]:
 
 def test_a_clock_that_is_behind(log: str) -> None:
     an_hour_ago_ms = time.time_ns() // 1_000_000 - 3_600_000
-    assert wrong(examine(Place(log), Looking(now_ms=lambda: an_hour_ago_ms))) == ["clock"]
-    assert wrong(examine(Place(log), Looking())) == []
+    assert wrong(examine(LogTarget(log), Looking(now_ms=lambda: an_hour_ago_ms))) == ["clock"]
+    assert wrong(examine(LogTarget(log), Looking())) == []
 
 
 def test_a_small_disk_for_tables(log: str, problems: Ask, tmp_path: Path) -> None:

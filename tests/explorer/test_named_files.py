@@ -14,18 +14,18 @@ from refold.agents.keys.files import FileKeyRing
 from refold.agents.keys.master import read_masters
 from refold.avro.errors import InputError, KeyUnreadable, StorageError
 from refold.avro.files import PEM_BYTES_MAX, SETTINGS_BYTES_MAX, read_bounded
-from refold.sinks.otlp.position import PositionFile
 from refold.sinks.otlp.sending import GrpcSender, HttpSender
 from refold.sinks.otlp.settings import target_of, wire_of
+from refold.sinks.otlp.sink import PositionFile
 from refold.sinks.port import SinkRefused
-from refold.streams.blobs.beside import KEPT, store_beside
+from refold.streams.blobs.location import KEPT, store_beside
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, read_settings
 from refold.streams.log.kafka.url import merged, parse_url
 from refold.streams.registry.settings import ENVIRONMENT as REGISTRY
 from refold.streams.registry.settings import registry_settings
-from refold.streams.web.asking import CA_ENVIRONMENT, asker_of
+from refold.streams.web.client import CA_ENVIRONMENT, asker_of
 from refold.streams.web.server import tls_of
-from refold.streams.worker.host.credentials import credentials_of
+from refold.streams.worker.host.faust_consumer import credentials_of
 from refold_tests.command import refold_command
 
 LONG = PEM_BYTES_MAX + 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from refold.explorer.cli import progress
 from refold.explorer.cli.main import run
-from refold.explorer.cli.progress import LINE_EVERY_S, reading
+from refold.explorer.cli.output import progress
+from refold.explorer.cli.output.progress import LINE_EVERY_S, reading
 
 
 class Clock:

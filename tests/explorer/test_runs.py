@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 import refold
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Recording, Retry, Step
+from refold.agents.journal.record import Attempt, Call, Failure, RecordedRequest, Recording, Retry, Step
 from refold.agents.vault import Vault, run_key
 from refold.avro.times import time_text
 from refold.explorer.cli.main import run
-from refold.explorer.cli.runs import LISTED
+from refold.explorer.cli.runs.runs import LISTED
 from refold_tests.recorded_runs import BEGIN, SECOND, call, chained, forked, random_run, write
 
 Ask = Callable[..., Any]
@@ -26,7 +26,7 @@ Ask = Callable[..., Any]
 def refund(log_path: Path) -> Recording:
     """A run of two steps that decides, tries twice, and fails; with a child of it, and a run that waits."""
     decided = Call(
-        asked=Asked(kind="decide", request={"choice": "refund", "why": "small", "options": ["refund", "ask"]})
+        asked=RecordedRequest(kind="decide", request={"choice": "refund", "why": "small", "options": ["refund", "ask"]})
     )
     timeout = Failure(exception="builtins.TimeoutError", message="no answer")
     paid = call("payments.refund", {"id": "p-1"}, 7, given={"amount": 50.0}, key="k",

@@ -31,16 +31,16 @@ from refold.avro.errors import Denied
 from refold.explorer.cli.main import run
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.producer import LogProducer, Sent
 from refold.streams.log.kafka.schemas import schema_record
 from refold.streams.log.kafka.url import merged, parse_url
 from refold.streams.registry.settings import registry_settings
 from refold.streams.worker.config import FoldConfig
 from refold_tests.brokers import SharedKafka, started
 from refold_tests.junk import unreadable_definitions
+from refold_tests.sample_types import defined
 from refold_tests.secured import PREFIX, USERS, Secured, Watched, started_command
-from refold_tests.things import defined
 from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import LOGGED
@@ -161,8 +161,8 @@ def test_a_poisoned_schemas_is_mended_as_the_page_says(secured: Secured) -> None
         with secured.as_user("producer"):
             address = parse_url(secured.url)
             clients = Clients(merged(address, None), address.prefix)
-            with contextlib.closing(Outgoing(clients)) as outgoing:
-                place = Place(f"{PREFIX}.schemas", 0)
+            with contextlib.closing(LogProducer(clients)) as outgoing:
+                place = TopicPlace(f"{PREFIX}.schemas", 0)
                 for junk in unreadable_definitions():
                     if len(junk.value or b"") < 900_000:
                         outgoing.send(Sent(place, junk.key, junk.value, junk.headers, "junk"))
@@ -203,8 +203,8 @@ def test_agents_over_changes_connect_as_their_worker_does(secured: Secured) -> N
 
 def _append(secured: Secured, topic: str) -> None:
     """A record written past refold's own rules, as whoever the environment says."""
-    with contextlib.closing(Outgoing(_clients(secured))) as outgoing:
-        outgoing.write(Sent(Place(f"{PREFIX}.{topic}", 0), b"x", b"x", [], "a forged record"))
+    with contextlib.closing(LogProducer(_clients(secured))) as outgoing:
+        outgoing.write(Sent(TopicPlace(f"{PREFIX}.{topic}", 0), b"x", b"x", [], "a forged record"))
 
 
 def _clients(secured: Secured) -> Clients:

@@ -13,7 +13,7 @@ import pytest
 from refold.explorer.cli.main import run
 from refold_tests.aging import old_log
 from refold_tests.opening import open_log, take
-from refold_tests.things import A, said
+from refold_tests.sample_types import A, said
 
 Ask = Callable[..., Any]
 

@@ -11,9 +11,9 @@ import pytest
 
 import refold
 from refold.avro.errors import InputError
-from refold.streams.web.asking import CA_ENVIRONMENT, asker_of
+from refold.streams.web.client import CA_ENVIRONMENT, asker_of
+from refold.streams.web.guard import TOKEN_ENVIRONMENT
 from refold.streams.web.server import WebServer
-from refold.streams.web.token import TOKEN_ENVIRONMENT
 from refold.testing.kafka.security import certificates
 from refold_tests.brokers import SharedKafka
 from refold_tests.waiting import await_true

@@ -15,9 +15,9 @@ import pytest
 
 from refold.avro.errors import InputError
 from refold.explorer.cli.main import run
-from refold.streams.log.file import messages, server
+from refold.streams.log.file import framing, server
 from refold.streams.log.file.owner import Owner
-from refold.streams.web.page import Answer, Request, Route, json_answer
+from refold.streams.web.page import PageResponse, Request, Route, json_answer
 from refold.streams.web.server import WebServer
 from refold_tests.fuzz import driver as driving
 from refold_tests.fuzz import served, target
@@ -171,7 +171,7 @@ class Broken:
     def route(self, request: Request) -> Route:
         return Route("own", is_open=True)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> PageResponse:
         if request.path == "/fails":
             raise ZeroDivisionError
         if request.path == "/secret":
@@ -194,7 +194,7 @@ def test_an_owner_that_fails_or_stores_what_it_refused_is_found(world: World, mo
     monkeypatch.chdir(world.folder)
     limits = {name: getattr(server, name) for name in ("FIRST_S", "MESSAGE_S")}
     try:
-        question = cbor2.dumps([messages.encode(["flush", None])])
+        question = cbor2.dumps([framing.encode(["flush", None])])
         served.owner(question)
         with monkeypatch.context() as patch:
             patch.setattr(Owner, "answer", lambda *_: 1 / 0)
@@ -210,7 +210,7 @@ def test_an_owner_that_fails_or_stores_what_it_refused_is_found(world: World, mo
         owned = served._owner()
         monkeypatch.setattr(Owner, "answer", stores)
         with pytest.raises(AssertionError, match="the log is changed"):
-            served.owner(cbor2.dumps([messages.encode(["mark", None])]))
+            served.owner(cbor2.dumps([framing.encode(["mark", None])]))
     finally:
         served.close()
         for name, value in limits.items():

@@ -10,14 +10,14 @@ import pytest
 from refold.agents.keys.choose import KEYS_ENVIRONMENT
 from refold.agents.keys.master import MASTER_ENVIRONMENT
 from refold.explorer.cli.main import cli
+from refold.explorer.cli.operate.sink import sink
 from refold.explorer.cli.options import TYPES_ENVIRONMENT
-from refold.explorer.cli.sink import sink
 from refold.sinks.postgres.address import parse_address
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, VARIABLES, read_settings
 from refold.streams.log.kafka.url import BLOBS_ENVIRONMENT, parse_url
 from refold.streams.open import ENVIRONMENT as LOG_ENVIRONMENT
 from refold.streams.registry import settings as registry
-from refold.streams.web.token import TOKEN_ENVIRONMENT
+from refold.streams.web.guard import TOKEN_ENVIRONMENT
 from refold_tests.chart_values import VALUES
 from refold_tests.charts import Helm, Object, Values, arguments, objects, of_kind, pods, variables
 

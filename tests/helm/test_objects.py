@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from refold.streams.web.token import TOKEN_ENVIRONMENT
+from refold.streams.web.guard import TOKEN_ENVIRONMENT
 from refold.streams.worker import config, emission
 from refold_tests.chart_values import VALUES
 from refold_tests.charts import Helm, Object, Values, objects, of_kind, pods, variables

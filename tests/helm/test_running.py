@@ -11,7 +11,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from refold.streams.web.token import TOKEN_ENVIRONMENT
+from refold.streams.web.guard import TOKEN_ENVIRONMENT
 from refold.testing.processes import HOST, free_ports
 from refold_tests.brokers import SharedKafka
 from refold_tests.charts import Helm, Object, arguments, objects, of_kind, variables

@@ -15,7 +15,7 @@ from refold.reducers.fold import Fold, Seen
 from refold.reducers.order import order_key
 from refold.reducers.registered import register
 from refold.reducers.state import hash_state
-from refold_tests.things import A, defined, document, said
+from refold_tests.sample_types import A, defined, document, said
 
 
 def spoiling(value: list[str] | None, assertion: Any) -> list[str]:

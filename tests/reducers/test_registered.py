@@ -73,7 +73,7 @@ from refold.avro.definition import parse
 from refold.avro.errors import SchemaError
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
-from refold.streams.held import held
+from refold.streams.held_types import held
 
 def read(name):
     code = {"name": name, "version": 1, "source": "00" * 32}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import refold
 from refold.sinks.port import Batch, Load, Sink, SinkBusy
-from refold.sinks.run import Watch, keep_up
+from refold.sinks.run import SinkWatch, keep_up
 from refold.streams.cut import Cut
 
 
@@ -41,7 +41,7 @@ class Full(Sink):
 
 def test_a_store_that_takes_nothing_has_not_answered_again(tmp_path: Path) -> None:
     told: list[str] = []
-    watch = Watch(
+    watch = SinkWatch(
         wrote=lambda taken: told.append("wrote"), asked=lambda: told.append("answered"),
         refused=lambda error, retry_after_s: told.append("refused"),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from refold.avro.definition import TypeDefinition, parse
 from refold.sinks.port import SinkBusy, SinkRefused
 from refold.sinks.postgres.columns import RESERVED, column_name, table_name
 from refold.sinks.postgres.sink import PostgresSink
-from refold.sinks.run import Watch, keep_up
+from refold.sinks.run import SinkWatch, keep_up
 from refold.streams.client import Log
 from refold_tests.postgres import Database
 
@@ -249,7 +249,7 @@ def test_what_passes_is_waited_for(
         stop.set()
 
     with contextlib.closing(PostgresSink(postgres_database.url)) as sink:
-        keep_up(log.port, sink, follow=False, stop=stop, watch=Watch(refused=refuse))
+        keep_up(log.port, sink, follow=False, stop=stop, watch=SinkWatch(refused=refuse))
     assert isinstance(refused[0], SinkBusy)
     with psycopg.connect(postgres_database.url) as connection:
         assert connection.execute("SELECT rate_limit FROM refold.tool_config").fetchall() == [(5,)]

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="anoth
 
 HEAPS = """
 import ctypes, os, re, tempfile, threading
-from refold.streams import allocator
+from refold.streams import runtime
 
-allocator.keep_little()
+runtime.keep_little()
 together = threading.Barrier(8)
 
 def take():
@@ -38,7 +38,7 @@ with tempfile.NamedTemporaryFile() as told:
 """
 
 HOLES = """
-from refold.streams import allocator
+from refold.streams import runtime
 
 def resident_kb():
     with open("/proc/self/status") as status:
@@ -48,7 +48,7 @@ every = [bytes(1_000) for _ in range(200_000)]
 left = every[::50]
 del every
 before = resident_kb()
-allocator.give_back()
+runtime.give_back()
 print(before - resident_kb())
 """
 

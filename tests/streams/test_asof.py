@@ -29,7 +29,7 @@ from refold_tests.histories import EVERYTHING, TYPE, Regime, random_history
 from refold_tests.offsets_below import DEFINITION, Offsets
 from refold_tests.opening import open_log, take
 from refold_tests.reference import Definition, reference_hash, reference_state, reference_true_at
-from refold_tests.things import BEGIN, PICKY, THING, A, defined, document, reference_definition, said
+from refold_tests.sample_types import BEGIN, PICKY, THING, A, defined, document, reference_definition, said
 
 pytestmark = pytest.mark.outside
 

@@ -9,9 +9,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from refold.avro.binary import write_long
 from refold.avro.codec import FRAME_BYTES
 from refold.avro.definition import parse
+from refold.avro.encoder import write_long
 from refold.avro.errors import UndecodableError
 from refold.avro.ids import identify
 from refold.avro.registry import Registry
@@ -20,17 +20,17 @@ from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.order import order_key
 from refold.streams.change_codec import ChangeCodec
-from refold.streams.changes import Change, Step
+from refold.streams.changes import Change, ChangeStep
 from refold_tests.histories import EVERYTHING_AVSC, random_history
 
 VERSION = Registry().add(parse(json.loads(EVERYTHING_AVSC), code_of))
 HASHES = bytes(range(32)), bytes(range(32, 64))
 
 
-def steps_of(seed: int, length: int = 60) -> list[Step]:
+def steps_of(seed: int, length: int = 60) -> list[ChangeStep]:
     """The steps of one entity, from a random history."""
     fold = Fold(VERSION.definition)
-    steps: list[Step] = []
+    steps: list[ChangeStep] = []
     states: dict[str, Entity] = {}
     seen: dict[bytes, Seen] = {}
     for offset, observation in enumerate(random_history(seed, length)):
@@ -41,11 +41,13 @@ def steps_of(seed: int, length: int = 60) -> list[Step]:
         entity = states.get("one") or Entity(observation.entity)
         states["one"], mutations = fold.step(entity, Seen(offset, q, observation), seen.values)
         seen[q] = Seen(offset, q, observation)
-        steps.append(Step(offset, len(seen), found, observation.observed_at, offset, observation.source, mutations))
+        steps.append(
+            ChangeStep(offset, len(seen), found, observation.observed_at, offset, observation.source, mutations)
+        )
     return steps
 
 
-def by_field(step: Step) -> Step:
+def by_field(step: ChangeStep) -> ChangeStep:
     """A step as a change holds it: field by field, in each in order."""
     shown = [each._replace(old=as_written(each.old), new=as_written(each.new)) for each in step.mutations]
     return step._replace(mutations=sorted(shown, key=lambda mutation: mutation.field))

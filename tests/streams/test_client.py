@@ -12,7 +12,7 @@ from refold.avro.observation import Link, Source
 from refold.streams.log.file.log import FileLog
 from refold_tests.clock import BEGIN_MS
 from refold_tests.opening import open_log, take
-from refold_tests.things import OTHER, THING, A, defined, document, said
+from refold_tests.sample_types import OTHER, THING, A, defined, document, said
 
 MIDNIGHT = dt.datetime(2023, 11, 14, tzinfo=dt.UTC)
 NEWER = defined(document(more={"type": "long", "refold.reducer": "latest"}))

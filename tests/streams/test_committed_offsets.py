@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.committed import Committed, CommittedOffsets
+from refold.streams.log.kafka.committed import CommittedOffset, CommittedOffsets
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
 from refold_tests.tree import ROOT
 
@@ -43,15 +43,15 @@ def member(broker: Broker) -> Consumer:
 
 def test_offsets_with_what_was_committed_beside_them(broker: Broker, topic: str) -> None:
     with asking(broker, topic) as committed:
-        assert committed.ask([0, 1], TIMEOUT_S) == dict.fromkeys((0, 1), Committed(None, ""))
+        assert committed.ask([0, 1], TIMEOUT_S) == dict.fromkeys((0, 1), CommittedOffset(None, ""))
         consumer = member(broker)
         places = [TopicPartition(topic, 0, 0), TopicPartition(topic, 2, 7, metadata="refold 1 2 3")]
         consumer.commit(offsets=places, asynchronous=False)
         consumer.close()
         assert committed.ask(range(3), TIMEOUT_S) == {
-            0: Committed(0, ""),
-            1: Committed(None, ""),
-            2: Committed(7, "refold 1 2 3"),
+            0: CommittedOffset(0, ""),
+            1: CommittedOffset(None, ""),
+            2: CommittedOffset(7, "refold 1 2 3"),
         }
 
 
@@ -63,11 +63,11 @@ def test_stable_ones_wait_for_a_transaction_and_others_do_not(broker: Broker, to
     producer.begin_transaction()
     producer.send_offsets_to_transaction([TopicPartition(topic, 0, 9)], consumer.consumer_group_metadata(), TIMEOUT_S)
     with asking(broker, topic) as committed, asking(broker, topic, stable=True) as stable:
-        assert committed.ask([0], TIMEOUT_S) == {0: Committed(5, "")}
+        assert committed.ask([0], TIMEOUT_S) == {0: CommittedOffset(5, "")}
         with pytest.raises(KafkaException):
             stable.ask([0], 1.0)
         producer.commit_transaction(TIMEOUT_S)
-        assert stable.ask([0], TIMEOUT_S) == {0: Committed(9, "")}
+        assert stable.ask([0], TIMEOUT_S) == {0: CommittedOffset(9, "")}
     consumer.close()
 
 

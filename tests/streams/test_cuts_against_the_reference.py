@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from refold.avro.errors import NotAnswerable, UnknownEntity
 from refold.avro.observation import Observation
-from refold.streams.client import Log, Surroundings
+from refold.streams.changes import Row
+from refold.streams.client import Log, RuntimeContext
 from refold.streams.cut import Cut
-from refold.streams.mutations import Row
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import opened, url_of
 from refold_tests.histories import ENTITIES, EVERYTHING, Plan, build, histories
@@ -31,7 +31,7 @@ from refold_tests.offsets_below import Offsets, below, names, records
 from refold_tests.opening import PARTITIONS, open_log, take
 from refold_tests.reference import encode, reference_conflicts, reference_difference
 from refold_tests.reference_fold import Definition, Seen, distinct, fold, reference_hash, retracted_ids
-from refold_tests.things import OTHER, THING, defined, document, reference_definition
+from refold_tests.sample_types import OTHER, THING, defined, document, reference_definition
 
 ANEW = (
     THING,
@@ -200,7 +200,7 @@ def test_conflicts_are_those_of_the_reference_at_any_cut(drawn: Drawn) -> None:
 def on_kafka(kafka: SharedKafka, prefix: str) -> Iterator[Log]:
     """A log on Kafka, of as many partitions, read without a worker."""
     number = count()
-    around = Surroundings(lambda: time.time_ns() // 1000, lambda: f"run-{next(number)}", "tests")
+    around = RuntimeContext(lambda: time.time_ns() // 1000, lambda: f"run-{next(number)}", "tests")
     with opened(url_of(kafka.bootstrap, prefix, PARTITIONS)) as port:
         yield Log(port, {each.name: each for each in (THING, OTHER)}, set(), around)
 

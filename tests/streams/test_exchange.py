@@ -21,21 +21,21 @@ from refold.avro.blob import Sealed
 from refold.avro.derive import observation_node
 from refold.avro.errors import CorruptionError, InputError
 from refold.avro.ids import ENVELOPE, identify
-from refold.avro.line import OUTSIDE_ID, to_line
+from refold.avro.json_line import OUTSIDE_ID, to_line
 from refold.avro.observation import Link, Observation, Source
 from refold.avro.shipped import shipped_types
 from refold.streams.client import Log
 from refold.streams.exchange import intake
+from refold.streams.exchange.atomic_file import whole_file, write_json_lines
 from refold.streams.exchange.container import SCHEMA, write_container
+from refold.streams.exchange.export import RunningExport
 from refold.streams.exchange.files import ExchangeFile
-from refold.streams.exchange.incoming import Incoming
+from refold.streams.exchange.import_files import Incoming
+from refold.streams.exchange.import_types import Vocabulary
 from refold.streams.exchange.intake import Intake
-from refold.streams.exchange.outgoing import Outgoing
-from refold.streams.exchange.output import whole_file, write_json_lines
-from refold.streams.exchange.vocabulary import Vocabulary
 from refold_tests.histories import histories, with_offsets
 from refold_tests.reference import reference_hash, reference_root, reference_states
-from refold_tests.things import THING, defined, document, reference_definition
+from refold_tests.sample_types import THING, defined, document, reference_definition
 
 pytestmark = pytest.mark.outside
 
@@ -45,7 +45,7 @@ CONFIG = "tool_config/acme"
 
 def written(log: Log, path: Path, at: str | None = None) -> int:
     """Export to a file, by its ending; how many observations that were."""
-    outgoing = Outgoing(log.port, log.point(at).cut)
+    outgoing = RunningExport(log.port, log.point(at).cut)
     with path.open("wb") as file:
         if path.suffix == ".avro":
             write_container(file, outgoing.lines(), outgoing.definitions())
@@ -171,7 +171,7 @@ def test_an_export_up_to_a_point(full: str, tmp_path: Path) -> None:
         log.flush()
         written(log, tmp_path / "x.jsonl", "@then")
         with pytest.raises(InputError, match="without an observed time"):
-            Outgoing(log.port, log.point("2026-01-01T00:00:00Z", None, "observed").cut)
+            RunningExport(log.port, log.point("2026-01-01T00:00:00Z", None, "observed").cut)
     other = f"file:{tmp_path / 'other'}"
     taken(other, tmp_path / "x.jsonl")
     assert ids(other) == before

@@ -27,7 +27,7 @@ from refold.avro.errors import (
     StorageError,
     ValidationError,
 )
-from refold.streams.log.file import messages, server
+from refold.streams.log.file import framing, server
 from refold.streams.log.file.client import Client
 from refold.streams.log.file.server import serve
 from refold.streams.rocks.database import Database
@@ -100,7 +100,7 @@ def test_threads_share_a_client_and_clients_share_an_owner(path: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("kind", sorted(messages._CLASSES))
+@pytest.mark.parametrize("kind", sorted(framing._CLASSES))
 def test_every_error_travels(path: Path, kind: str) -> None:
     arguments = {"ValidationError": ("patch.a", "must be an int", {1}), "DamagedRecord": ("why", "observations", 1, 7)}
     made = getattr(errors, kind)(*arguments.get(kind, ("why",)))
@@ -170,7 +170,7 @@ def test_messages_are_bounded_on_both_sides(path: Path, monkeypatch: pytest.Monk
         serve(path, lambda op, payload: bytes(2_000) if op == "much" else op),
         Client(path, PATIENCE_S) as client,
     ):
-        monkeypatch.setattr(messages, "MESSAGE_BYTES_MAX", 1_000)
+        monkeypatch.setattr(framing, "MESSAGE_BYTES_MAX", 1_000)
         with pytest.raises(InputError, match="at most 1000"):
             client.call("x", bytes(1_000))
         with pytest.raises(InputError, match="at most 1000"):
@@ -181,7 +181,7 @@ def test_messages_are_bounded_on_both_sides(path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "sent",
     [
-        struct.pack(">I", messages.MESSAGE_BYTES_MAX + 1),
+        struct.pack(">I", framing.MESSAGE_BYTES_MAX + 1),
         struct.pack(">I", 3) + b"\xff\xff\xff",
         struct.pack(">I", 1) + cbor2.dumps(7),
         struct.pack(">I", 6) + cbor2.dumps(["op", 1, 2]),
@@ -193,7 +193,7 @@ def test_what_is_no_question_is_refused_and_the_owner_serves_on(path: Path, sent
             raw.connect(str(path / "owner.sock"))
             raw.sendall(sent)
             with pytest.raises(InputError):
-                messages.result_of(messages.receive(raw))
+                framing.result_of(framing.receive(raw))
         with Client(path, PATIENCE_S) as client:
             assert client.call("x", 1) == ["x", 1]
 
@@ -201,9 +201,9 @@ def test_what_is_no_question_is_refused_and_the_owner_serves_on(path: Path, sent
 def test_an_answer_that_is_none_is_an_error() -> None:
     for odd in (None, 7, [2, "x"], [1, "SystemExit", ["x"]], [1, "InputError", "x"]):
         with pytest.raises(StorageError, match="no answer"):
-            messages.result_of(odd)
+            framing.result_of(odd)
     with pytest.raises(StorageError, match="ValidationError"):
-        messages.result_of([1, "ValidationError", ["too few"]])
+        framing.result_of([1, "ValidationError", ["too few"]])
 
 
 def test_connections_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +340,7 @@ def test_stop_does_not_wait_for_idle_or_greedy_clients(path: Path) -> None:
         idle.connect(str(path / "owner.sock"))
         greedy.connect(str(path / "owner.sock"))
         # It asks for much and reads none of it, and has sent half of its next question.
-        greedy.sendall(messages.encode(["x", None]) + b"\x00\x00")
+        greedy.sendall(framing.encode(["x", None]) + b"\x00\x00")
         assert greedy.recv(1) == b"\x01"
         served.stop(grace_s=0.01)
     assert threading.active_count() == before
@@ -439,7 +439,7 @@ def test_an_answer_that_is_no_message_is_no_refusal_of_the_question(path: Path, 
         def answer() -> None:
             connection, _ = listener.accept()
             with connection:
-                messages.receive(connection)
+                framing.receive(connection)
                 connection.sendall(sent)
                 connection.recv(1)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from refold.streams.log.file.snapshots import FileSnapshotStore
-from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
-from refold.streams.snapshots import cold, seal
+from refold.streams.snapshots import closed_entities, seal
 from refold.streams.snapshots.garbage import GRACE_MS
-from refold.streams.snapshots.ladder import DAY_MS, HOUR_MS, MONTH_MS
 from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS
 from refold.streams.snapshots.store import Pin, Tomb
 from refold_tests.opening import PARTITIONS
 from refold_tests.world import World, offsets
@@ -36,7 +36,7 @@ def test_what_is_kept_can_be_read_and_nothing_else_stays(
 ) -> None:
     rng = random.Random(seed + number)
     monkeypatch.setattr(seal, "CHANGED_MIN", 20)
-    monkeypatch.setattr(cold, "BUCKET_SLOTS", 64)
+    monkeypatch.setattr(closed_entities, "BUCKET_SLOTS", 64)
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", rng.choice((1, 2_000)))
     monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 2)
     monkeypatch.setattr("refold.streams.log.file.snapshots.REMOVED_AT_ONCE", 3)
@@ -140,7 +140,7 @@ class Ending:
         self._last = last
         self.done = 0
 
-    def write(self, batch: Batch, *, sync: bool) -> None:
+    def write(self, batch: WriteSet, *, sync: bool) -> None:
         if self.done == self._last:
             raise Ended
         self.done += 1

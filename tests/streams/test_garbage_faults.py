@@ -11,9 +11,9 @@ import pytest
 
 from refold.streams.client import Log
 from refold.streams.snapshots.garbage import GRACE_MS
-from refold.streams.snapshots.ladder import MONTH_MS
 from refold.streams.snapshots.manifest import read_manifest
 from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.retention_policy import MONTH_MS
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.child import Child
 from refold_tests.clock import FileClock

@@ -12,9 +12,9 @@ import pytest
 from refold.avro.errors import InputError
 from refold.streams.rebuild.run import rebuild
 from refold.streams.snapshots.garbage import GRACE_MS, Collected
-from refold.streams.snapshots.ladder import DAY_MS, HOUR_MS, MONTH_MS
 from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS
 from refold.streams.snapshots.snapshotter import COLLECT_EVERY_MS
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import Pin, SnapshotReader, Tomb
@@ -25,7 +25,7 @@ from refold_tests.full_replay import assert_full_replay
 from refold_tests.histories import random_history
 from refold_tests.opening import PARTITIONS, open_log, take
 from refold_tests.past import cuts_below
-from refold_tests.things import A, said
+from refold_tests.sample_types import A, said
 
 
 def test_a_log_that_ages_rebuilds_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

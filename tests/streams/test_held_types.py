@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from refold.avro.registry import Registry
-from refold.streams.held import held_types
+from refold.streams.held_types import held_types
 from refold_tests.strange_types import naming
 
 

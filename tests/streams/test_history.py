@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from refold.reducers.cells import Mutation
+from refold.streams.changes import Row, Shown
 from refold.streams.cut import Cut
-from refold.streams.mutations import Row, Shown
 from refold_tests.histories import random_history
 from refold_tests.offsets_below import DEFINITION, below, every_cut, logged, names, records, some_cuts
 from refold_tests.opening import open_log, take
@@ -24,7 +24,7 @@ from refold_tests.reference import (
     replayed_fields,
     replayed_links,
 )
-from refold_tests.things import THING, A, said
+from refold_tests.sample_types import THING, A, said
 
 
 def as_mutation(row: Row) -> dict[str, Any]:

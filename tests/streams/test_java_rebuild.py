@@ -17,7 +17,7 @@ from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.envelope import Door
+from refold.avro.envelope import ObservationValidator
 from refold.avro.ids import identify
 from refold.avro.observation import Observation, Source
 from refold.avro.shipped import shipped_types
@@ -40,8 +40,8 @@ from refold_tests.folding import await_folded, await_sealed, opened, running, ur
 from refold_tests.histories import SOURCES, Plan, Regime, build, drawn_plan
 from refold_tests.java import run_java
 from refold_tests.kafka_epochs import Flipping, ReplayedTable, Sealing
+from refold_tests.sample_types import THING, defined, document, said
 from refold_tests.shipped import drawn
-from refold_tests.things import THING, defined, document, said
 
 PARTITIONS = 2
 DAY_MICROS = 24 * 3_600 * 1_000_000
@@ -87,7 +87,7 @@ def of_every_type(seed: int) -> list[Observation]:
     """A few observations of each shipped type, and of `specimen`, which has a field of every Avro type."""
     found: list[Observation] = []
     for number, definition in enumerate(shipped_types().values()):
-        door = Door(definition)
+        door = ObservationValidator(definition)
         for index, patch in enumerate(drawn(definition, seed + number, 6)):
             source = Source("shipped", "", seq=index)
             entity, at = f"{definition.name}/{index % 2}", index * DAY_MICROS

@@ -20,9 +20,9 @@ from refold.streams.log.kafka.access import (
     TOPIC,
     TRANSACTIONAL_ID,
     WRITE,
-    Asked,
+    AccessScope,
+    BrokerAclEntry,
     Grant,
-    Held,
     check_principal,
     commands,
     extra,
@@ -35,19 +35,21 @@ from refold.streams.log.kafka.faults import text_of
 from refold.testing.kafka import Kafka
 
 ME = "User:me"
-WORKER = Asked("agents", ["worker"])
+WORKER = AccessScope("agents", ["worker"])
 
 
-def held(*grants: Grant, principal: str = ME, host: str = ANYTHING, is_denial: bool = False) -> list[Held]:
-    return [Held(principal, grant, host, is_denial) for grant in grants]
+def held(*grants: Grant, principal: str = ME, host: str = ANYTHING, is_denial: bool = False) -> list[BrokerAclEntry]:
+    return [BrokerAclEntry(principal, grant, host, is_denial) for grant in grants]
 
 
-def wanting(asked: Asked, *entries: Held) -> list[str]:
+def wanting(asked: AccessScope, *entries: BrokerAclEntry) -> list[str]:
     return [str(grant) for grant, _ in missing(needed(asked), entries)]
 
 
 def writes(*roles: str) -> set[str]:
-    return {each.name for each in needed(Asked("agents", roles)) if each.operation == WRITE and each.kind == TOPIC}
+    return {
+        each.name for each in needed(AccessScope("agents", roles)) if each.operation == WRITE and each.kind == TOPIC
+    }
 
 
 def test_who_writes_what() -> None:
@@ -57,15 +59,15 @@ def test_who_writes_what() -> None:
         "agents.changes", "agents.deadletters", "agents.manifests", "agents.schemas", "agents.snapshots"
     }  # fmt: skip
     assert "agents.changes" not in writes("admin")
-    reads = {each.name for each in needed(Asked("agents", ["producer"])) if each.operation == READ}
+    reads = {each.name for each in needed(AccessScope("agents", ["producer"])) if each.operation == READ}
     assert reads == {"agents.contents", "agents.deadletters", "agents.manifests", "agents.schemas"}
     for role in ROLES:  # where the contents are elsewhere, nothing is asked for their topic
-        assert "contents" not in str(needed(Asked("agents", [role], contents=False)))
+        assert "contents" not in str(needed(AccessScope("agents", [role], contents=False)))
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_no_role_may_delete_or_alter_access_lists_and_each_needs_each_of_its_entries(role: str) -> None:
-    asked = Asked("agents", [role], keys=True, groups=["mine"])
+    asked = AccessScope("agents", [role], keys=True, groups=["mine"])
     wanted = needed(asked)
     assert not [each for each in wanted if each.operation in ("Delete", ALL)]
     assert [each.operation for each in wanted if each.kind == CLUSTER] == ([DESCRIBE] if role == "admin" else [])
@@ -118,7 +120,7 @@ def test_a_denial_wins() -> None:
 
 
 def test_commands_name_everything_once() -> None:
-    grants = needed(Asked("agents", ["admin"], keys=True, groups=["billing"]))
+    grants = needed(AccessScope("agents", ["admin"], keys=True, groups=["billing"]))
     lines = commands(grants, ME, "h:1")
     words = [line.split() for line in lines]
     said = sum(line.count("--operation") * sum(line.count(each) for each in ("--topic", "--group", "--cluster",

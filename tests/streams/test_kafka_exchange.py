@@ -19,17 +19,17 @@ from refold.streams.client import Log
 from refold.streams.exchange.archive_export import write_archive
 from refold.streams.exchange.archive_import import Archive
 from refold.streams.exchange.files import ExchangeFile
-from refold.streams.exchange.incoming import Incoming
+from refold.streams.exchange.import_files import Incoming
+from refold.streams.exchange.import_types import Vocabulary
 from refold.streams.exchange.intake import Intake
-from refold.streams.exchange.vocabulary import Vocabulary
 from refold.streams.log.kafka.deadletters import verdict_on
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.point import Points
 from refold_tests.command import SOURCE, Done, refold_command
 from refold_tests.kafka_topics import Broker, decide
 from refold_tests.log_handles import PARTITIONS, mixed, put
-from refold_tests.things import THING, A, defined, document, said
+from refold_tests.sample_types import THING, A, defined, document, said
 from refold_tests.tree import ROOT
 
 CHANGED = defined(document(last={"type": "long", "refold.reducer": "max"}))
@@ -118,7 +118,7 @@ def unsettled(broker: Broker, log: Log, rng: random.Random) -> Iterator[str]:
     port = log.port
     assert isinstance(port, KafkaLog)
     observations = mixed(rng.randrange(1 << 30))
-    place = Place(port.topics.observations, port.partition_of(A))
+    place = TopicPlace(port.topics.observations, port.partition_of(A))
     put(port, [said(A, 0)])
     for number, start in enumerate(range(0, len(observations), 40)):
         put(port, observations[start : start + 40])
@@ -136,7 +136,7 @@ def unsettled(broker: Broker, log: Log, rng: random.Random) -> Iterator[str]:
             broker.transaction(place, [version.codec.encode_observation(said_here)], end=end, key=A.encode())
         port.refresh()
         if number == 2:
-            broker.produce(Place(port.topics.schemas, 0), [b"a stranger's"])
+            broker.produce(TopicPlace(port.topics.schemas, 0), [b"a stranger's"])
             log.register(CHANGED)
         log.mark(f"m{number}")
         yield f"@m{number}"

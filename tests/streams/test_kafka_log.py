@@ -22,7 +22,7 @@ from refold.avro.errors import InputError, NotAnswerable, SchemaError, Validatio
 from refold.avro.ids import identify
 from refold.avro.registry import WireIds
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.schemas import ID_SPACE, schema_record
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.port import Marked
@@ -32,7 +32,7 @@ from refold_tests.brokers import SharedKafka
 from refold_tests.kafka_topics import Broker
 from refold_tests.log_conformance import LogConformance
 from refold_tests.log_handles import PARTITIONS, Handles, Opened, assert_rebuilt, mixed, put
-from refold_tests.things import OTHER, THING, A, defined, document, said, versions
+from refold_tests.sample_types import OTHER, THING, A, defined, document, said, versions
 
 NOBODY = "http://127.0.0.1:9"
 """Pages that nobody serves."""
@@ -100,7 +100,7 @@ def test_recorded_at_never_falls_though_the_brokers_clock_steps_back(
     with contextlib.closing(opened.log()) as log:
         put(log, [said(A, 0)])
         log.flush()
-        place = Place(log.topics.observations, log.partition_of(A))
+        place = TopicPlace(log.topics.observations, log.partition_of(A))
         version = log.registry.newest(THING.name)
         first = log.record_at(place.partition, 0)
         assert first is not None
@@ -152,7 +152,10 @@ def test_writers_at_once_register_each_type_once(opened: KafkaOpened) -> None:
         found = [each.definition.fingerprint for each in log.registry]
         assert len(found) == len(set(found))
         assert (THING.fingerprint in found) != (forbidden.fingerprint in found)
-        assert len(log.registry) == log.offsets.ends([Place(log.topics.schemas, 0)])[Place(log.topics.schemas, 0)]
+        assert (
+            len(log.registry)
+            == log.offsets.ends([TopicPlace(log.topics.schemas, 0)])[TopicPlace(log.topics.schemas, 0)]
+        )
         digest = log.registry.digest()
         if THING.fingerprint in found:
             assert [len(each) for each in refused] == [0, 0, 1, 1]
@@ -186,7 +189,7 @@ def test_of_two_markers_of_a_name_set_at_once_one_is_refused(opened: KafkaOpened
 def test_what_is_no_registration_is_a_hole_for_everyone(kafka: SharedKafka, opened: KafkaOpened) -> None:
     broker = Broker(kafka.bootstrap, opened.prefix)
     with contextlib.closing(opened.log()) as log:
-        place = Place(log.topics.schemas, 0)
+        place = TopicPlace(log.topics.schemas, 0)
         broker.transaction(place, [b"x"], end="abort")
         broker.produce(place, [b"a stranger's", None])
         log.register(THING)

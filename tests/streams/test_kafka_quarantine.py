@@ -11,11 +11,11 @@ import pytest
 
 import refold
 from refold.avro.errors import InputError, SchemaError, StorageError
-from refold.streams.log.kafka.decisions import HEADER, TOKEN_BYTES
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.quarantine import entries, set_aside, take_back
-from refold.streams.log.kafka.reading import Headers
+from refold.streams.log.kafka.quarantine_records import HEADER, TOKEN_BYTES
+from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.point import Points
 from refold.streams.rebuild.run import rebuild
@@ -24,7 +24,7 @@ from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command
 from refold_tests.folding import append, await_folded, fold_all, opened, url_of
 from refold_tests.kafka_topics import Broker
-from refold_tests.things import A, defined, document, said
+from refold_tests.sample_types import A, defined, document, said
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -49,8 +49,8 @@ def root(log: KafkaLog, *, full: bool = False) -> str:
     return rebuild(log, Points(log, 0).end(), full=full, parallel=False).root().hex()
 
 
-def place_of(log: KafkaLog) -> Place:
-    return Place(log.topics.schemas, 0)
+def place_of(log: KafkaLog) -> TopicPlace:
+    return TopicPlace(log.topics.schemas, 0)
 
 
 def test_an_unwanted_definition_is_set_aside_and_taken_back(
@@ -163,7 +163,7 @@ def test_a_type_that_only_a_stranger_defined_is_free_again(url: str) -> None:
 def test_a_log_of_a_later_format_is_refused(url: str, kafka: SharedKafka, prefix: str) -> None:
     with opened(url) as log:
         log.register(KNOWN)
-        Broker(kafka.bootstrap, prefix).produce(Place(log.topics.manifests, 0), [b"2"], key=b"format/schemas")
+        Broker(kafka.bootstrap, prefix).produce(TopicPlace(log.topics.manifests, 0), [b"2"], key=b"format/schemas")
         with pytest.raises(StorageError, match=r"format/schemas: a newer release .*; use the newer one"):
             log.refresh()
     with pytest.raises(StorageError, match="a newer release"):

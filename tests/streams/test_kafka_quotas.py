@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from refold.streams.log.kafka import producer
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.producer import LogProducer, Sent
 from refold.testing.kafka import Kafka
 from refold_tests.kafka_topics import Broker, limit_producers
 
@@ -21,19 +21,19 @@ RECORD_BYTES = 1_000
 
 
 @pytest.fixture
-def limited(kafka_cluster: Callable[..., Kafka]) -> tuple[Broker, Place]:
+def limited(kafka_cluster: Callable[..., Kafka]) -> tuple[Broker, TopicPlace]:
     """A broker of the test's own with a topic, and a quota by which all records take a quarter of a minute."""
     broker = Broker(kafka_cluster().bootstrap, "limited")
     topic = broker.topic("records")
     # A broker that just came up gives out no producer's id for some seconds, and that is not what is waited for here.
-    first = Outgoing(broker.clients)
-    first.write(Sent(Place(broker.topic("first"), 0), b"k", b"", [], "the first record"))
+    first = LogProducer(broker.clients)
+    first.write(Sent(TopicPlace(broker.topic("first"), 0), b"k", b"", [], "the first record"))
     first.close()
     limit_producers(broker.bootstrap, BYTES_S)
-    return broker, Place(topic, 0)
+    return broker, TopicPlace(topic, 0)
 
 
-def sent_to(place: Place, outgoing: Outgoing) -> list[bytes]:
+def sent_to(place: TopicPlace, outgoing: LogProducer) -> list[bytes]:
     """Records that no compression makes smaller."""
     made = random.Random(7)
     values = [made.randbytes(RECORD_BYTES) for _ in range(RECORDS)]
@@ -42,12 +42,12 @@ def sent_to(place: Place, outgoing: Outgoing) -> list[bytes]:
     return values
 
 
-def found_at(place: Place, broker: Broker) -> list[bytes]:
+def found_at(place: TopicPlace, broker: Broker) -> list[bytes]:
     with broker.reading() as reading:
         return [each.value or b"" for each in reading.records(place, 0, broker.end(place))]
 
 
-def test_who_is_held_back_is_not_stuck(limited: tuple[Broker, Place], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_held_back_is_not_stuck(limited: tuple[Broker, TopicPlace], monkeypatch: pytest.MonkeyPatch) -> None:
     broker, place = limited
     monkeypatch.setattr(producer, "STUCK_S", 1.0)
     made: list[Producer] = []
@@ -58,7 +58,7 @@ def test_who_is_held_back_is_not_stuck(limited: tuple[Broker, Place], monkeypatc
 
     make = broker.clients.producer
     monkeypatch.setattr(broker.clients, "producer", counted)
-    outgoing = Outgoing(broker.clients, **{"batch.num.messages": 10})
+    outgoing = LogProducer(broker.clients, **{"batch.num.messages": 10})
     values = sent_to(place, outgoing)
     outgoing.flush()
     assert outgoing.is_clean
@@ -67,9 +67,9 @@ def test_who_is_held_back_is_not_stuck(limited: tuple[Broker, Place], monkeypatc
     outgoing.close()
 
 
-def test_what_is_held_back_for_longer_than_a_record_may_take_is_sent_again(limited: tuple[Broker, Place]) -> None:
+def test_what_is_held_back_for_longer_than_a_record_may_take_is_sent_again(limited: tuple[Broker, TopicPlace]) -> None:
     broker, place = limited
-    outgoing = Outgoing(broker.clients, **{"batch.num.messages": 10, "message.timeout.ms": 2_000})
+    outgoing = LogProducer(broker.clients, **{"batch.num.messages": 10, "message.timeout.ms": 2_000})
     values = sent_to(place, outgoing)
     outgoing.flush()
     assert outgoing.is_clean

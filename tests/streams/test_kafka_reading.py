@@ -10,24 +10,24 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from refold.avro.errors import CorruptionError, StorageError
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.reading import Reading
-from refold.streams.log.kafka.times import Times
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.range_reader import LogReaders
+from refold.streams.log.kafka.recorded_at import Times
 from refold_tests.kafka_topics import Broker
 
 
 @pytest.fixture
-def reading(broker: Broker) -> Iterator[Reading]:
+def reading(broker: Broker) -> Iterator[LogReaders]:
     with broker.reading() as reading:
         yield reading
 
 
-def offsets_of(reading: Reading, place: Place, start: int, end: int) -> list[int]:
+def offsets_of(reading: LogReaders, place: TopicPlace, start: int, end: int) -> list[int]:
     return [each.offset for each in reading.records(place, start, end)]
 
 
-def test_a_range_is_read_from_its_start_to_before_its_end(broker: Broker, reading: Reading) -> None:
-    place = Place(broker.topic("plain", 2), 1)
+def test_a_range_is_read_from_its_start_to_before_its_end(broker: Broker, reading: LogReaders) -> None:
+    place = TopicPlace(broker.topic("plain", 2), 1)
     broker.produce(place, [b"%d" % number for number in range(7)], key=b"k", headers=[("h", b"\0")])
     assert broker.end(place) == 7
     for start in range(8):
@@ -39,9 +39,9 @@ def test_a_range_is_read_from_its_start_to_before_its_end(broker: Broker, readin
             assert (None if first is None else first.offset) == (start if start < end else None)
 
 
-def test_ranges_end_for_certain_among_holes(broker: Broker, reading: Reading) -> None:
+def test_ranges_end_for_certain_among_holes(broker: Broker, reading: LogReaders) -> None:
     """Committed 0-1, its marker 2, aborted 3-4, its marker 5, plain 6, aborted 7, its marker 8."""
-    place = Place(broker.topic("holes"), 0)
+    place = TopicPlace(broker.topic("holes"), 0)
     broker.transaction(place, [b"a", b"b"])
     broker.transaction(place, [b"x", b"x"], end="abort")
     broker.produce(place, [b"c"])
@@ -54,8 +54,8 @@ def test_ranges_end_for_certain_among_holes(broker: Broker, reading: Reading) ->
             assert offsets_of(reading, place, start, stop) == [each for each in there if start <= each < stop]
 
 
-def test_an_open_transaction_hides_what_stands_behind_it(broker: Broker, reading: Reading) -> None:
-    place = Place(broker.topic("open"), 0)
+def test_an_open_transaction_hides_what_stands_behind_it(broker: Broker, reading: LogReaders) -> None:
+    place = TopicPlace(broker.topic("open"), 0)
     broker.produce(place, [b"a"])
     hanging = broker.transaction(place, [b"b"], end="open")
     broker.produce(place, [b"c"])
@@ -67,8 +67,8 @@ def test_an_open_transaction_hides_what_stands_behind_it(broker: Broker, reading
     assert offsets_of(reading, place, 0, broker.end(place)) == [0, 1, 2]
 
 
-def test_a_read_under_way_is_not_disturbed_by_others(broker: Broker, reading: Reading) -> None:
-    place = Place(broker.topic("many"), 0)
+def test_a_read_under_way_is_not_disturbed_by_others(broker: Broker, reading: LogReaders) -> None:
+    place = TopicPlace(broker.topic("many"), 0)
     broker.transaction(place, [b"%d" % number for number in range(5_000)])
     first, second = reading.records(place, 0, 5_000), reading.records(place, 100, 4_000)
     for number in range(100):
@@ -80,9 +80,9 @@ def test_a_read_under_way_is_not_disturbed_by_others(broker: Broker, reading: Re
     assert [each.offset for each in first] == list(range(100, 5_000))
 
 
-def test_records_that_were_deleted_are_missed(broker: Broker, reading: Reading) -> None:
+def test_records_that_were_deleted_are_missed(broker: Broker, reading: LogReaders) -> None:
 
-    place = Place(broker.topic("cut"), 0)
+    place = TopicPlace(broker.topic("cut"), 0)
     broker.produce(place, [b"a", b"b", b"c"])
     for done in broker.admin.delete_records([TopicPartition(place.topic, 0, 2)]).values():
         done.result()
@@ -92,7 +92,7 @@ def test_records_that_were_deleted_are_missed(broker: Broker, reading: Reading) 
 
 
 def test_who_closed_reads_no_more(broker: Broker) -> None:
-    place = Place(broker.topic("closed"), 0)
+    place = TopicPlace(broker.topic("closed"), 0)
     broker.produce(place, [b"a", b"b"])
     with broker.reading() as reading:
         under_way = reading.records(place, 0, 2)
@@ -105,16 +105,16 @@ def test_who_closed_reads_no_more(broker: Broker) -> None:
 def test_a_broker_that_is_not_there_is_an_error_in_time() -> None:
     nobody = Broker("127.0.0.1:1", "none")
     with nobody.reading(timeout_s=1) as reading, pytest.raises(StorageError, match=r"nothing came from 127\.0\.0\.1:1"):
-        next(reading.records(Place("none.x", 0), 0, 1))
+        next(reading.records(TopicPlace("none.x", 0), 0, 1))
 
 
-def test_times_are_running_maxima_though_the_clock_steps_back(broker: Broker, reading: Reading, seed: int) -> None:
+def test_times_are_running_maxima_though_the_clock_steps_back(broker: Broker, reading: LogReaders, seed: int) -> None:
     """Times that producers make up stand for those of a broker whose clock steps; some records are never committed."""
     rng = random.Random(seed)
     # Kept for ever: to the broker's retention these times are long past.
     topic = broker.topic("times", 2, message_timestamp_type="CreateTime", retention_ms="-1")
     for partition in range(2):
-        place = Place(topic, partition)
+        place = TopicPlace(topic, partition)
         now = 1_000_000
         stamps: dict[int, int] = {}
         for _ in range(rng.randrange(20, 40)):

@@ -15,13 +15,13 @@ from refold.avro.errors import InputError
 from refold.explorer.cli.main import run
 from refold.streams.client import Log
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.reading import Headers
+from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.rewind import CHANGES, rewind
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.open import process_surroundings
 from refold_tests.brokers import SharedKafka
 from refold_tests.opening import take
-from refold_tests.things import OTHER, THING, A, said
+from refold_tests.sample_types import OTHER, THING, A, said
 
 PARTITIONS = 2
 

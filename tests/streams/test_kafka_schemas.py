@@ -14,14 +14,14 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.errors import SchemaError
 from refold.avro.nodes import MAX_DEPTH
 from refold.avro.registry import Registry, WireIds
-from refold.streams.log.kafka.foreign import ForeignRecords
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.reading import Raw
-from refold.streams.log.kafka.schemas import Schemas, readable_definition, schema_record
+from refold.streams.log.kafka.foreign_records import ForeignRecords
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.schemas import SchemaFollower, readable_definition, schema_record
 from refold_tests.junk import Junk, random_definition_like, unreadable_definitions
-from refold_tests.things import OTHER, THING, defined, document, versions
+from refold_tests.sample_types import OTHER, THING, defined, document, versions
 
-PLACE = Place("agents.schemas", 0)
+PLACE = TopicPlace("agents.schemas", 0)
 Sequence = list[Junk]
 
 
@@ -32,10 +32,10 @@ class Topic:
         self.raws = [Raw(offset, 1_000 + offset, *each) for offset, each in enumerate(records)]
         self.end = 0
 
-    def ends(self, places: list[Place]) -> dict[Place, int]:
+    def ends(self, places: list[TopicPlace]) -> dict[TopicPlace, int]:
         return dict.fromkeys(places, self.end)
 
-    def records(self, place: Place, start: int, end: int) -> Iterator[Raw]:
+    def records(self, place: TopicPlace, start: int, end: int) -> Iterator[Raw]:
         return iter(self.raws[start:end])
 
     def decided(self, token: bytes) -> None:
@@ -53,7 +53,7 @@ def read(records: Sequence, ends: Iterable[int] = ()) -> tuple[list[tuple[str, i
     """What a reader has that looks at these ends and at the last: places, digest, whether bound, how many foreign."""
     topic, registry, foreign = Topic(records), Registry(), ForeignRecords()
     given: Any = topic
-    schemas = Schemas(PLACE, registry, given, given, foreign, given, given)
+    schemas = SchemaFollower(PLACE, registry, given, given, foreign, given, given)
     for topic.end in (*ends, len(records)):
         schemas.read_on()
     places = [(type(each).__name__, each.registered_at) for each in registry.places()]

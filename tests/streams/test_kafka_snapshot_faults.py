@@ -18,9 +18,9 @@ from refold.avro.errors import CorruptionError
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
 from refold.streams.snapshots import seal
 from refold.streams.snapshots.garbage import GRACE_MS
-from refold.streams.snapshots.ladder import MONTH_MS
 from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.retention_policy import MONTH_MS
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import SnapshotReader
@@ -254,7 +254,7 @@ def test_garbage_and_compaction_never_sever_what_is_kept(
     print(f"seed {seed}")
     rng = random.Random(seed)
     monkeypatch.setattr(seal, "CHANGED_MIN", 20)
-    monkeypatch.setattr("refold.streams.snapshots.cold.BUCKET_SLOTS", 64)
+    monkeypatch.setattr("refold.streams.snapshots.closed_entities.BUCKET_SLOTS", 64)
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", rng.choice((1, 2_000)))
     monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 2)
     world = KafkaWorld(rng, compacting.store)

@@ -10,10 +10,10 @@ import pytest
 
 from refold.avro.errors import StorageError
 from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
-from refold.streams.log.kafka.foreign import ForeignRecords
+from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.manifests import FORGOTTEN_S, ManifestMap
 from refold.streams.log.kafka.offsets import Offsets
-from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.transactions import QUEUED_KB
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import Pin, SnapshotStore, Tomb
@@ -212,7 +212,7 @@ def test_a_map_that_was_not_followed_for_long_is_read_again(kafka: SharedKafka, 
     make_topics(kafka.client_config(), prefix, 1)
     now_s = 0.0
     clients = Clients(kafka.client_config(), prefix)
-    offsets, reading = Offsets(clients.admin(), 30), Reading(clients, 30)
+    offsets, reading = Offsets(clients.admin(), 30), LogReaders(clients, 30)
     followed = ManifestMap(f"{prefix}.manifests", 1, offsets, reading, lambda: now_s, ForeignRecords())
     with Connection(kafka.client_config(), prefix, 1) as connection:
         store = connection.store()

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from refold.avro.errors import InputError, StorageError
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
-from refold.streams.log.kafka.topics import Found, TopicAdmin, Topics
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.topics import LogTopics, TopicAdmin, Topics
 from refold.streams.log.kafka.url import Address, parse_url
 from refold.testing.kafka import Kafka
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
@@ -26,7 +26,7 @@ def address(broker: Broker) -> Address:
     return parse_url(f"kafka://{broker.bootstrap}/{broker.prefix}")
 
 
-def opened(broker: Broker, address: Address, partitions: int | None = None, *, make: bool = True) -> Found:
+def opened(broker: Broker, address: Address, partitions: int | None = None, *, make: bool = True) -> LogTopics:
     return TopicAdmin(broker.admin, TIMEOUT_S).open(address._replace(partitions=partitions), make=make)
 
 
@@ -128,8 +128,8 @@ def test_a_broker_that_comes_back_without_a_controller_is_asked_again(kafka_clus
 def test_a_full_queue_is_back_pressure(broker: Broker, address: Address) -> None:
     topics = Topics(broker.prefix)
     opened(broker, address, 1)
-    outgoing = Outgoing(broker.clients, **{"queue.buffering.max.messages": 10, "linger.ms": 50})
-    place = Place(topics.observations, 0)
+    outgoing = LogProducer(broker.clients, **{"queue.buffering.max.messages": 10, "linger.ms": 50})
+    place = TopicPlace(topics.observations, 0)
     for number in range(300):
         outgoing.send(Sent(place, b"k", b"%d" % number, [], str(number)))
     outgoing.flush()

@@ -10,21 +10,20 @@ import pytest
 
 from refold.avro.errors import CorruptionError, NotAnswerable
 from refold.avro.ids import identify
+from refold.streams.deadletters import Verdict, read_verdict, verdict_value
 from refold.streams.log.kafka.deadletters import record_of, verdict_key, verdict_on
+from refold.streams.log.kafka.fold_position import THROUGH, Reached, emitted_of
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.reached import Reached, emitted_of
-from refold.streams.log.kafka.reading import Raw
-from refold.streams.log.kafka.through import THROUGH
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.port import Record
 from refold.streams.point import Points
 from refold.streams.rebuild.run import rebuild
-from refold.streams.verdicts import Verdict, read_verdict, verdict_value
 from refold_tests.kafka_topics import Broker, decide, deciding
 from refold_tests.log_handles import assert_rebuilt, put
 from refold_tests.poison import framed
-from refold_tests.things import A, said
+from refold_tests.sample_types import A, said
 
 B = f"{A}b"
 PARTITIONS = 2
@@ -38,10 +37,10 @@ def log(broker: Broker) -> Iterator[KafkaLog]:
         yield log
 
 
-def place(log: KafkaLog) -> Place:
+def place(log: KafkaLog) -> TopicPlace:
     """Where A's records stand; B's stand elsewhere."""
     assert log.partition_of(A) != log.partition_of(B)
-    return Place(log.topics.observations, log.partition_of(A))
+    return TopicPlace(log.topics.observations, log.partition_of(A))
 
 
 def bad(log: KafkaLog) -> list[tuple[str, dict[str, Any]]]:
@@ -109,7 +108,7 @@ def test_offsets_with_verdicts_are_skipped_and_ids_below_are_trusted(log: KafkaL
     with pytest.raises(NotAnswerable):
         list(log.read(where.partition, 0, end))  # not yet committed
     hanging.commit_transaction()
-    broker.settle(Place(log.topics.deadletters, where.partition))
+    broker.settle(TopicPlace(log.topics.deadletters, where.partition))
     log.refresh()
 
     def check(log: KafkaLog) -> None:
@@ -168,7 +167,7 @@ def test_while_a_verdicts_transaction_is_open_nothing_is_taken_for_decided(log: 
     put(log, [said(A, 0)])
     log.flush()
     where = place(log)
-    letters = Place(log.topics.deadletters, where.partition)
+    letters = TopicPlace(log.topics.deadletters, where.partition)
     broker.produce(where, [b"?"], key=A.encode())
     hanging = broker.transaction(letters, [b"any"], end="open")
     (found,) = (raw for raw in log.reading.records(where, 1, 2))

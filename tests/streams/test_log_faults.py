@@ -29,7 +29,7 @@ from refold_tests.child import Child
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
 from refold_tests.reference import reference_hash, reference_root, reference_states
-from refold_tests.things import THING, A, reference_definition, said
+from refold_tests.sample_types import THING, A, reference_definition, said
 
 pytestmark = pytest.mark.faults
 
@@ -173,7 +173,7 @@ import sys
 from pathlib import Path
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
-from refold_tests.things import versions
+from refold_tests.sample_types import versions
 
 log = open_log(Path(sys.argv[1]))
 print("open", flush=True)
@@ -312,7 +312,7 @@ import sys, time
 from pathlib import Path
 from threading import Event, Thread
 from refold_tests.opening import open_log, take
-from refold_tests.things import A, said
+from refold_tests.sample_types import A, said
 
 log = open_log(Path(sys.argv[1]))
 name, count = sys.argv[2], int(sys.argv[3])

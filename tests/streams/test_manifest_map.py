@@ -7,12 +7,12 @@ from threading import Event, Thread
 
 import pytest
 
-from refold.streams.log.kafka.foreign import ForeignRecords
+from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.manifests import MARKERS, ManifestMap
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.reading import Raw, Reading
-from refold.streams.log.marked import MARKER, marker_key, marker_value
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.range_reader import LogReaders, Raw
 from refold.streams.log.port import Marked
+from refold.streams.log.stored_markers import MARKER, marker_key, marker_value
 from refold_tests.waiting import WAIT_S
 
 FIRST, SECOND = (Marked(name, f"cut:{name}", 1) for name in ("a", "b"))
@@ -29,19 +29,19 @@ class Broker:
         self.is_asked = Event()
         self.is_back = Event()
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+    def ends(self, places: Iterable[TopicPlace]) -> dict[TopicPlace, int]:
         if not self.is_away.is_set():
             return dict.fromkeys(places, 1)
         self.is_asked.set()
         assert self.is_back.wait(WAIT_S)
         return dict.fromkeys(places, 2)
 
-    def read(self, place: Place, start: int, end: int) -> Iterator[Raw]:
+    def read(self, place: TopicPlace, start: int, end: int) -> Iterator[Raw]:
         yield from self.records[start:end]
 
 
 def test_what_was_seen_is_answered_while_a_refresh_waits_for_its_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker, offsets, reading = Broker(), Offsets.__new__(Offsets), Reading.__new__(Reading)
+    broker, offsets, reading = Broker(), Offsets.__new__(Offsets), LogReaders.__new__(LogReaders)
     monkeypatch.setattr(offsets, "ends", broker.ends)
     monkeypatch.setattr(reading, "records", broker.read)
     manifests = ManifestMap("m", 1, offsets, reading, lambda: 0.0, ForeignRecords())

@@ -17,7 +17,7 @@ from refold.streams.snapshots.manifest import (
     Cold,
     Epoch,
     Manifest,
-    Span,
+    OffsetSpan,
     encode_manifest,
     epoch_of,
     read_manifest,
@@ -26,7 +26,7 @@ from refold_tests.encoded import HASHES
 
 COUNTS = st.integers(0, 2**63 - 1)
 EPOCHS = st.builds(Epoch, st.integers(0, 2**16 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-SPANS = st.builds(Span, COUNTS, COUNTS, HASHES)
+SPANS = st.builds(OffsetSpan, COUNTS, COUNTS, HASHES)
 SOME_SPANS = st.lists(SPANS, max_size=3).map(tuple)
 MANIFESTS = st.builds(
     Manifest,
@@ -53,7 +53,7 @@ MANIFESTS = st.builds(
 PLAIN = Manifest(
     bytes(16),
     Epoch(1, 200, 3),
-    (Span(0, 2, b"a" * 32), Span(2, 3, b"b" * 32)),
+    (OffsetSpan(0, 2, b"a" * 32), OffsetSpan(2, 3, b"b" * 32)),
     entities=4,
     observations=5,
     slots=(bytes(32), b"c" * 32),
@@ -61,9 +61,9 @@ PLAIN = Manifest(
     types={"run": b"e" * 32},
     recorded_at=6,
     warm=7,
-    cold=(Cold("run", "2026-11", Span(3, 4, b"f" * 32)),),
-    index=(Span(4, 5, b"g" * 32),),
-    buckets=(Span(5, 6, b"h" * 32),),
+    cold=(Cold("run", "2026-11", OffsetSpan(3, 4, b"f" * 32)),),
+    index=(OffsetSpan(4, 5, b"g" * 32),),
+    buckets=(OffsetSpan(5, 6, b"h" * 32),),
 )
 
 

@@ -20,7 +20,7 @@ import refold
 from refold.avro.errors import InputError, RefoldError
 from refold.avro.ids import identify
 from refold.streams.cut import parse_cut
-from refold.streams.log.file import messages, server
+from refold.streams.log.file import framing, server
 from refold.streams.log.file.client import Client
 from refold.streams.log.file.log import FileLog
 from refold.streams.log.file.server import serve
@@ -103,7 +103,7 @@ def test_where_all_are_answered_one_more_is_refused(path: Path, monkeypatch: pyt
     with serve(path, hold), ExitStack() as ending:
         held = [ending.enter_context(connect(path)) for _ in range(2)]
         for each in held:
-            each.sendall(messages.encode(["x", 1]))
+            each.sendall(framing.encode(["x", 1]))
         for _ in held:
             entered.acquire()
         with Client(path, PATIENCE_S) as more, pytest.raises(RefoldError, match="ask again"):
@@ -113,7 +113,7 @@ def test_where_all_are_answered_one_more_is_refused(path: Path, monkeypatch: pyt
         dripping.sendall(b"\0")
         let_go.set()
         for each in held:
-            assert messages.result_of(messages.receive(each)) == "x"
+            assert framing.result_of(framing.receive(each)) == "x"
         with Client(path, PATIENCE_S) as more:
             assert more.call("y", 1) == "y"
 
@@ -145,7 +145,7 @@ def test_a_client_that_is_idle_keeps_its_place(path: Path, monkeypatch: pytest.M
 def test_an_answer_that_is_not_taken_ends_the_connection(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "ANSWER_S", 0.1)
     with serve(path, lambda op, payload: bytes(8 << 20)) as owner, connect(path) as connection:
-        connection.sendall(messages.encode(["x", 1]))
+        connection.sendall(framing.encode(["x", 1]))
         await_true(lambda: len(owner._connections) == 1)
         await_true(lambda: not owner._connections)
 
@@ -161,7 +161,7 @@ def test_what_no_question_holds_is_refused(path: Path, body: bytes) -> None:
         with connect(path) as raw:
             raw.sendall(struct.pack(">I", len(body)) + body)
             with pytest.raises(InputError):
-                messages.result_of(messages.receive(raw))
+                framing.result_of(framing.receive(raw))
         with Client(path, PATIENCE_S) as client:
             assert client.call("x", 1) == ["x", 1]
 
@@ -231,7 +231,7 @@ def questions(draw: random.Random, seeds: list[list[Any]], port: FileLog) -> Ite
         if how > 0.8:
             data = mutated(draw, seeds[0][1][0][1])
             with suppress(RefoldError, TypeError):
-                yield messages.encode(["append", [[identify(port.registry.decode(data)), data]]])
+                yield framing.encode(["append", [[identify(port.registry.decode(data)), data]]])
             continue
         if how < 0.15:
             yield draw.randbytes(draw.randrange(1, 60))
@@ -273,7 +273,7 @@ def test_junk_never_ends_the_owner_and_is_never_stored(
         with connect(port.path) as raw:
             try:
                 raw.sendall(sent)
-                answer = messages.receive(raw)
+                answer = framing.receive(raw)
             except OSError:
                 continue
         answered += isinstance(answer, list)

@@ -19,7 +19,7 @@ from refold.streams.cut import Cut, parse_cut
 from refold.streams.point import When
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.opening import open_log, take
-from refold_tests.things import OTHER, THING, A, defined, document, said
+from refold_tests.sample_types import OTHER, THING, A, defined, document, said
 
 B = f"{OTHER.name}/b"
 STEP = defined(document("step", folded={"type": "long", "refold.reducer": "latest"}))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.streams.quota import quota_cores
+from refold.streams.runtime import quota_cores
 
 
 def group(tmp_path: Path, quotas: dict[str, str], membership: str = "0::/pod/box\n") -> int | None:

@@ -16,7 +16,7 @@ from refold_tests.histories import ENTITIES, random_history
 from refold_tests.offsets_below import DEFINITION, Offsets, every_cut, logged, names, some_cuts
 from refold_tests.opening import open_log, take
 from refold_tests.reference import reference_hash, reference_root, reference_state, reference_true_at
-from refold_tests.things import NAMES, A, defined, document, said
+from refold_tests.sample_types import NAMES, A, defined, document, said
 
 
 def assert_is(view: StateView, expected: dict[str, dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from refold.streams.view import StateView
 from refold_tests.epochs import CLOSING, MONTH_MICROS, grow, manifests, small_epochs
 from refold_tests.histories import TYPE
 from refold_tests.opening import open_log, take
-from refold_tests.things import BEGIN, OTHER, A, defined, document, said
+from refold_tests.sample_types import BEGIN, OTHER, A, defined, document, said
 
 NAMES = 24
 

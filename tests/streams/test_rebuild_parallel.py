@@ -19,13 +19,13 @@ import pytest
 
 from refold.avro.errors import CorruptionError
 from refold.avro.observation import Observation
-from refold.streams import interpreter
+from refold.streams import runtime
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.digest import Digests
 from refold.streams.open import file_path
-from refold.streams.rebuild.handover import read_entities, write_entities
-from refold.streams.rebuild.parallel import PROCESSES_MAX, RECORDS_MIN, Job, processes_worth
+from refold.streams.rebuild.run import PROCESSES_MAX, RECORDS_MIN, Job, processes_worth
+from refold.streams.rebuild.transfer import read_entities, write_entities
 from refold.streams.rocks.layout import url_of
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.spill import ChunkStore
@@ -34,11 +34,11 @@ from refold_tests.child import Child
 from refold_tests.encoded import encoded
 from refold_tests.epochs import CLOSING, grow, manifests, small_epochs
 from refold_tests.histories import TYPE, random_history
-from refold_tests.mortal import CALLS, HOLD, MORTAL, SPARES
+from refold_tests.killing_reducer import CALLS, HOLD, MORTAL, SPARES
 from refold_tests.opening import open_log, take
 from refold_tests.processes import is_gone
 from refold_tests.reducers import REDUCERS
-from refold_tests.things import OTHER, A, defined, document, said
+from refold_tests.sample_types import OTHER, A, defined, document, said
 
 PATIENCE_S = 60.0
 
@@ -399,7 +399,7 @@ def test_digests_go_by_slot() -> None:
 
 def test_it_is_done_in_several_processes_when_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     def worth(cores: int, *records: int, begun: int = 0, asked: bool | None = None) -> int:
-        monkeypatch.setattr(interpreter, "cores", lambda: cores)
+        monkeypatch.setattr(runtime, "cores", lambda: cores)
         cut = Cut(bytes(16), dict(enumerate(records)), 0, bytes(32))
         return processes_worth(cut, [Job(partition, begun) for partition in cut.offsets], asked)
 

@@ -15,12 +15,12 @@ from refold.reducers.entity import stored_hash
 from refold.streams.client import Log
 from refold.streams.log.file import records
 from refold.streams.log.file.log import FileLog
-from refold.streams.table import filler
-from refold.streams.table.gaps import TABLE, read_gaps
+from refold.streams.table import index_backfill
+from refold.streams.table.index_gaps import TABLE, read_gaps
 from refold_tests.child import Child
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
-from refold_tests.things import A, defined, document, said
+from refold_tests.sample_types import A, defined, document, said
 
 FILLED_AT_ONCE = 3
 
@@ -30,15 +30,15 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """The indexes are filled one step at each call, and not in the background."""
     steps: list[Callable[[], bool]] = []
 
-    def held(self: filler.Filler) -> None:
+    def held(self: index_backfill.Filler) -> None:
         steps[:] = [self._step]
 
     def step() -> None:
         if steps and not steps[0]():
             steps.clear()
 
-    monkeypatch.setattr(filler.Filler, "_run", held)
-    monkeypatch.setattr(filler, "FILLED_AT_ONCE", FILLED_AT_ONCE)
+    monkeypatch.setattr(index_backfill.Filler, "_run", held)
+    monkeypatch.setattr(index_backfill, "FILLED_AT_ONCE", FILLED_AT_ONCE)
     return iter([step]).__next__()  # type: ignore[return-value]
 
 
@@ -206,11 +206,11 @@ sys.stdin.read()
 RECOVERING = """
 import random, sys
 from pathlib import Path
-from refold.streams.table import filler
+from refold.streams.table import index_backfill
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
 
-filler.FILLED_AT_ONCE = 5
+index_backfill.FILLED_AT_ONCE = 5
 path, seed, number = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 log = open_log(path)
 print("open", flush=True)

@@ -16,9 +16,8 @@ import pytest
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.errors import InputError, RegistryUnavailable, SchemaError
 from refold.avro.registry import Registry, WireIds
-from refold.streams.registry.ids import SchemaIds, UnknownId
+from refold.streams.registry.ids import SchemaIds, UnknownId, subjects_of
 from refold.streams.registry.settings import RegistrySettings, registry_settings
-from refold.streams.registry.subjects import subjects_of
 from refold.testing.registry import SchemaRegistry
 from refold_tests.proxy import gateway
 

@@ -12,7 +12,7 @@ from refold.reducers.entity import pack, unpack
 from refold.streams.digest import root
 from refold.streams.snapshots import seal, spans
 from refold.streams.snapshots.chunk import Chunk, ChunkWriter
-from refold.streams.snapshots.manifest import Manifest, Span, encode_manifest
+from refold.streams.snapshots.manifest import Manifest, OffsetSpan, encode_manifest
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.spill import ChunkStore
@@ -142,7 +142,7 @@ def test_two_owners_write_the_same_bytes(seed: int, monkeypatch: pytest.MonkeyPa
 # Damage
 
 
-def spoil(rng: random.Random, store: MemoryStore, span: Span) -> None:
+def spoil(rng: random.Random, store: MemoryStore, span: OffsetSpan) -> None:
     """A record of the span is gone, or a bit of it is turned."""
     offset = rng.randrange(span.start, span.end)
     if rng.random() < 0.3:
@@ -156,8 +156,10 @@ def spoil(rng: random.Random, store: MemoryStore, span: Span) -> None:
 PARTS = ("ranges", "cold", "index", "buckets")
 
 
-def spans_of(manifest: Manifest, part: str) -> list[Span]:
-    spans: tuple[Span, ...] = getattr(manifest, part) if part != "cold" else tuple(each.span for each in manifest.cold)
+def spans_of(manifest: Manifest, part: str) -> list[OffsetSpan]:
+    spans: tuple[OffsetSpan, ...] = (
+        getattr(manifest, part) if part != "cold" else tuple(each.span for each in manifest.cold)
+    )
     return [span for span in spans if span.end > span.start]
 
 

@@ -17,19 +17,19 @@ import pytest
 
 from refold.avro.errors import CorruptionError, StorageError
 from refold.reducers.arithmetic import Count
-from refold.streams import interpreter
-from refold.streams.snapshots.apart import desk
-from refold.streams.snapshots.apart import sealer as module
-from refold.streams.snapshots.apart.sealer import ApartSealer
+from refold.streams import runtime
 from refold.streams.snapshots.chunk import Group
-from refold.streams.snapshots.cold import Closing
+from refold.streams.snapshots.closed_entities import Closing
+from refold.streams.snapshots.dirty_entities import Touched
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.sealing_process import request_handler
+from refold.streams.snapshots.sealing_process import sealer as module
+from refold.streams.snapshots.sealing_process.sealer import ApartSealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.table import TableView
-from refold.streams.snapshots.touched import Touched
 from refold_tests.processes import is_gone
 from refold_tests.sealing import MemoryStore, Table, View
 from refold_tests.world import LOG_ID
@@ -42,7 +42,7 @@ SAID = "beside the fold from now on"
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the table, and with one core too."""
     monkeypatch.setattr(module, "ENTITIES_MIN", 0)
-    monkeypatch.setattr(interpreter, "cores", lambda: 2)
+    monkeypatch.setattr(runtime, "cores", lambda: 2)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_it_writes_what_would_be_written_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bases, deltas, cold spans and what grows together of them, in parts small and large."""
-    monkeypatch.setattr(desk, "PART_BYTES", 10_000)
+    monkeypatch.setattr(request_handler, "PART_BYTES", 10_000)
     rng = random.Random(seed)
     table, beside = Table(rng, names), MemoryStore()
     here = Sealer(beside, LOG_ID, 1)
@@ -242,7 +242,7 @@ class Broken(View):
 def test_what_the_view_raises_is_raised_here(
     seed: int, store: MemoryStore, apart: ApartSealer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "PART_BYTES", 100)
+    monkeypatch.setattr(request_handler, "PART_BYTES", 100)
     view = changed(Table(random.Random(seed), 100), 200)
     error = StorageError("the table was closed")
     with pytest.raises(StorageError) as raised:
@@ -351,7 +351,7 @@ def test_one_core_or_a_small_table_starts_no_process(
     other = Table(random.Random(seed), 50, 1, 2)
     several.seal(changed(other, 500))
     assert several._child is not None, "the tables count together"
-    monkeypatch.setattr(interpreter, "cores", lambda: 1)
+    monkeypatch.setattr(runtime, "cores", lambda: 1)
     alone = over(store)
     alone.seal(changed(table, 500))
     assert alone._child is None
@@ -361,7 +361,7 @@ def test_one_core_or_a_small_table_starts_no_process(
 def test_after_a_base_it_is_said_wherever_that_was_sealed(
     cores: int, seed: int, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interpreter, "cores", lambda: cores)
+    monkeypatch.setattr(runtime, "cores", lambda: cores)
     said: list[int] = []
     sealer = ApartSealer(store, LOG_ID, 1, lambda: said.append(len(store.manifests)))
     table = Table(random.Random(seed), 50)

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import pytest
 
-from refold.streams.snapshots.apart.channel import MEMORY_BYTES, SHORT_BYTES, Channel, shared_memory
+from refold.streams.snapshots.sealing_process.channel import MEMORY_BYTES, SHORT_BYTES, Channel, shared_memory
 
 Pair = tuple[Channel, Channel]
 

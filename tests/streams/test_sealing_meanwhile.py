@@ -12,13 +12,13 @@ from itertools import pairwise
 import pytest
 
 from refold.avro.errors import StorageError
-from refold.streams import interpreter
-from refold.streams.snapshots.apart import desk
-from refold.streams.snapshots.apart import sealer as module
-from refold.streams.snapshots.apart.sealer import ApartSealer
+from refold.streams import runtime
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer, base_due
+from refold.streams.snapshots.sealing_process import request_handler
+from refold.streams.snapshots.sealing_process import sealer as module
+from refold.streams.snapshots.sealing_process.sealer import ApartSealer
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.processes import is_gone
 from refold_tests.sealing import MemoryStore, Table, View
@@ -87,8 +87,8 @@ def tables(seed: int) -> Tables:
 def apart(store: Stores, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApartSealer]:
     """However small the tables; all that is read or written goes in many parts."""
     monkeypatch.setattr(module, "ENTITIES_MIN", 0)
-    monkeypatch.setattr(interpreter, "cores", lambda: 2)
-    monkeypatch.setattr(desk, "PART_BYTES", 10_000)
+    monkeypatch.setattr(runtime, "cores", lambda: 2)
+    monkeypatch.setattr(request_handler, "PART_BYTES", 10_000)
     found = ApartSealer(store, LOG_ID, PARTITIONS)
     yield found
     found.close()

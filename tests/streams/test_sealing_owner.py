@@ -14,12 +14,12 @@ from refold_tests.processes import is_gone
 
 OWNER = """
 import random, sys, time
-from refold.streams import interpreter
-from refold.streams.snapshots.apart import sealer as module
+from refold.streams import runtime
+from refold.streams.snapshots.sealing_process import sealer as module
 from refold_tests.sealing import MemoryStore, Table
 from refold_tests.world import LOG_ID
 
-module.ENTITIES_MIN, interpreter.cores = 0, lambda: 2
+module.ENTITIES_MIN, runtime.cores = 0, lambda: 2
 sealer, table = module.ApartSealer(MemoryStore(), LOG_ID, 1), Table(random.Random(1), 2_000)
 while True:
     for _ in range(500):

@@ -17,14 +17,14 @@ import pytest
 from refold.avro.errors import StorageError
 from refold.avro.ids import identify
 from refold.reducers.entity import stored_hash
-from refold.streams import interpreter
+from refold.streams import runtime
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.rebuild.run import rebuild
 from refold.streams.snapshots import seal
-from refold.streams.snapshots.apart import sealer
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.sealing_process import sealer
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.child import Child
 from refold_tests.full_replay import assert_full_replay
@@ -44,15 +44,15 @@ WRITER = """
 import random, sys, time
 from pathlib import Path
 from refold.avro.ids import identify
-from refold.streams import interpreter
+from refold.streams import runtime
 from refold.streams.snapshots import seal, snapshotter
-from refold.streams.snapshots.apart import sealer
+from refold.streams.snapshots.sealing_process import sealer
 from refold_tests.opening import open_log
 from refold_tests.past import TYPES, mixed_history
 
 path, seed, length, wait_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 snapshotter.EPOCH_RECORDS, snapshotter.SHARE_MAX, seal.CHANGED_MIN = 5, float("inf"), int(sys.argv[5])
-sealer.ENTITIES_MIN, interpreter.cores = int(sys.argv[6]), lambda: 2
+sealer.ENTITIES_MIN, runtime.cores = int(sys.argv[6]), lambda: 2
 log = open_log(path)
 done = sum(log.port.ends().values())
 print("open", done, flush=True)
@@ -206,7 +206,7 @@ def test_a_log_that_is_closed_while_it_seals_closes(
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     monkeypatch.setattr(sealer, "ENTITIES_MIN", entities_min)
-    monkeypatch.setattr(interpreter, "cores", lambda: 2)
+    monkeypatch.setattr(runtime, "cores", lambda: 2)
     monkeypatch.setattr(seal, "CHANGED_MIN", CHANGED_MIN)
     print(f"seed {seed}")
     rng = random.Random(seed)

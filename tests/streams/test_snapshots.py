@@ -31,7 +31,7 @@ from refold_tests.kafka_topics import TIMEOUT_S
 from refold_tests.opening import PARTITIONS, open_log, take
 from refold_tests.past import Past, hashes_of, mixed_history, random_cut, records_of, reference_at
 from refold_tests.reference import reference_root, reference_true_at
-from refold_tests.things import A, said
+from refold_tests.sample_types import A, said
 from refold_tests.waiting import await_true
 
 pytestmark = pytest.mark.outside

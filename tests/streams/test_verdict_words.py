@@ -10,9 +10,9 @@ import pytest
 from refold.avro.errors import UndecodableError
 from refold.avro.observation import Link, Observation
 from refold.avro.registry import Registry
-from refold.streams.log.kafka.reading import Raw
+from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.log.kafka.records import NoObservation, observed
-from refold_tests.things import THING, A, said
+from refold_tests.sample_types import THING, A, said
 
 PYTHONS = re.compile(r"\w+(Error|Exception)\b|object at 0x|\bb'|\(\w+=")
 B = f"{A}b"

@@ -20,17 +20,17 @@ from refold.streams.change_codec import ChangeCodec
 from refold.streams.changes import Change
 from refold.streams.feed import ChangeReader
 from refold.streams.log.file import records
-from refold.streams.log.marked import marker_key
 from refold.streams.log.port import Mismatch
+from refold.streams.log.stored_markers import marker_key
 from refold.streams.partition import placed
 from refold.streams.rocks.families import Family
 from refold.streams.table import keys
-from refold.streams.verify.verdict import Verdict
+from refold.streams.verify.verdict import VerifyReport
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.damaged import Damaged
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
-from refold_tests.things import THING, A, defined, document, said
+from refold_tests.sample_types import THING, A, defined, document, said
 
 pytestmark = pytest.mark.outside
 
@@ -456,7 +456,7 @@ def test_a_changed_row_is_always_found(tmp_path: Path, seed: int, family: Family
 
 
 def test_a_verdict_is_its_mismatches() -> None:
-    verdict = Verdict(cut=None)  # type: ignore[arg-type]
+    verdict = VerifyReport(cut=None)  # type: ignore[arg-type]
     assert verdict.ok
     verdict.add(iter([Mismatch("p", "x")]))
 

@@ -12,7 +12,7 @@ from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.rocks.families import Family
-from refold.streams.snapshots.manifest import Manifest, Span
+from refold.streams.snapshots.manifest import Manifest, OffsetSpan
 from refold.streams.snapshots.store import Tomb
 from refold.streams.table import keys
 from refold_tests.clock import BEGIN_MS, FileClock
@@ -20,7 +20,7 @@ from refold_tests.damaged import Damaged
 from refold_tests.epochs import CLOSING, close_many, grow, manifests, small_epochs
 from refold_tests.opening import open_log, take
 from refold_tests.past import cuts_below
-from refold_tests.things import OTHER, A, said
+from refold_tests.sample_types import OTHER, A, said
 
 pytestmark = pytest.mark.outside
 
@@ -103,7 +103,7 @@ def test_a_changed_row_is_found_and_no_answer_is_another_for_it(whole: Damaged, 
     assert log.verify().mismatches == []
 
 
-def kinds(log: Log) -> dict[str, tuple[Manifest, Span]]:
+def kinds(log: Log) -> dict[str, tuple[Manifest, OffsetSpan]]:
     """The newest span of each kind that the last epoch of a partition reads."""
     every = [log.port.snapshots.manifest(log.port.snapshots.epochs(partition)[-1]) for partition in range(2)]
     last = max(every, key=lambda each: (len(each.ranges), len(each.cold)))

@@ -17,13 +17,13 @@ from refold.streams.checksum import sealed
 from refold.streams.log.file import records
 from refold.streams.log.file.snapshots import NEXT
 from refold.streams.snapshots.chunk import Chunk, ChunkWriter
-from refold.streams.snapshots.manifest import Epoch, Manifest, Span, encode_manifest
-from refold.streams.snapshots.stored import PIN, TOMB
+from refold.streams.snapshots.manifest import Epoch, Manifest, OffsetSpan, encode_manifest
+from refold.streams.snapshots.store import PIN, TOMB
 from refold.streams.table import keys
 from refold_tests.damaged import Damaged
 from refold_tests.epochs import CLOSING, clean_up, close_many, grow, manifests, small_epochs
 from refold_tests.opening import open_log, take
-from refold_tests.things import OTHER, PICKY, A, defined, document, said
+from refold_tests.sample_types import OTHER, PICKY, A, defined, document, said
 
 pytestmark = pytest.mark.outside
 
@@ -199,7 +199,9 @@ def test_a_manifest_before_the_log_or_past_its_end_is_named(damaged: Damaged) ->
 # Records
 
 
-def rewritten(damage: Damaged, manifest: Manifest, span: Span, change: Callable[[str, bytes], bytes | None]) -> None:
+def rewritten(
+    damage: Damaged, manifest: Manifest, span: OffsetSpan, change: Callable[[str, bytes], bytes | None]
+) -> None:
     """Write a span's records anew, as a careful forger would: checksums, and digests in every manifest."""
     partition = manifest.epoch.partition
     found = [data for _, data in damage.port.snapshots.records(partition, span.start, span.end)]
@@ -228,13 +230,13 @@ def _moved(tree: Any, old: list[Any], new: list[Any]) -> Any:
     return [_moved(each, old, new) for each in tree] if isinstance(tree, list) else tree
 
 
-def first_named(damage: Damaged, manifest: Manifest, span: Span) -> tuple[str, bytes]:
+def first_named(damage: Damaged, manifest: Manifest, span: OffsetSpan) -> tuple[str, bytes]:
     data = next(data for _, data in damage.port.snapshots.records(manifest.epoch.partition, span.start, span.end))
     _, members = next(Chunk(data, "it").groups())
     return members[0][0].decode(), members[0][1]
 
 
-def spans_of(damage: Damaged) -> dict[str, tuple[Manifest, Span]]:
+def spans_of(damage: Damaged) -> dict[str, tuple[Manifest, OffsetSpan]]:
     base = some(damage, lambda each: each.is_base and each.cold and each.ranges[0].start < each.ranges[0].end)
     delta = some(damage, lambda each: not each.is_base and each.ranges[-1].start < each.ranges[-1].end)
     return {"base": (base, base.ranges[0]), "delta": (delta, delta.ranges[-1]), "cold": (base, base.cold[-1].span)}

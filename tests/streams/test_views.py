@@ -14,7 +14,7 @@ from refold_tests.histories import random_history
 from refold_tests.offsets_below import DEFINITION, Offsets, logged, some_cuts
 from refold_tests.opening import open_log, take
 from refold_tests.reference import reference_conflicts, reference_state
-from refold_tests.things import OTHER, A, said
+from refold_tests.sample_types import OTHER, A, said
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -14,16 +14,16 @@ from refold.avro.codec import framed_id
 from refold.avro.errors import CorruptionError, RefoldError, StorageError, UndecodableError
 from refold.streams.change_codec import ChangeCodec
 from refold.streams.checksum import sealed
-from refold.streams.log.file.messages import result_of
+from refold.streams.deadletters import Verdict, read_verdict, verdict_value
+from refold.streams.log.file.framing import result_of
 from refold.streams.log.kafka.lookups import arrived_of, held_of, pairs_of, places_of, totals_of
-from refold.streams.snapshots.manifest import Epoch, Manifest, Span, encode_manifest, read_manifest
-from refold.streams.verdicts import Verdict, read_verdict, verdict_value
+from refold.streams.snapshots.manifest import Epoch, Manifest, OffsetSpan, encode_manifest, read_manifest
 
 ODD: list[Any] = [-1, 2**70, 1.5, True, None, "x", b"x", [], [[]], {}, {"a": 1}, cbor2.CBORSimpleValue(99)]
 VERDICT = Verdict(0, 4, "misplaced", "why", b"key", b"value", [("a", b"1"), ("b", None)], 5)
 EPOCH = Epoch(0, 9, 2)
 MANIFEST = Manifest(
-    bytes(16), EPOCH, (Span(0, 4, bytes(32)),), 3, 9, (bytes(32),), bytes(32), {"document": bytes(32)}, 5, 3
+    bytes(16), EPOCH, (OffsetSpan(0, 4, bytes(32)),), 3, 9, (bytes(32),), bytes(32), {"document": bytes(32)}, 5, 3
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ import click
 
 from refold.agents.log import open_log
 from refold.avro.errors import InputError
-from refold.explorer.cli.proxy import capture_modules
+from refold.explorer.cli.record.proxy import capture_modules
 
 FOLDER = Path(".refold-capture")
 ORDER = "o-7"

@@ -19,8 +19,8 @@ from refold.agents.importers.registry import every, recognised
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Kind, Link, Observation, Source
 from refold.avro.shipped import shipped_types
-from refold.streams.exchange.recorder import Recorder
-from refold.streams.exchange.vocabulary import Vocabulary
+from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.intake import Recorder
 
 
 @dataclass(slots=True)

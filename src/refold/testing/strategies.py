@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.envelope import Door
+from refold.avro.envelope import ObservationValidator
 from refold.avro.ids import identify
 from refold.avro.nodes import Node, allows, value_of
 from refold.avro.observation import Observation, Source
@@ -77,7 +77,7 @@ def histories(
     draw: st.DrawFn, definition: TypeDefinition, *, entity_id: str = "e", max_size: int = 12
 ) -> Sequence[Observation]:
     """Distinct observations of one entity: equal times, priorities, clears, retractions also of what comes later."""
-    door = Door(definition)
+    door = ObservationValidator(definition)
     found: dict[bytes, Observation] = {}
     seqs: dict[tuple[str, str], int] = {}
     for _ in range(draw(st.integers(1, max_size))):

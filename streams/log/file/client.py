@@ -10,7 +10,7 @@ from threading import Lock
 
 from refold.avro.errors import InputError, OwnerGone, OwnerSilent, StorageError
 from refold.streams.log.file.address import is_same_user, locate
-from refold.streams.log.file.messages import encode, is_last, receive, result_of
+from refold.streams.log.file.framing import encode, is_last, receive, result_of
 
 KNOCK_PAUSE_S = 0.01
 

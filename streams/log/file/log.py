@@ -25,14 +25,13 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, LockedError, OwnerGone, OwnerSilent
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry
-from refold.streams.blobs.beside import BESIDE, store_beside
 from refold.streams.blobs.folder import BlobFolder
-from refold.streams.blobs.store import ContentStore, Removed, Stored
+from refold.streams.blobs.location import BESIDE, store_beside
+from refold.streams.blobs.store import ContentStore, Removed, StoredContent
 from refold.streams.blobs.url import open_store
 from refold.streams.defaults import OWNER_TIMEOUT_S
-from refold.streams.log.file import questions, records
-from refold.streams.log.file.check import check_indexes
-from refold.streams.log.file.check_snapshots import check_snapshots
+from refold.streams.log.file import records, requests
+from refold.streams.log.file.check import check_indexes, check_snapshots
 from refold.streams.log.file.client import Client
 from refold.streams.log.file.outbox import Appended, Outbox
 from refold.streams.log.file.owner import Clock, Owner
@@ -40,10 +39,10 @@ from refold.streams.log.file.records import Identity
 from refold.streams.log.file.server import Server, serve
 from refold.streams.log.file.snapshots import FileSnapshotReader, FileSnapshotStore
 from refold.streams.log.port import (
-    Arrival,
     ChangeRecord,
     Checkpoint,
     DeadLetter,
+    IndexedObservation,
     LogPort,
     Marked,
     Mismatch,
@@ -59,7 +58,7 @@ from refold.streams.snapshots.garbage import Collected, Collector, collected_of
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.table import indexes, keys
 from refold.streams.table.checkpoints import checkpoint_of
-from refold.streams.table.gaps import TABLE, read_gaps, table_record
+from refold.streams.table.index_gaps import TABLE, read_gaps, table_record
 
 TAKEOVER_WAIT_S = 0.05
 PATIENCE_S = 3600.0
@@ -81,7 +80,7 @@ class FileLog(LogPort):
         owner_timeout_s: float = OWNER_TIMEOUT_S,
         blobs: str | None = None,
     ) -> None:
-        """blobs: the URL of the store of contents, where it is not the folder beside the log (blobs/beside.py)."""
+        """blobs: the URL of the store of contents, where it is not the folder beside the log (blobs/location.py)."""
         self.path = path
         self.url = url_of(path) + ("" if blobs is None else f"?blobs={quote(blobs, safe=':/')}")
         self.registry = Registry()
@@ -336,7 +335,7 @@ class FileLog(LogPort):
     def _answer(self, op: str, payload: object) -> object:
         """What another process asks the owner for."""
         if op == "recover":
-            return self._as_owner.recover(self, wait=questions.wait(payload))
+            return self._as_owner.recover(self, wait=requests.wait(payload))
         return self._as_owner.answer(op, payload)
 
     def close(self) -> None:
@@ -449,7 +448,7 @@ class FileLog(LogPort):
             return super().entity_records(entity, end, start)
         return self.records_of(entity, (arrival.q for arrival in self.arrivals(entity, end, start)))
 
-    def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[Arrival]:
+    def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[IndexedObservation]:
         if not self._is_indexed(self.partition_of(entity)):
             return super().arrivals(entity, end, start)
         return indexes.arrivals(self._view, entity, start, end)
@@ -498,7 +497,7 @@ class FileLog(LogPort):
     def blob_size(self, digest: bytes) -> int | None:
         return self.blobs.size(digest)
 
-    def stored_blobs(self) -> Iterator[Stored]:
+    def stored_blobs(self) -> Iterator[StoredContent]:
         return self.blobs.stored()
 
     def has_expired(self, digest: bytes) -> bool:

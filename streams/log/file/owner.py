@@ -31,26 +31,26 @@ from refold.avro.observation import Observation
 from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.failed import refusing
 from refold.streams.cut import Cut
-from refold.streams.log.file import questions, records
+from refold.streams.log.file import records, requests
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.log.file.tables import TableViews
-from refold.streams.log.marked import marker_key, marker_value, taken
 from refold.streams.log.port import LogPort, Marked, Record
+from refold.streams.log.stored_markers import marker_key, marker_value, taken
 from refold.streams.partition import partition_of
 from refold.streams.rebuild.rebuilt import Rebuilt
-from refold.streams.rocks.batch import Batch
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.faults import archived_error
-from refold.streams.snapshots.apart.sealer import ApartSealer
+from refold.streams.snapshots.dirty_entities import Touched
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.sealing_process.sealer import ApartSealer
 from refold.streams.snapshots.snapshotter import Snapshotter
-from refold.streams.snapshots.touched import Touched
 from refold.streams.table import keys
-from refold.streams.table.batch import Arrived, TableWriter
-from refold.streams.table.filler import Filler
+from refold.streams.table.batch import DecodedRecord, TableWriter
 from refold.streams.table.folds import TypeFold
-from refold.streams.table.gaps import read_gaps
+from refold.streams.table.index_backfill import Filler
+from refold.streams.table.index_gaps import read_gaps
 from refold.streams.table.pinned import PinnedTable
 from refold.streams.table.recovery import recover
 from refold.streams.table.redefine import fold_again, require_foldable, states_of_type
@@ -121,7 +121,7 @@ class Owner:
         schemas = len(self._registry) if pending is None else _U64.unpack(pending)[0]
         return Cut(log.log_id, log.ends(), schemas, self._registry.digest(schemas))
 
-    def _put_totals(self, rebuilt: Rebuilt, write: Batch) -> None:
+    def _put_totals(self, rebuilt: Rebuilt, write: WriteSet) -> None:
         progress = records.read_progress(self._database, self._partitions)
         for partition, part in rebuilt.parts.items():
             progress.entities[partition], progress.distinct[partition] = part.entities, part.observations
@@ -134,24 +134,24 @@ class Owner:
             self._snapshotter.stop()
 
     def answer(self, op: str, payload: object) -> object:
-        """What another process asks for (questions.py)."""
+        """What another process asks for (requests.py)."""
         if op == "append":
-            self.append_foreign(questions.appended(payload))
+            self.append_foreign(requests.appended(payload))
         elif op == "flush":
-            questions.nothing(payload)
+            requests.nothing(payload)
             self.sync()
         elif op == "register":
-            self.register(questions.registered(payload))
+            self.register(requests.registered(payload))
         elif op == "mark":
-            asked = questions.mark(payload)
+            asked = requests.mark(payload)
             self._require_here(asked.cut)
             self.mark(asked.marked, replace=asked.replace)
         elif op == "snapshot":
-            return [list(epoch) for epoch in self.snapshot(questions.pinned_at(payload))]
+            return [list(epoch) for epoch in self.snapshot(requests.pinned_at(payload))]
         elif op == "pin":
-            self.pin(*questions.pin(payload))
+            self.pin(*requests.pin(payload))
         elif op == "collect":
-            return [list(each) for each in self.collect(**questions.collect(payload))]
+            return [list(each) for each in self.collect(**requests.collect(payload))]
         else:
             raise InputError(f"the log's owner knows no question {op!r:.80}; use the same release in both processes")
         return None
@@ -172,9 +172,9 @@ class Owner:
                 progress.observations[partition] = offset + 1
                 record = Record(partition, offset, now, observation.entity, observation_id, data)
                 write.put("observations", keys.position_key(partition, offset), keys.record_value(record))
-                arrived.append(Arrived(record, observation))
+                arrived.append(DecodedRecord(record, observation))
                 begun.setdefault(partition, offset)
-            outcome = records.Outcome(progress, write)
+            outcome = records.BatchOutcome(progress, write)
             with refusing():
                 self._tables.fold(arrived, write, outcome)
             self._commit(write, progress, sync=False)
@@ -298,7 +298,7 @@ class Owner:
         progress.recorded_at = max(self._clock_ms(), progress.recorded_at)
         return progress
 
-    def _commit(self, write: Batch, progress: records.Progress, *, sync: bool) -> None:
+    def _commit(self, write: WriteSet, progress: records.Progress, *, sync: bool) -> None:
         write.put("meta", records.PROGRESS, progress.packed())
         # Not known while the write is under way: an interrupt may hide that it was done.
         self._progress = None
@@ -325,7 +325,7 @@ class Owner:
         while some := list(islice(rows, REDEFINED_AT_ONCE)):
             type_fold = TypeFold(version)  # only where there is something to fold: its code may not be here
             write, progress = self._database.batch(), self._next_progress()
-            outcome = records.Outcome(progress, write)
+            outcome = records.BatchOutcome(progress, write)
             for row in some:
                 partition = partition_of(keys.entity_of(row[0]), self._partitions)
                 through = progress.observations[partition]

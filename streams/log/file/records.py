@@ -2,10 +2,10 @@
 
 meta  "log"       CBOR {id: 16 bytes, partitions, archived_at, forked_from}: fixed at creation, but for a fork
 meta  "progress"  CBOR Progress: rewritten in every write, so it is true of exactly what stands beside it
-meta  "table"     what the entity table lacks (streams/table/gaps.py)
+meta  "table"     what the entity table lacks (streams/table/index_gaps.py)
 meta  "redefine"  the offset of a definition whose entities are being folded again, while they are
 schemas  offset u64          -> registered_at u64, a definition's JSON
-manifests  the markers (streams/log/marked.py)
+manifests  the markers (streams/log/stored_markers.py)
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import cbor2
 from refold.avro.definition import TypeDefinition, document_text, parse
 from refold.avro.errors import CorruptionError
 from refold.avro.registry import Registry
-from refold.streams.log.marked import MARKER, oldest_first
 from refold.streams.log.port import Marked, Record, is_hole
-from refold.streams.rocks.batch import Batch
+from refold.streams.log.stored_markers import MARKER, oldest_first
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
-from refold.streams.snapshots.touched import State
+from refold.streams.snapshots.dirty_entities import State
 from refold.streams.table import keys
 
 LOG, PROGRESS, REDEFINE = b"log", b"progress", b"redefine"
@@ -81,10 +81,10 @@ class Progress:
         return cbor2.dumps([self.observations, self.changes, self.recorded_at, self.entities, self.distinct])
 
 
-class Outcome:
+class BatchOutcome:
     """What a batch brings about, in the write that it is part of. states: what it changed, by partition."""
 
-    def __init__(self, progress: Progress, write: Batch) -> None:
+    def __init__(self, progress: Progress, write: WriteSet) -> None:
         self.states: defaultdict[int, list[State]] = defaultdict(list)
         self._progress = progress
         self._write = write

@@ -20,12 +20,12 @@ from refold.streams.cut import parse_cut
 from refold.streams.log.file import records
 from refold.streams.log.file.owner import Owner
 from refold.streams.log.file.records import Identity
-from refold.streams.log.marked import MARKER, marker_key, marker_value
 from refold.streams.log.port import DeadLetter, Marked, Record
+from refold.streams.log.stored_markers import MARKER, marker_key, marker_value
 from refold.streams.rocks.database import Database
 from refold.streams.table import keys
-from refold.streams.table.batch import Arrived
-from refold.streams.table.gaps import TABLE, table_record
+from refold.streams.table.batch import DecodedRecord
+from refold.streams.table.index_gaps import TABLE, table_record
 
 
 class Restorer(Owner):
@@ -36,7 +36,7 @@ class Restorer(Owner):
         super().__init__(database, Registry(), partitions, lambda: 0)
         self._log_id = log_id
 
-    def restore(self, places: Sequence[Record], arrived: Sequence[Arrived]) -> None:
+    def restore(self, places: Sequence[Record], arrived: Sequence[DecodedRecord]) -> None:
         """Write records, in the order of recorded_at and each at its partition's next offset, and fold those that are
         no holes."""
         progress = self._next_progress()
@@ -45,7 +45,7 @@ class Restorer(Owner):
         for record in places:
             progress.observations[record.partition] = record.offset + 1
             write.put("observations", keys.position_key(record.partition, record.offset), keys.record_value(record))
-        self._tables.fold(arrived, write, records.Outcome(progress, write))
+        self._tables.fold(arrived, write, records.BatchOutcome(progress, write))
         self._commit(write, progress, sync=False)
 
     def take_up(self, places: Sequence[TypeVersion | Hole]) -> None:

@@ -2,7 +2,7 @@
 
 snapshots  partition u16, offset u64             -> a record as it was written
 manifests  "epoch/", the epoch                   -> a manifest
-           "pin/" or "tomb/", the epoch          -> streams/snapshots/stored.py
+           "pin/" or "tomb/", the epoch          -> streams/snapshots/store.py
 meta       "snapshots"                           -> CBOR {partition: next offset}, CRC-32C
 
 Records and the next offset are one write. The write-ahead log is one for all families, the observations' too: what is
@@ -19,8 +19,19 @@ from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.rocks.database import Database
 from refold.streams.snapshots.manifest import KEY_BYTES, PREFIX, Epoch, epoch_of
-from refold.streams.snapshots.store import Cleared, Pin, SnapshotReader, SnapshotStore, Tomb
-from refold.streams.snapshots.stored import PIN, TOMB, pin_of, pin_value, tomb_of, tomb_value
+from refold.streams.snapshots.store import (
+    PIN,
+    TOMB,
+    Cleared,
+    Pin,
+    SnapshotReader,
+    SnapshotStore,
+    Tomb,
+    pin_of,
+    pin_value,
+    tomb_of,
+    tomb_value,
+)
 from refold.streams.table import keys
 
 NEXT = b"snapshots"

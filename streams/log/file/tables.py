@@ -9,10 +9,10 @@ from refold.avro.registry import Registry
 from refold.streams.log.file.records import Progress
 from refold.streams.partition import placed
 from refold.streams.rocks.database import Database
-from refold.streams.snapshots.cold import closings
+from refold.streams.snapshots.closed_entities import closings
+from refold.streams.snapshots.dirty_entities import Touched
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.table import Standing
-from refold.streams.snapshots.touched import Touched
+from refold.streams.snapshots.table import EpochState
 from refold.streams.table import keys
 from refold.streams.table.pinned import PinnedTable
 
@@ -61,12 +61,12 @@ class TableViews:
         names = (keys.record_entity(value) for _, value in self._database.scan("observations", first, stop))
         return filter(None, names)  # a hole is of none
 
-    def _standing(self, partition: int, offset: int) -> Standing:
+    def _standing(self, partition: int, offset: int) -> EpochState:
         key = keys.position_key(partition, offset - 1)
         last = keys.record_of(key, self._database.get("observations", key) or b"")
         first, stop = keys.position_key(partition, 0), keys.position_key(partition + 1, 0)
         dead = self._database.last("deadletters", first, stop)
-        return Standing(
+        return EpochState(
             epoch=Epoch(partition, offset, self._schemas),
             entities=self._progress.entities[partition],
             observations=self._progress.distinct[partition],

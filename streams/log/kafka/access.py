@@ -49,7 +49,7 @@ class Grant(NamedTuple):
         return f"{self.operation} on {f'every {what} from' if self.is_prefix else f'the {what}'} {self.name}"
 
 
-class Held(NamedTuple):
+class BrokerAclEntry(NamedTuple):
     """One entry of an access list as the broker has it."""
 
     principal: str
@@ -58,7 +58,7 @@ class Held(NamedTuple):
     is_denial: bool
 
 
-class Asked(NamedTuple):
+class AccessScope(NamedTuple):
     """What an entry is asked for: a log by its prefix, roles, whether its key ring's topic is used, consumer groups of
     one's own, and whether its contents are in its own topic."""
 
@@ -69,20 +69,20 @@ class Asked(NamedTuple):
     contents: bool = True
 
 
-def needed(asked: Asked) -> list[Grant]:
+def needed(asked: AccessScope) -> list[Grant]:
     """Everything that the roles need together, in order, each once."""
     found = dict.fromkeys(grant for role in asked.roles for grant in _of_role(role, asked))
-    held = [Held("", grant, ANYTHING, is_denial=False) for grant in found]
+    held = [BrokerAclEntry("", grant, ANYTHING, is_denial=False) for grant in found]
     # What another one brings with it is not asked for.
     return sorted(grant for grant in found if not any(each.grant != grant and _allows(each, grant) for each in held))
 
 
-def missing(wanted: Iterable[Grant], held: Sequence[Held]) -> list[tuple[Grant, Held | None]]:
+def missing(wanted: Iterable[Grant], held: Sequence[BrokerAclEntry]) -> list[tuple[Grant, BrokerAclEntry | None]]:
     """What is not allowed, each with the entry that denies it, if one does.
 
     An entry for a single host allows it on that host alone, and counts as none.
     """
-    found: list[tuple[Grant, Held | None]] = []
+    found: list[tuple[Grant, BrokerAclEntry | None]] = []
     for grant in wanted:
         denial = next((each for each in held if each.is_denial and _denies(each, grant)), None)
         if denial is not None or not any(_allows(each, grant) for each in held):
@@ -90,7 +90,7 @@ def missing(wanted: Iterable[Grant], held: Sequence[Held]) -> list[tuple[Grant, 
     return found
 
 
-def extra(wanted: Sequence[Grant], held: Sequence[Held], principal: str, prefix: str) -> list[Grant]:
+def extra(wanted: Sequence[Grant], held: Sequence[BrokerAclEntry], principal: str, prefix: str) -> list[Grant]:
     """What the principal may do on the log's own resources that was not asked for."""
     needless: list[Grant] = []
     for each in held:
@@ -134,7 +134,7 @@ def check_principal(text: str) -> str:
     return text
 
 
-def _of_role(role: str, asked: Asked) -> Iterator[Grant]:
+def _of_role(role: str, asked: AccessScope) -> Iterator[Grant]:
     """All that one role needs."""
     prefix, group = asked.prefix, f"refold.{asked.prefix}"
     if role in ("reader", "sink", "worker", "admin"):
@@ -188,11 +188,11 @@ def _brings(held: Grant, wanted: Grant) -> bool:
     return held.operation in operations and _covers(held, wanted)
 
 
-def _allows(held: Held, wanted: Grant) -> bool:
+def _allows(held: BrokerAclEntry, wanted: Grant) -> bool:
     return not held.is_denial and held.host == ANYTHING and _brings(held.grant, wanted)
 
 
-def _denies(held: Held, wanted: Grant) -> bool:
+def _denies(held: BrokerAclEntry, wanted: Grant) -> bool:
     """Whether an entry forbids a part of it, at least."""
     is_part = wanted.is_prefix and held.grant.kind == wanted.kind and held.grant.name.startswith(wanted.name)
     return held.grant.operation in (ALL, wanted.operation) and (is_part or _covers(held.grant, wanted))

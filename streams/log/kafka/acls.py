@@ -39,8 +39,8 @@ from refold.streams.log.kafka.access import (
     TOPIC,
     TRANSACTIONAL_ID,
     WRITE,
+    BrokerAclEntry,
     Grant,
-    Held,
 )
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import error_of, is_unlisted, storage_error
@@ -62,7 +62,7 @@ _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 _OPERATION_OF = {operation: name for name, operation in _OPERATIONS.items()}
 
 
-def held_by(clients: Clients, principal: str) -> list[Held]:
+def held_by(clients: Clients, principal: str) -> list[BrokerAclEntry]:
     """The entries about a principal and about everybody; StorageError where they cannot be seen."""
     admin = clients.admin()
     found = [each for who in (principal, ANYBODY) for each in _entries(admin, clients, who)]
@@ -140,7 +140,7 @@ def add(clients: Clients, principal: str, grants: Iterable[Grant]) -> None:
             raise _refusal("access lists cannot be altered", clients, ALTER, failed) from failed
 
 
-def _entries(admin: AdminClient, clients: Clients, principal: str) -> list[Held]:
+def _entries(admin: AdminClient, clients: Clients, principal: str) -> list[BrokerAclEntry]:
     anything: Any = None  # its stub insists on names
     wanted = AclBindingFilter(
         ResourceType.ANY, anything, ResourcePatternType.ANY, principal, anything, AclOperation.ANY,
@@ -151,7 +151,7 @@ def _entries(admin: AdminClient, clients: Clients, principal: str) -> list[Held]
     except KafkaException as failed:
         raise _refusal("access lists cannot be seen", clients, DESCRIBE, failed) from failed
     return [
-        Held(each.principal,
+        BrokerAclEntry(each.principal,
              Grant(_KIND_OF[each.restype], each.name, _OPERATION_OF[each.operation],
                    each.resource_pattern_type == ResourcePatternType.PREFIXED),
              each.host, each.permission_type == AclPermissionType.DENY)

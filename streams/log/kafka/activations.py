@@ -1,8 +1,9 @@
 """Activations: how a new version with custom code takes effect, once a process that has the code says so.
 
 A new version with code, of a type that has a version in effect, is pending: a hole for every reader, so that no
-stranger ends a worker with one. An activation is two records, as an administrator's decision is (decisions.py). That
-somebody with the right said so is in partition 0 of `.manifests`, which a producer may not write:
+stranger ends a worker with one. An activation is two records, as an administrator's decision is
+(quarantine_records.py). That somebody with the right said so is in partition 0 of `.manifests`, which a producer may
+not write:
 
     "activation/", a token of 16 random bytes  ->  CBOR [offset or null, activated_at in milliseconds], CRC-32C
 
@@ -37,11 +38,11 @@ from refold.avro.canonical import encode
 from refold.avro.errors import CorruptionError, SchemaError
 from refold.avro.registry import Registry, TypeVersion
 from refold.streams.checksum import sealed, unsealed
-from refold.streams.held import problem_of
+from refold.streams.held_types import problem_of
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.decisions import TOKEN_BYTES
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.quarantine_records import TOKEN_BYTES
 from refold.streams.log.kafka.topics import Topics
 
 ACTIVATION = b"activation/"
@@ -90,7 +91,7 @@ def activation_of(key: bytes, value: bytes) -> Activation:
 
 def write_in_order(clients: Clients, offsets: Offsets, *records: Sent) -> None:
     """Write the records of a decision, each once the one before it shows; return when all do. Denied."""
-    outgoing = Outgoing(clients)
+    outgoing = LogProducer(clients)
     try:
         for sent in records:
             offsets.wait_past(sent.place, outgoing.write(sent), OPEN)
@@ -105,8 +106,8 @@ class Activator:
         self._clients = clients
         self._registry = registry
         self._offsets = offsets
-        self._manifests = Place(topics.manifests, AUTHORITIES)
-        self._schemas = Place(topics.schemas, 0)
+        self._manifests = TopicPlace(topics.manifests, AUTHORITIES)
+        self._schemas = TopicPlace(topics.schemas, 0)
         self._judged: dict[int, int] = {}
 
     def begin(self) -> None:

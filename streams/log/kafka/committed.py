@@ -25,7 +25,7 @@ FIRST_S = 0.5
 DENIED_S = 30.0
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """A group's committed offset of one partition, and what was committed with it. offset: None where there is none."""
 
     offset: int | None
@@ -54,7 +54,7 @@ class CommittedOffsets:
         """Ask no more."""
         self._consumer.close()
 
-    def ask(self, partitions: Iterable[int], timeout_s: float) -> dict[int, Committed]:
+    def ask(self, partitions: Iterable[int], timeout_s: float) -> dict[int, CommittedOffset]:
         """The committed offsets at this moment.
 
         Args:
@@ -73,7 +73,7 @@ class CommittedOffsets:
         for each in answers:
             if each.error is not None and is_denied(each.error):
                 raise KafkaException(each.error)
-        return {each.partition: Committed(each.offset if each.offset >= 0 else None, each.metadata or "")
+        return {each.partition: CommittedOffset(each.offset if each.offset >= 0 else None, each.metadata or "")
                 for each in answers if each.error is None}  # fmt: skip
 
     def _answers(self, places: list[TopicPartition], deadline: float) -> list[TopicPartition]:

@@ -1,7 +1,7 @@
 """What one partition of `PREFIX.contents` says of its contents, read on from where it was read to before.
 
 What is uncommitted is read too: refold writes no transactions there, so one that somebody leaves open delays nobody.
-Records that are not refold's are passed over and counted (foreign.py).
+Records that are not refold's are passed over and counted (foreign_records.py).
 
 Every process sees the records in one order, and these rules go by it:
 - a put counts until its record is removed, and never again: no two puts have one token;
@@ -31,10 +31,10 @@ from refold.streams.log.kafka.content_records import (
     is_content_record,
     split_key,
 )
-from refold.streams.log.kafka.foreign import ForeignRecords
+from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.reading import Raw, Reading
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.range_reader import LogReaders, Raw
 
 # Token, offset and time of the last put, and the length of the value after them.
 _ENTRY = struct.Struct(f">{TOKEN_BYTES}sQQI")
@@ -60,11 +60,11 @@ class ContentIndex:
     """
 
     def __init__(
-        self, place: Place, partitions: int, offsets: Offsets, reading: Reading, foreign: ForeignRecords,
+        self, place: TopicPlace, partitions: int, offsets: Offsets, reading: LogReaders, foreign: ForeignRecords,
         clock_s: Callable[[], float],
     ) -> None:  # fmt: skip
         self.place = place
-        self.chunks = Place(place.topic, place.partition + partitions)
+        self.chunks = TopicPlace(place.topic, place.partition + partitions)
         self._partitions = partitions
         self._offsets = offsets
         self._reading = reading

@@ -25,8 +25,8 @@ from refold.avro.canonical import encode
 from refold.avro.errors import CorruptionError
 from refold.avro.observation import ID_BYTES
 from refold.streams.checksum import sealed, unsealed
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.reading import Raw
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.range_reader import Raw
 
 PUT, AGAIN, REMOVING, EXPIRED = b"put/", b"again/", b"removing/", b"expired/"
 TOKEN_BYTES = 8
@@ -85,7 +85,7 @@ def split_key(key: bytes) -> tuple[bytes, bytes]:
     return (kind, rest) if len(rest) == _LENGTHS.get(kind, -1) else (b"", b"")
 
 
-def is_content_record(raw: Raw, place: Place, partitions: int) -> bool:
+def is_content_record(raw: Raw, place: TopicPlace, partitions: int) -> bool:
     """Whether a record of one of the first P partitions is one of refold's."""
     kind, rest = split_key(raw.key or b"")
     if not kind or partition_of_content(rest, partitions) != place.partition:

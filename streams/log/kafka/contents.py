@@ -41,7 +41,7 @@ from threading import RLock
 from refold.avro.blob import is_expired
 from refold.avro.errors import CorruptionError, StorageError
 from refold.avro.observation import ID_BYTES
-from refold.streams.blobs.store import ContentStore, Removed, Stored, in_lots, whole
+from refold.streams.blobs.store import ContentStore, Removed, StoredContent, in_lots, whole
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.content_index import ContentIndex, ContentPut
@@ -60,10 +60,10 @@ from refold.streams.log.kafka.content_records import (
     partition_of_content,
     split_key,
 )
-from refold.streams.log.kafka.foreign import ForeignRecords
-from refold.streams.log.kafka.offsets import SHOWS_POLL_S, Offsets, Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
-from refold.streams.log.kafka.reading import Raw, Reading
+from refold.streams.log.kafka.foreign_records import ForeignRecords
+from refold.streams.log.kafka.offsets import SHOWS_POLL_S, Offsets, TopicPlace
+from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.range_reader import LogReaders, Raw
 
 # Below what brokers take unless told otherwise (message.max.bytes, 1 MiB), and two are no more than a batch may be.
 CHUNK_BYTES = 480 << 10
@@ -89,13 +89,13 @@ class TopicContents(ContentStore):
         self._partitions = partitions
         self._timeout_s = timeout_s
         self._clock_s = clock_s
-        self._reading = Reading(clients, timeout_s, committed=False)
+        self._reading = LogReaders(clients, timeout_s, committed=False)
         # Each record is waited for, so nothing is gained by waiting for more to go with it.
-        self._outgoing = Outgoing(clients, **{"linger.ms": 0})
+        self._outgoing = LogProducer(clients, **{"linger.ms": 0})
         self._lock = RLock()
         self._checked: set[bytes] = set()
         self._indexes = [
-            ContentIndex(Place(topic, each), partitions, offsets, self._reading, foreign, clock_s)
+            ContentIndex(TopicPlace(topic, each), partitions, offsets, self._reading, foreign, clock_s)
             for each in range(partitions)
         ]
 
@@ -135,14 +135,14 @@ class TopicContents(ContentStore):
     def has_expired(self, digest: bytes) -> bool:
         return self._looked_up(digest).has_expired(digest)
 
-    def stored(self) -> Iterator[Stored]:
+    def stored(self) -> Iterator[StoredContent]:
         for index in self._indexes:
             with self._lock:
                 index.read_on()
                 digests = index.digests()
             for digest in digests:
                 if puts := index.puts(digest):
-                    yield Stored(digest, puts[-1].chunks.size, max(each.put_ms for each in puts))
+                    yield StoredContent(digest, puts[-1].chunks.size, max(each.put_ms for each in puts))
 
     def expired(self) -> Iterator[bytes]:
         self.read_on()
@@ -258,7 +258,7 @@ class TopicContents(ContentStore):
             self._checked.clear()
         self._checked.add(version)
 
-    def _write(self, place: Place, key: bytes, value: bytes | None, digest: bytes) -> int:
+    def _write(self, place: TopicPlace, key: bytes, value: bytes | None, digest: bytes) -> int:
         return self._outgoing.write(_sent(place, key, value, digest))
 
     # Removing
@@ -321,7 +321,7 @@ class TopicContents(ContentStore):
                 seen[key] = None
         yield from seen
 
-    def _write_all(self, place: Place, records: Mapping[bytes, bytes | None]) -> int:
+    def _write_all(self, place: TopicPlace, records: Mapping[bytes, bytes | None]) -> int:
         """Write some, durable on return; the offset of the last, -1 where there are none."""
         sent = [_sent(place, key, value, _digest_in(key)) for key, value in records.items()]
         for each in sent[:-1]:
@@ -369,5 +369,5 @@ def _digest_in(key: bytes) -> bytes:
     return (split_key(key)[1] or key)[:ID_BYTES]
 
 
-def _sent(place: Place, key: bytes, value: bytes | None, digest: bytes) -> Sent:
+def _sent(place: TopicPlace, key: bytes, value: bytes | None, digest: bytes) -> Sent:
     return Sent(place, key, value, [], f"the content {digest.hex()}")

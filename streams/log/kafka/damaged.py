@@ -6,13 +6,12 @@ records.py; above that point a worker gives a verdict. Of `.changes` it is one t
 that holds no change.
 
 1. A reader that needs it raises DamagedRecord: topic, partition, offset, why, and the command that sets it aside.
-2. `refold quarantine add` writes a ruling (decisions.py): its authority in `.manifests`, its place in `.schemas`.
-   Whoever reads `.schemas` to that place passes over the record, wherever it is met, for every cut
-   (avro/quarantine.py), and counts it.
-   Records of one batch that cannot be unpacked are damaged together: the client gives none of them, for ever. The
-   ruling is on every offset of the batch, and a reader that meets it begins again after the offsets that are set aside
-   (UnreadableBatches). Nobody knows whose records they were. Above the decided point a batch is damaged likewise: a
-   worker cannot give verdicts on what it cannot read.
+2. `refold quarantine add` writes a ruling (quarantine_records.py): its authority in `.manifests`, its place in
+   `.schemas`. Whoever reads `.schemas` to that place passes over the record, wherever it is met, for every cut
+   (avro/quarantine.py), and counts it. Records of one batch that cannot be unpacked are damaged together: the client
+   gives none of them, for ever. The ruling is on every offset of the batch, and a reader that meets it begins again
+   after the offsets that are set aside (UnreadableBatches). Nobody knows whose records they were. Above the decided
+   point a batch is damaged likewise: a worker cannot give verdicts on what it cannot read.
 3. A table or an epoch that was made while it was whole holds what it said. Each notes the offsets that it leaves out:
    a table in its position, an epoch in its manifest. Where those below its own offset are not the ones set aside by
    now, a worker makes the table again, and readers begin from another epoch, or from nothing.
@@ -28,7 +27,7 @@ from __future__ import annotations
 
 from refold.avro.errors import CorruptionError
 from refold.avro.quarantine import CHANGES, OBSERVATIONS, TOPICS, Rulings
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import Position, SetAside
 
@@ -40,7 +39,7 @@ class UnreadableBatches:
         self._names = {topics.observations: OBSERVATIONS, topics.changes: CHANGES}
         self._rulings = rulings
 
-    def after(self, place: Place, first: int, wanted: int, why: str) -> int:
+    def after(self, place: TopicPlace, first: int, wanted: int, why: str) -> int:
         """The first offset from a wanted one on that is not set aside.
 
         Args:
@@ -69,7 +68,7 @@ class UnreadableBatches:
         return after
 
 
-def unreadable(place: Place, first: int, why: str) -> CorruptionError:
+def unreadable(place: TopicPlace, first: int, why: str) -> CorruptionError:
     """The error at a batch that cannot be read and is not set aside."""
     return CorruptionError(
         f"{place.topic} {place.partition}={first}: the batch is damaged: it cannot be read ({why}). Restore the "

@@ -1,10 +1,11 @@
 """`.deadletters`: the verdicts on records that are no observations, with everything it takes to look at them again.
 
-A verdict (streams/verdicts.py) stands in the partition of its record. Its key is the record's offset, u64 big-endian;
-its headers `refold-through` and `refold-taken` say where the batch ends in which it was decided (reached.py). Verdicts
-are written in the transaction that commits that offset for the workers' group.
+A verdict (streams/deadletters.py) is stored in the partition of its record. Its key is the offset of the record, u64
+big-endian; its headers `refold-through` and `refold-taken` say where the batch ends in which it was decided
+(fold_position.py).
+Verdicts are written in the transaction that commits that offset for the workers' group.
 
-A record without these is none of refold's, and is passed over (foreign.py).
+A record without these is none of refold's, and is passed over (foreign_records.py).
 
 Who reads a partition skips the offsets with verdicts. For that he has to know up to where it is decided:
 1. read the workers' committed offset;
@@ -22,16 +23,16 @@ from collections.abc import Iterator, Set
 from confluent_kafka import KafkaException
 
 from refold.avro.errors import CorruptionError
+from refold.streams.deadletters import Verdict, read_verdict
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.committed import Committed, CommittedOffsets
+from refold.streams.log.kafka.committed import CommittedOffset, CommittedOffsets
 from refold.streams.log.kafka.faults import error_of, is_denied, is_passing, storage_error
-from refold.streams.log.kafka.foreign import ForeignRecords
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.reached import emitted_of
-from refold.streams.log.kafka.reading import Raw, Reading
+from refold.streams.log.kafka.fold_position import emitted_of
+from refold.streams.log.kafka.foreign_records import ForeignRecords
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.range_reader import LogReaders, Raw
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import DeadLetter
-from refold.streams.verdicts import Verdict, read_verdict
 
 _KEY = struct.Struct(">Q")
 
@@ -64,9 +65,15 @@ class Decided:
     """Which offsets have verdicts, and up to where a partition is decided; as of the last `refresh`."""
 
     def __init__(
-        self, topics: Topics, partitions: int, clients: Clients, offsets: Offsets, reading: Reading, timeout_s: float,
+        self,
+        topics: Topics,
+        partitions: int,
+        clients: Clients,
+        offsets: Offsets,
+        reading: LogReaders,
+        timeout_s: float,
         foreign: ForeignRecords,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._topics = topics
         self._foreign = foreign
         # Stable ones are waited for while a worker's transaction is open, and here an older answer will do.
@@ -74,7 +81,7 @@ class Decided:
         self._offsets = offsets
         self._reading = reading
         self._timeout_s = timeout_s
-        self._places = [Place(topics.deadletters, each) for each in range(partitions)]
+        self._places = [TopicPlace(topics.deadletters, each) for each in range(partitions)]
         self._skipped: list[set[int]] = [set() for _ in self._places]
         self._through = [0] * partitions
         self._committed: list[tuple[int, str]] = [(0, "")] * partitions
@@ -120,7 +127,7 @@ class Decided:
                 self._committed[place.partition] = committed
                 self._through[place.partition] = max(self._through[place.partition], committed[0])
 
-    def _read_on(self, place: Place, end: int) -> None:
+    def _read_on(self, place: TopicPlace, end: int) -> None:
         partition = place.partition
         for raw in self._reading.records(place, self._next[partition], end):
             offset, point = record_of(raw), emitted_of(raw)
@@ -142,6 +149,6 @@ class Decided:
             if error is not None and (is_denied(error) or is_passing(error)):
                 return [(0, "")] * len(self._places)
             raise storage_error(f"the offsets of the group {self._topics.group} cannot be had", failed) from failed
-        nothing = Committed(None, "")
+        nothing = CommittedOffset(None, "")
         given = [found.get(each, nothing) for each in partitions]
         return [(each.offset or 0, each.metadata) for each in given]

@@ -1,4 +1,4 @@
-"""Up to where the changes of a log are made, as any client of it finds out (reached.py).
+"""Up to where the changes of a log are made, as any client of it finds out (fold_position.py).
 
 1. Read the point at the group's committed offset.
 2. Wait until everything that was in `.changes` and `.deadletters` then is decided: with the offset a worker committed
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from refold.avro.errors import StorageError
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.reached import BEGIN, Reached, committed_of, emitted_of, is_emitted
-from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.fold_position import BEGIN, Reached, committed_of, emitted_of, is_emitted
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.topics import Topics
 
 POLL_S = 0.02
@@ -23,11 +23,11 @@ BUSY_POLL_S = 0.1
 
 
 def emitted(
-    topics: Topics, committed: Sequence[tuple[int, str]], offsets: Offsets, reading: Reading, timeout_s: float
+    topics: Topics, committed: Sequence[tuple[int, str]], offsets: Offsets, reading: LogReaders, timeout_s: float
 ) -> dict[int, Reached]:
     """The point of each partition; committed: what step 1 read, just now."""
     found = [committed_of(*each) or BEGIN for each in committed]
-    places = [Place(topic, each) for topic in (topics.changes, topics.deadletters) for each in range(len(found))]
+    places = [TopicPlace(topic, each) for topic in (topics.changes, topics.deadletters) for each in range(len(found))]
     for place, end in _decided(places, offsets, timeout_s).items():
         last = reading.last(place, end, is_emitted)
         point = None if last is None else emitted_of(last)
@@ -51,7 +51,7 @@ def settled(ask: Callable[[], dict[int, Reached]], topic: str, timeout_s: float)
     return found
 
 
-def _decided(places: list[Place], offsets: Offsets, timeout_s: float) -> dict[Place, int]:
+def _decided(places: list[TopicPlace], offsets: Offsets, timeout_s: float) -> dict[TopicPlace, int]:
     """Ends below which everything is decided that stood there at this call."""
     written = offsets.ends(places, committed=False)
     deadline = time.monotonic() + timeout_s

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.faults import may_pass
-from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.topics import Topics
 
 _PAUSE_S = 0.2
@@ -37,7 +37,7 @@ def group_lag(
 ) -> dict[int, int]:
     """Offsets of `.observations` that the workers' group has not committed, by partition; without those that the
     coordinator does not answer for. KafkaException, StorageError."""
-    ends = Offsets(admin, timeout_s).ends(Place(topics.observations, each) for each in partitions)
+    ends = Offsets(admin, timeout_s).ends(TopicPlace(topics.observations, each) for each in partitions)
     found = committed.ask([each.partition for each in ends], timeout_s)
     return {place.partition: max(0, end - (found[place.partition].offset or 0))
             for place, end in ends.items() if place.partition in found}  # fmt: skip

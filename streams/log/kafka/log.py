@@ -2,8 +2,8 @@
 
 What it answers is as of a view: the ends of all partitions, taken before everything else is read on, so that whatever
 stands below them was registered and can be read. `refresh` takes the next view; so does the first question after
-something was written here. Entity tables stand with the workers (tables.py), and are looked up where these answer;
-everything that can be computed from the log is. What workers alone can do, they are asked for.
+something was written here. Entity tables stand with the workers (worker_tables.py), and are looked up where these
+answer; everything that can be computed from the log is. What workers alone can do, they are asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from refold.avro.observation import ID_BYTES, Observation
 from refold.avro.quarantine import CHANGES, Rulings
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
-from refold.streams.blobs.store import ContentStore, Removed, Stored
+from refold.streams.blobs.store import ContentStore, Removed, StoredContent
 from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.contents import TopicContents
@@ -30,31 +30,31 @@ from refold.streams.log.kafka.damaged import UnreadableBatches, set_aside_in, wa
 from refold.streams.log.kafka.deadletters import Decided
 from refold.streams.log.kafka.emitted import emitted, settled
 from refold.streams.log.kafka.faults import closed_error
-from refold.streams.log.kafka.foreign import ForeignRecords
+from refold.streams.log.kafka.fold_position import Reached, emitted_of, is_emitted
+from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.markers import Markers
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
-from refold.streams.log.kafka.reached import Reached, emitted_of, is_emitted
-from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.range_reader import LogReaders
+from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.kafka.records import Records, sent_observation
-from refold.streams.log.kafka.schemas import Schemas
+from refold.streams.log.kafka.schemas import SchemaFollower
 from refold.streams.log.kafka.settings import Settings
 from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, is_snapshot, pin_alone
 from refold.streams.log.kafka.stores import LogStores
-from refold.streams.log.kafka.tables import Arrived, Folding, Places, Tables
-from refold.streams.log.kafka.times import Times
 from refold.streams.log.kafka.topics import TopicAdmin
 from refold.streams.log.kafka.url import Address, merged
 from refold.streams.log.kafka.view import View, seen
+from refold.streams.log.kafka.worker_tables import Folding, IndexedHistory, Places, TableClient
 from refold.streams.log.port import (
-    Arrival,
     ChangeRecord,
     Checkpoint,
     DeadLetter,
     Elsewhere,
-    Folded,
+    FoldPosition,
     Foreign,
+    IndexedObservation,
     LogPort,
     Marked,
     Mismatch,
@@ -83,7 +83,7 @@ class KafkaLog(LogPort):
         read_only: bool = False,
         timeout_s: float = TIMEOUT_S,
         schema_ids: SchemaIds | None = None,
-        tables: Tables | None = None,
+        tables: TableClient | None = None,
         folding: Folding | None = None,
     ) -> None:
         """config: settings of Kafka's clients, over those of REFOLD_KAFKA_CONFIG. timeout_s: how long to wait for an
@@ -107,9 +107,9 @@ class KafkaLog(LogPort):
         self.topics, self.log_id, self.partitions = found.topics, found.log_id, found.partitions
         self.offsets = Offsets(admin, timeout_s, self.clients.admin)
         self.unreadable = UnreadableBatches(self.topics, self.registry.rulings)
-        self.reading = Reading(self.clients, timeout_s, unreadable=self.unreadable)
-        self._outgoing = Outgoing(self.clients)
-        observations = [Place(self.topics.observations, each) for each in range(self.partitions)]
+        self.reading = LogReaders(self.clients, timeout_s, unreadable=self.unreadable)
+        self._outgoing = LogProducer(self.clients)
+        observations = [TopicPlace(self.topics.observations, each) for each in range(self.partitions)]
         self._times = [Times(place, self.offsets, self.reading) for place in observations]
         self._schema_ids = schema_ids
         give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
@@ -120,10 +120,16 @@ class KafkaLog(LogPort):
         self.manifests = ManifestMap(
             self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
         )
-        self.schemas = Schemas(
-            Place(self.topics.schemas, 0), self.registry, self.offsets, self.reading, self._foreign, self.manifests,
-            Activator(self.clients, self.topics, self.registry, self.offsets), give_ids,
-        )  # fmt: skip
+        self.schemas = SchemaFollower(
+            TopicPlace(self.topics.schemas, 0),
+            self.registry,
+            self.offsets,
+            self.reading,
+            self._foreign,
+            self.manifests,
+            Activator(self.clients, self.topics, self.registry, self.offsets),
+            give_ids,
+        )
         self._decided = Decided(
             self.topics, self.partitions, self.clients, self.offsets, self.reading, timeout_s, self._foreign
         )
@@ -169,7 +175,7 @@ class KafkaLog(LogPort):
             self.schemas.register(definition, self._outgoing)
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        place = Place(self.topics.observations, self.partition_of(observation.entity))
+        place = TopicPlace(self.topics.observations, self.partition_of(observation.entity))
         self.put(sent_observation(place, observation.entity, observation_id, data))
 
     def put(self, sent: Sent) -> None:
@@ -281,7 +287,7 @@ class KafkaLog(LogPort):
             raise NotAnswerable(f"{self.url}: {what} by its workers (`refold worker`), which are not asked from here")
         return self._folding
 
-    def _tabled(self, what: str) -> Tables:
+    def _tabled(self, what: str) -> TableClient:
         self._require_open()
         if self._tables is None:
             raise NotAnswerable(f"{self.url}: {what} stand with the log's workers; `refold rebuild` computes the same "
@@ -348,8 +354,8 @@ class KafkaLog(LogPort):
         committed = self._decided.ask_committed()
         return emitted(self.topics, committed, self.offsets, self.reading, self._timeout_s)
 
-    def folded(self) -> dict[int, Folded]:
-        return {each: Folded(at.offset, at.schemas) for each, at in (self._folded or self._emitted()).items()}
+    def folded(self) -> dict[int, FoldPosition]:
+        return {each: FoldPosition(at.offset, at.schemas) for each, at in (self._folded or self._emitted()).items()}
 
     @property
     def _view(self) -> View:
@@ -374,7 +380,7 @@ class KafkaLog(LogPort):
         return self._records.read(partition, start, min(end, self._view.observations[partition]))
 
     def read_changes(self, partition: int, start: int) -> Iterator[ChangeRecord]:
-        place = Place(self.topics.changes, partition)
+        place = TopicPlace(self.topics.changes, partition)
         aside = self.registry.rulings.of(CHANGES, partition)
         for raw in self.reading.records(place, start, self._view.changes[partition]):
             point = emitted_of(raw)
@@ -428,13 +434,13 @@ class KafkaLog(LogPort):
             return self._records.among(partition, (entity,), end, start)
         return self._with_tail(entity, start, end, found)
 
-    def _found(self, partition: int, entity: str, start: int, end: int) -> Arrived | None:
+    def _found(self, partition: int, entity: str, start: int, end: int) -> IndexedHistory | None:
         """What workers' tables have of an entity."""
         if self._tables is None or was_ruled_on(self.registry.rulings, partition, entity):
             return None
         return self._tables.arrivals(partition, entity, start, end)
 
-    def _with_tail(self, entity: str, start: int, end: int, found: Arrived) -> Iterator[Record]:
+    def _with_tail(self, entity: str, start: int, end: int, found: IndexedHistory) -> Iterator[Record]:
         yield from self.records_of(entity, [each.q for each in found.arrivals])
         yield from self._records.among(self.partition_of(entity), (entity,), end, max(start, found.through))
 
@@ -458,7 +464,7 @@ class KafkaLog(LogPort):
                 return found
         return None
 
-    def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[Arrival]:
+    def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[IndexedObservation]:
         partition = self.partition_of(entity)
         end = min(end, self._view.observations[partition])
         found = self._found(partition, entity, start, end)
@@ -466,14 +472,14 @@ class KafkaLog(LogPort):
             return super().arrivals(entity, end, start)
         return self._arrivals(entity, start, end, found)
 
-    def _arrivals(self, entity: str, start: int, end: int, found: Arrived) -> Iterator[Arrival]:
+    def _arrivals(self, entity: str, start: int, end: int, found: IndexedHistory) -> Iterator[IndexedObservation]:
         """What tables hold, and behind it what the log's tail has that is no repeat."""
         yield from found.arrivals
         tail = self._records.among(self.partition_of(entity), (entity,), end, max(start, found.through))
         known: set[bytes] | None = None
         for record in tail:
             if known is None:
-                before = found if start == 0 else Arrived(0, list(self.arrivals(entity, record.offset)))
+                before = found if start == 0 else IndexedHistory(0, list(self.arrivals(entity, record.offset)))
                 known = {each.q[-ID_BYTES:] for each in before.arrivals}
             if record.id not in known:
                 known.add(record.id)
@@ -509,7 +515,7 @@ class KafkaLog(LogPort):
     def blob_size(self, digest: bytes) -> int | None:
         return None if self.blobs is None else self.blobs.size(digest)
 
-    def stored_blobs(self) -> Iterator[Stored]:
+    def stored_blobs(self) -> Iterator[StoredContent]:
         return iter(()) if self.blobs is None else self.blobs.stored()
 
     def has_expired(self, digest: bytes) -> bool:

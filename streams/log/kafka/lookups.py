@@ -8,21 +8,110 @@
     totals      partition                           [entities, observations]
 
 Null: not here, or not folded here. `places` speaks of the partitions that are.
+
+Which worker has a partition, and where its pages are: as the members of the group say.
+
+A worker's client.id is `refold-worker URL`: whoever may describe the group finds the pages of all its workers.
+
+Asking a worker's page (streams/worker/host/pages.py), by whoever has its URL: a client, or another worker.
+
+A URL on loopback means another worker on another machine: who asks says of which log, and a worker of another one
+refuses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 import cbor2
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from refold.avro.envelope import NAME_BYTES_MAX
 from refold.avro.errors import InputError, StorageError
 from refold.avro.observation import ID_BYTES
-from refold.streams.log.kafka.tables import Arrived, Held, Places
-from refold.streams.log.port import Arrival, Record
-from refold.streams.web.content import DEPTH_MAX, cbor_list
+from refold.streams.log.kafka.faults import error_of, storage_error
+from refold.streams.log.kafka.groups import describe_group
+from refold.streams.log.kafka.worker_tables import IndexedHistory, IndexedRecords, Places
+from refold.streams.log.port import IndexedObservation, Record
+from refold.streams.web.client import Asker
+from refold.streams.web.page import DEPTH_MAX, JSON, PageResponse, cbor_list
+
+FORWARDED = "X-Refold-Forwarded"
+LOG = "X-Refold-Log"
+OTHER_LOG = 409
+"""The status of a page that is asked about another log."""
+LOOKUP = "lookup/1"
+"""The page of look-ups, with the version of what is said there: a worker of another one has no such page."""
+CBOR = "application/cbor"
+
+
+def ask(
+    asker: Asker, url: str, content: bytes | None = None, *, log_id: bytes, timeout_s: float, media_type: str = JSON,
+    is_forwarded: bool = False,
+) -> PageResponse:  # fmt: skip
+    """The page of a worker of a log at a URL; content: what is posted there. OSError where nobody answers."""
+    headers = {LOG: log_id.hex(), **({FORWARDED: "1"} if is_forwarded else {})}
+    if content is not None:
+        headers["Content-Type"] = media_type
+    return asker.ask(url, content, headers, timeout_s)
+
+
+CLIENT_ID = "refold-worker "
+TIMEOUT_S = 10.0
+
+
+def client_id(url: str) -> str:
+    """What a worker calls itself in its group."""
+    return f"{CLIENT_ID}{url}"
+
+
+def workers_of(admin: AdminClient, group: str, topic: str) -> dict[int, str]:
+    """The URL of the worker's pages by partition; without those that nobody has, or one without pages."""
+    try:
+        found = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group].result()
+    except KafkaException as failed:
+        raise storage_error(f"who has which partition, the group {group} does not say", failed) from failed
+    return {
+        partition: each.url for each in _members(found, topic) if each.url is not None for partition in each.partitions
+    }
+
+
+class Member(NamedTuple):
+    """Who is in the group, and the partitions that are its own."""
+
+    client_id: str
+    partitions: tuple[int, ...]
+
+    @property
+    def url(self) -> str | None:
+        """Of a worker's pages; None for one without pages."""
+        return self.client_id.removeprefix(CLIENT_ID) if self.client_id.startswith(CLIENT_ID) else None
+
+
+def members_of(admin: AdminClient, group: str, topic: str, timeout_s: float, needs: str = "") -> list[Member]:
+    """Who is in the group at this moment, asked for until a coordinator answers; nobody where there is no such group.
+
+    needs: what is said where an access list lacks the right. StorageError.
+    """
+    try:
+        return _members(describe_group(admin, group, timeout_s), topic)
+    except KafkaException as failed:
+        error = error_of(failed)
+        if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return []
+        raise storage_error(f"who is in the group {group} cannot be had", failed, needs=needs) from failed
+
+
+def _members(found: ConsumerGroupDescription, topic: str) -> list[Member]:
+    return sorted(
+        Member(each.client_id, tuple(sorted(
+            place.partition for place in each.assignment.topic_partitions if place.topic == topic
+        )))
+        for each in found.members
+    )  # fmt: skip
+
 
 Q_BYTES_MAX = 4 << 10
 
@@ -76,30 +165,30 @@ def asked(content: bytes) -> tuple[str, list[Any]]:
 # have any program answer.
 
 
-def arrived_of(tree: object) -> Arrived | None:
+def arrived_of(tree: object) -> IndexedHistory | None:
     """The answer to `arrivals`; StorageError where it has another form, as in all of these."""
     if tree is None:
         return None
     match tree:
         case [through, [*arrivals]] if _is_whole(through):
-            return Arrived(through, [_arrival(each) for each in arrivals])
+            return IndexedHistory(through, [_arrival(each) for each in arrivals])
     _refuse("arrivals")
 
 
-def _arrival(tree: Any) -> Arrival:
+def _arrival(tree: Any) -> IndexedObservation:
     match tree:
         case [offset, int(recorded_at), bytes(q), bool(retracts)] if _is_whole(offset):
-            return Arrival(offset, recorded_at, q, retracts)
+            return IndexedObservation(offset, recorded_at, q, retracts)
     _refuse("arrivals")
 
 
-def held_of(tree: Any) -> Held | None:
+def held_of(tree: Any) -> IndexedRecords | None:
     """The answer to `records`."""
     if tree is None:
         return None
     match tree:
         case [through, [*records]] if _is_whole(through):
-            return Held(through, [None if each is None else _record(each) for each in records])
+            return IndexedRecords(through, [None if each is None else _record(each) for each in records])
     _refuse("records")
 
 

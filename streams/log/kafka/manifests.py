@@ -1,16 +1,16 @@
 """The `.manifests` topic as a map, partition by partition: its last value of each key.
 
 "epoch/", the epoch                 -> a manifest                      in the epoch's partition, as the next two
-"pin/" or "tomb/", the epoch's key  -> streams/snapshots/stored.py
+"pin/" or "tomb/", the epoch's key  -> streams/snapshots/store.py
 "marker/", a marker's name          -> a marker                        in partition 0
-"quarantine/", a token              -> decisions.py                    in partition 0
+"quarantine/", a token              -> quarantine_records.py                    in partition 0
 "activation/", a token              -> activations.py                  in partition 0
 "format/activations"                -> anything                        in partition 0: versions with code may be pending
 "format/", what has another format  -> anything                        in partition 0: this release refuses the log
 
-A record with another key, or whose marker, pin or tomb cannot be read, is none of refold's (foreign.py). Such a value
-counts as none for its key, but that of a pin: it keeps its epoch, for without the pin the epoch would be removed. A
-manifest that cannot be read stays: readers fall back to the epoch before it, and verify names it.
+A record with another key, or whose marker, pin or tomb cannot be read, is none of refold's (foreign_records.py). Such a
+value counts as none for its key, but that of a pin: it keeps its epoch, for without the pin the epoch would be removed.
+A manifest that cannot be read stays: readers fall back to the epoch before it, and verify names it.
 
 `refresh` reads each partition from where it read to before up to the last stable offset, so nothing of a transaction
 that is open or was aborted shows. A value of nothing removes its key. Compaction keeps those for a time (Kafka's
@@ -27,15 +27,14 @@ from threading import Lock
 from refold.avro.errors import CorruptionError, StorageError
 from refold.avro.quarantine import Ruling
 from refold.streams.log.kafka.activations import ACTIVATION, FORMAT, Activation, activation_key, activation_of
-from refold.streams.log.kafka.decisions import DECISION, Decision, decision_key, decision_of
-from refold.streams.log.kafka.decisions import FORMAT as ASIDE
-from refold.streams.log.kafka.foreign import ForeignRecords
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.reading import Reading
-from refold.streams.log.marked import MARKER, marked_of
+from refold.streams.log.kafka.foreign_records import ForeignRecords
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.quarantine_records import DECISION, Decision, decision_key, decision_of
+from refold.streams.log.kafka.quarantine_records import FORMAT as ASIDE
+from refold.streams.log.kafka.range_reader import LogReaders
+from refold.streams.log.stored_markers import MARKER, marked_of
 from refold.streams.snapshots.manifest import KEY_BYTES, PREFIX, Epoch, epoch_of
-from refold.streams.snapshots.store import PINNED_UNREADABLY, Pin
-from refold.streams.snapshots.stored import PIN, TOMB, pin_of, pin_value, tomb_of
+from refold.streams.snapshots.store import PIN, PINNED_UNREADABLY, TOMB, Pin, pin_of, pin_value, tomb_of
 
 FORGOTTEN_S = 6 * 3_600.0
 LATER = b"format/"
@@ -48,7 +47,7 @@ class ManifestMap:
     """Follows one log's `.manifests`. clock_s: seconds that only grow."""
 
     def __init__(
-        self, topic: str, partitions: int, offsets: Offsets, reading: Reading, clock_s: Callable[[], float],
+        self, topic: str, partitions: int, offsets: Offsets, reading: LogReaders, clock_s: Callable[[], float],
         foreign: ForeignRecords,
     ) -> None:  # fmt: skip
         self.partitions = partitions
@@ -68,7 +67,7 @@ class ManifestMap:
         with self._refreshing:
             now = self._clock_s()
             asked = range(self.partitions) if partitions is None else partitions
-            for place, end in self._offsets.ends(Place(self._topic, each) for each in asked).items():
+            for place, end in self._offsets.ends(TopicPlace(self._topic, each) for each in asked).items():
                 self._read_on(place, end, is_anew=now - self._read_at[place.partition] > FORGOTTEN_S)
                 self._read_at[place.partition] = now
             later = next((key for key in self._values[MARKERS] if key.startswith(LATER) and key not in KNOWN), None)
@@ -78,7 +77,7 @@ class ManifestMap:
                     "that this release cannot read; use the newer one"
                 )
 
-    def _read_on(self, place: Place, end: int, *, is_anew: bool) -> None:
+    def _read_on(self, place: TopicPlace, end: int, *, is_anew: bool) -> None:
         start = 0 if is_anew else self._next[place.partition]
         if start >= end and not is_anew:
             return

@@ -1,4 +1,4 @@
-"""Markers in partition 0 of `.manifests`, as every log stores them (streams/log/marked.py), with a header
+"""Markers in partition 0 of `.manifests`, as every log stores them (streams/log/stored_markers.py), with a header
 `refold-replace` where one may take another's place.
 
 Setting one, by any number of processes at once:
@@ -13,11 +13,11 @@ Setting one, by any number of processes at once:
 from __future__ import annotations
 
 from refold.streams.log.kafka.manifests import MARKERS, ManifestMap, is_entry
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
-from refold.streams.log.kafka.reading import Headers, Raw, Reading
-from refold.streams.log.marked import MARKER, marker_key, marker_value, oldest_first, taken
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.range_reader import Headers, LogReaders, Raw
 from refold.streams.log.port import Marked
+from refold.streams.log.stored_markers import MARKER, marker_key, marker_value, oldest_first, taken
 
 REPLACE = "refold-replace"
 
@@ -26,9 +26,9 @@ class Markers:
     """The markers of one log, as of the manifests' last `refresh`."""
 
     def __init__(
-        self, topic: str, manifests: ManifestMap, offsets: Offsets, reading: Reading
+        self, topic: str, manifests: ManifestMap, offsets: Offsets, reading: LogReaders
     ) -> None:  # fmt: skip
-        self._place = Place(topic, MARKERS)
+        self._place = TopicPlace(topic, MARKERS)
         self._manifests = manifests
         self._offsets = offsets
         self._reading = reading
@@ -37,7 +37,7 @@ class Markers:
         """The markers, oldest first."""
         return oldest_first(self._manifests.scan(MARKERS, MARKER))
 
-    def mark(self, marked: Marked, outgoing: Outgoing, *, replace: bool) -> None:
+    def mark(self, marked: Marked, outgoing: LogProducer, *, replace: bool) -> None:
         """Keep a marker, durable on return; InputError when the name is taken and replace is False."""
         key, value = marker_key(marked.name), marker_value(marked)
         start = self._offsets.ends([self._place])[self._place]

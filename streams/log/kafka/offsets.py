@@ -27,7 +27,7 @@ _ASK_S = 3.0
 _ANOTHER_AFTER = frozenset({3, 10, 30, 100})
 
 
-class Place(NamedTuple):
+class TopicPlace(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -55,18 +55,18 @@ class Offsets:
         self._timeout_s = timeout_s
         self._asked_s = min(timeout_s, _ASK_S)
 
-    def ends(self, places: Iterable[Place], *, committed: bool = True) -> dict[Place, int]:
+    def ends(self, places: Iterable[TopicPlace], *, committed: bool = True) -> dict[TopicPlace, int]:
         """The next offsets: of what is decided, or of all that was written."""
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         found = self._ask({place: OffsetSpec.latest() for place in places}, isolation)
         return {place: each.offset for place, each in found.items()}
 
-    def begins(self, places: Iterable[Place]) -> dict[Place, int]:
+    def begins(self, places: Iterable[TopicPlace]) -> dict[TopicPlace, int]:
         """The first offsets there are."""
         found = self._ask({place: OffsetSpec.earliest() for place in places}, IsolationLevel.READ_UNCOMMITTED)
         return {place: each.offset for place, each in found.items()}
 
-    def wait_past(self, place: Place, offset: int, else_: str) -> None:
+    def wait_past(self, place: TopicPlace, offset: int, else_: str) -> None:
         """Return when what was written at an offset shows, which another's open transaction may delay.
 
         StorageError, ending with `else_`, where it does not in time.
@@ -77,7 +77,7 @@ class Offsets:
                 raise StorageError(f"{place.topic}: offset {offset} was written and does not show: {else_}")
             time.sleep(SHOWS_POLL_S)
 
-    def first_at(self, place: Place, time_ms: int) -> Dated | None:
+    def first_at(self, place: TopicPlace, time_ms: int) -> Dated | None:
         """The first offset whose time is at or after one, control records and aborted ones included; None without.
 
         NotSearchable where the broker fails to look.
@@ -93,9 +93,11 @@ class Offsets:
             raise NotSearchable(str(failed)) from failed
         return Dated(found.offset, found.timestamp) if found.offset >= 0 else None
 
-    def _ask(self, asked: dict[Place, OffsetSpec], isolation: IsolationLevel) -> dict[Place, ListOffsetsResultInfo]:
+    def _ask(
+        self, asked: dict[TopicPlace, OffsetSpec], isolation: IsolationLevel
+    ) -> dict[TopicPlace, ListOffsetsResultInfo]:
         deadline = time.monotonic() + self._timeout_s
-        found: dict[Place, ListOffsetsResultInfo] = {}
+        found: dict[TopicPlace, ListOffsetsResultInfo] = {}
         tries = 0
         while rest := {place: spec for place, spec in asked.items() if place not in found}:
             given = {TopicPartition(*place): spec for place, spec in rest.items()}
@@ -112,7 +114,7 @@ class Offsets:
                     unled.add(each.topic)
                     continue
                 if answer.offset != OFFSET_INVALID:
-                    found[Place(each.topic, each.partition)] = answer
+                    found[TopicPlace(each.topic, each.partition)] = answer
                 elif time.monotonic() > deadline:
                     raise Unanswered(f"{doing}: no leader gave one; look whether all brokers are up")
                 else:

@@ -26,8 +26,8 @@ from refold.avro.errors import Denied, InputError, StorageError
 from refold.streams.log.kafka.access import TOPIC, WRITE, Grant
 from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, is_unlisted, text_of
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.reading import Headers
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.range_reader import Headers
 
 _POLL_S = 0.2
 _NAMED_MAX = 3
@@ -39,14 +39,14 @@ _PURGE_TURNS = 25
 class Sent(NamedTuple):
     """One record to be written; `what` names it in an error."""
 
-    place: Place
+    place: TopicPlace
     key: bytes | None
     value: bytes | None
     headers: Headers
     what: str
 
 
-class Outgoing:
+class LogProducer:
     """The writing side of one log, for one thread."""
 
     def __init__(self, clients: Clients, **settings: object) -> None:

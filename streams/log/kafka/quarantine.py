@@ -13,7 +13,8 @@ A damaged record of `.observations` or `.changes` is set aside by steps 1, 3 and
 a worker. Taking it back asks nothing: where it is damaged still, whoever needs it stops at it again.
 
 Where the record's batch cannot be unpacked, the ruling is on all offsets of the batch, whichever of them was given; so
-is what takes it back. How far the batch reaches is found by reading from offsets after it (reading.py). It need not be
+is what takes it back. How far the batch reaches is found by reading from offsets after it (range_reader.py). It need
+not be
 decided: no worker gets past it.
 """
 
@@ -28,7 +29,12 @@ from refold.avro.errors import DamagedRecord, InputError, UndecodableError, Unkn
 from refold.avro.quarantine import LENGTH_MAX, OBSERVATIONS, Ruling
 from refold.avro.registry import TypeVersion
 from refold.streams.log.kafka.activations import write_in_order
-from refold.streams.log.kafka.decisions import (
+from refold.streams.log.kafka.fold_position import is_emitted
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.manifests import MARKERS
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.producer import Sent
+from refold.streams.log.kafka.quarantine_records import (
     DECISION,
     FORMAT,
     HEADER,
@@ -38,12 +44,7 @@ from refold.streams.log.kafka.decisions import (
     decision_of,
     decision_value,
 )
-from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.manifests import MARKERS
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.producer import Sent
-from refold.streams.log.kafka.reached import is_emitted
-from refold.streams.log.kafka.reading import Raw
+from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.log.kafka.records import HELD, NoObservation, entity_of, observed
 from refold.streams.log.port import Position
 from refold.streams.verify.changes import check_change
@@ -187,17 +188,17 @@ def _ruled_on(log: KafkaLog, topic: str, partition: int, offset: int) -> tuple[i
     return found[-1]
 
 
-def _record_place(log: KafkaLog, topic: str, partition: int) -> Place:
+def _record_place(log: KafkaLog, topic: str, partition: int) -> TopicPlace:
     if not 0 <= partition < log.partitions:
         raise InputError(f"{topic}/{partition}: the log has the partitions 0 to {log.partitions - 1}")
-    return Place(log.topics.observations if topic == OBSERVATIONS else log.topics.changes, partition)
+    return TopicPlace(log.topics.observations if topic == OBSERVATIONS else log.topics.changes, partition)
 
 
-def _shown(place: Place, offset: int) -> str:
+def _shown(place: TopicPlace, offset: int) -> str:
     return f"{place.topic} {place.partition}={offset}"
 
 
-def _damage_of_observation(log: KafkaLog, place: Place, raw: Raw) -> str:
+def _damage_of_observation(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
     """What is wrong with an observation that workers took for one."""
     if raw.offset in log.with_verdicts(place.partition):
         raise InputError(f"{_shown(place, raw.offset)}: a verdict is on it, so every reader passes over it already")
@@ -219,7 +220,7 @@ def _damage_of_observation(log: KafkaLog, place: Place, raw: Raw) -> str:
     )
 
 
-def _damage_of_change(log: KafkaLog, place: Place, raw: Raw) -> str:
+def _damage_of_change(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
     """What is wrong with a change that a worker wrote."""
     if not is_emitted(raw):
         raise InputError(f"{_shown(place, raw.offset)}: no worker wrote it, so every reader passes over it already")
@@ -275,7 +276,7 @@ def _written_by(log: KafkaLog, schema: int, starts: Mapping[int, int]) -> Iterat
     ends = log.ends()
     for partition, start in starts.items():
         refused = log.with_verdicts(partition)
-        for raw in log.reading.records(Place(log.topics.observations, partition), start, ends[partition]):
+        for raw in log.reading.records(TopicPlace(log.topics.observations, partition), start, ends[partition]):
             try:
                 is_by_it = framed_id(raw.value or b"") == schema
             except UndecodableError:
@@ -288,7 +289,7 @@ def _decide(log: KafkaLog, decision: Decision | Ruling) -> None:
     """Steps 3 and 4."""
     token = secrets.token_bytes(TOKEN_BYTES)
     what = f"the decision on the {'record' if isinstance(decision, Ruling) else 'definition'} at {decision.offset}"
-    manifests, schemas = Place(log.topics.manifests, MARKERS), Place(log.topics.schemas, 0)
+    manifests, schemas = TopicPlace(log.topics.manifests, MARKERS), TopicPlace(log.topics.schemas, 0)
     first = [Sent(manifests, FORMAT, b"1", [], what)] if isinstance(decision, Ruling) else []
     write_in_order(
         log.clients,

@@ -6,10 +6,9 @@ A record's key is its entity, its value the framed bytes, its header `refold-id`
    the id is computed from the bytes.
 3. Above, it is looked at here, by the worker's rules: bytes that decode by a schema of the log, the key its
    observation's entity, the partition the key's, the header, where there is one, its id, and a type that is not held
-   (streams/held.py). What is none of that awaits a worker's verdict: reading stops there with NotAnswerable, which
-   names that offset.
-What was looked at once is not looked at again by this process. Keys are compared without looking at anything else, so
-one entity's records are answered although another's record awaits a verdict.
+   (streams/held_types.py). What is none of that awaits a worker's verdict: reading stops there with NotAnswerable,
+   which names that offset. What was looked at once is not looked at again by this process. Keys are compared without
+   looking at anything else, so one entity's records are answered although another's record awaits a verdict.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from refold.avro.errors import NotAnswerable, UndecodableError, UnknownWireId
 from refold.avro.observation import ID_BYTES, Observation
 from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
-from refold.streams.held import held
+from refold.streams.held_types import held
 from refold.streams.log.kafka.deadletters import Decided
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.producer import Sent
-from refold.streams.log.kafka.reading import Raw, Reading
-from refold.streams.log.kafka.times import Times
+from refold.streams.log.kafka.range_reader import LogReaders, Raw
+from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.port import Record, hole
 from refold.streams.partition import partition_of
 
@@ -42,7 +41,7 @@ class NoObservation(Exception):
         self.reason = reason
 
 
-def sent_observation(place: Place, entity: str, observation_id: bytes, data: bytes) -> Sent:
+def sent_observation(place: TopicPlace, entity: str, observation_id: bytes, data: bytes) -> Sent:
     """An observation as it is written."""
     what = f"the observation {observation_id.hex()[:12]} of {entity}"
     return Sent(place, entity.encode(), data, [(ID, observation_id)], what)
@@ -97,7 +96,7 @@ class Records:
     """Reads the records of one log, up to ends that it is given. learn: takes up what `.schemas` holds by now."""
 
     def __init__(
-        self, topic: str, times: list[Times], registry: Registry, decided: Decided, reading: Reading,
+        self, topic: str, times: list[Times], registry: Registry, decided: Decided, reading: LogReaders,
         learn: Callable[[], None],
     ) -> None:  # fmt: skip
         self._topic = topic
@@ -129,7 +128,9 @@ class Records:
         """Those of a stretch without observations, where verdicts have times of their own."""
         if start >= end:
             return
-        times = {raw.offset: raw.timestamp for raw in self._reading.records(Place(self._topic, partition), start, end)}
+        times = {
+            raw.offset: raw.timestamp for raw in self._reading.records(TopicPlace(self._topic, partition), start, end)
+        }
         for offset in range(start, end):
             recorded_at = max(recorded_at, times.get(offset, 0))
             yield hole(partition, offset, recorded_at)
@@ -162,7 +163,7 @@ class Records:
         times = self._times[partition]
         greatest = times.below(start)
         skipped, aside = self._decided.skipped(partition), self._registry.rulings.of(OBSERVATIONS, partition)
-        for raw in self._reading.records(Place(self._topic, partition), start, end):
+        for raw in self._reading.records(TopicPlace(self._topic, partition), start, end):
             greatest = max(greatest, raw.timestamp)
             if raw.offset not in skipped and raw.offset not in aside:
                 yield raw, greatest

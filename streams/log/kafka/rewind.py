@@ -21,10 +21,10 @@ from refold.streams.cut import Cut
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.faults import error_of, storage_error
+from refold.streams.log.kafka.fold_position import through_of
 from refold.streams.log.kafka.groups import describe_group
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.through import through_of
+from refold.streams.log.kafka.offsets import TopicPlace
 
 OBSERVATIONS, CHANGES = "observations", "changes"
 TIMEOUT_S = 30.0
@@ -102,7 +102,7 @@ def _needs(log: KafkaLog, group: str) -> str:
 def _target(log: KafkaLog, topic: str, partition: int, offset: int) -> int:
     if topic == OBSERVATIONS:
         return offset
-    place = Place(log.topics.changes, partition)
+    place = TopicPlace(log.topics.changes, partition)
     low, high = 0, log.changes_end(partition)
     end = high
     while low < high:
@@ -115,7 +115,7 @@ def _target(log: KafkaLog, topic: str, partition: int, offset: int) -> int:
     return low
 
 
-def _next_change(log: KafkaLog, place: Place, start: int, end: int) -> tuple[int, int] | None:
+def _next_change(log: KafkaLog, place: TopicPlace, start: int, end: int) -> tuple[int, int] | None:
     """The first change of a range: its offset, and what its header says."""
     with closing(log.reading.records(place, start, end, few=True)) as found:
         for raw in found:

@@ -11,13 +11,13 @@ pending, where it is a new version with custom code of a type that has one in ef
 an activation of it comes, at whose place it is registered;
 a hole, where it repeats one, is refused given them, is of another id space than the first definition, or cannot be read
 as one (readable_definition), or is set aside;
-a decision, where it has the token of one (decisions.py): at its place a definition is set aside, or restored;
+a decision, where it has the token of one (quarantine_records.py): at its place a definition is set aside, or restored;
 an activation, where it has the token of one: at its place a pending definition takes effect, or the rule begins by
 which definitions are pending.
 A hole has an offset, and nothing else. So has a place where no record is given out.
 What cannot be read is a hole for every release: docs/FORMAT.md fixes what a definition may say, and a release that
 wants to say more first says so where only those with an administrator's rights write. A record without a definition is
-counted (foreign.py); so nothing that a producer writes here ends a reader.
+counted (foreign_records.py); so nothing that a producer writes here ends a reader.
 
 Registering, by any number of processes at once:
 1. read to the end; if the definition is there, nothing is to be done; if it may not follow, it is refused;
@@ -46,12 +46,12 @@ from refold.avro.quarantine import Ruling
 from refold.avro.registry import Registry, TypeVersion, WireIds
 from refold.streams.log.kafka.activations import HEADER as ACTIVATED
 from refold.streams.log.kafka.activations import Activation, Activator
-from refold.streams.log.kafka.decisions import HEADER as QUARANTINE
-from refold.streams.log.kafka.decisions import Decision
-from refold.streams.log.kafka.foreign import ForeignRecords
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
-from refold.streams.log.kafka.reading import Raw, Reading
+from refold.streams.log.kafka.foreign_records import ForeignRecords
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.quarantine_records import HEADER as QUARANTINE
+from refold.streams.log.kafka.quarantine_records import Decision
+from refold.streams.log.kafka.range_reader import LogReaders, Raw
 
 ID_SPACE, IDS = "refold-id-space", "refold-ids"
 EMBEDDED, BOUND = b"embedded", b"registry"
@@ -76,17 +76,17 @@ class Decisions(Protocol):
     """What `.manifests` says was decided under a token; None where it says nothing."""
 
     def decided(self, token: bytes) -> Decision | Ruling | None:
-        """The decision to set something aside, or to take that back (decisions.py)."""
+        """The decision to set something aside, or to take that back (quarantine_records.py)."""
 
     def activated(self, token: bytes) -> Activation | None:
         """What was activated (activations.py)."""
 
 
-class Schemas:
+class SchemaFollower:
     """Follows a log's `.schemas` into a registry. give_ids: where this process has a Schema Registry."""
 
     def __init__(
-        self, place: Place, registry: Registry, offsets: Offsets, reading: Reading,
+        self, place: TopicPlace, registry: Registry, offsets: Offsets, reading: LogReaders,
         foreign: ForeignRecords, decisions: Decisions, activator: Activator, give_ids: GiveIds | None = None,
     ) -> None:  # fmt: skip
         self._place = place
@@ -132,7 +132,7 @@ class Schemas:
                 "it was made; open it without REFOLD_SCHEMA_REGISTRY"
             )
 
-    def register(self, definition: TypeDefinition, outgoing: Outgoing) -> None:
+    def register(self, definition: TypeDefinition, outgoing: LogProducer) -> None:
         """Make a definition part of the log, durable on return; SchemaError where evolution forbids it."""
         self.read_on()
         if self._registry.find(definition) is not None:
@@ -350,7 +350,7 @@ def _refused(constant: str) -> float:
     raise ValueError(f"{constant} is no number of JSON")
 
 
-def schema_record(place: Place, definition: TypeDefinition, ids: WireIds | None) -> Sent:
+def schema_record(place: TopicPlace, definition: TypeDefinition, ids: WireIds | None) -> Sent:
     """A definition as it stands in `.schemas`."""
     headers: list[tuple[str, str | bytes | None]] = [(ID_SPACE, EMBEDDED if ids is None else BOUND)]
     if ids is not None:

@@ -18,13 +18,25 @@ from contextlib import contextmanager, suppress
 from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.manifests import ManifestMap
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.reading import Raw, Reading
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.range_reader import LogReaders, Raw
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.kafka.transactions import KEY, TRANSACTION_TIMEOUT_MS, PartitionWriter
 from refold.streams.snapshots.manifest import PREFIX, Epoch, epoch_of
-from refold.streams.snapshots.store import Cleared, Pin, SnapshotReader, SnapshotStore, Tomb, no_such_epoch
-from refold.streams.snapshots.stored import PIN, TOMB, pin_of, pin_value, tomb_of, tomb_value
+from refold.streams.snapshots.store import (
+    PIN,
+    TOMB,
+    Cleared,
+    Pin,
+    SnapshotReader,
+    SnapshotStore,
+    Tomb,
+    no_such_epoch,
+    pin_of,
+    pin_value,
+    tomb_of,
+    tomb_value,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +44,7 @@ _log = logging.getLogger(__name__)
 class KafkaSnapshotReader(SnapshotReader):
     """What was sealed up to the last `refresh` of the manifests."""
 
-    def __init__(self, topics: Topics, manifests: ManifestMap, offsets: Offsets, reading: Reading) -> None:
+    def __init__(self, topics: Topics, manifests: ManifestMap, offsets: Offsets, reading: LogReaders) -> None:
         self._topic = topics.snapshots
         self._manifests = manifests
         self._offsets = offsets
@@ -59,7 +71,7 @@ class KafkaSnapshotReader(SnapshotReader):
 
     def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Also those that were removed, until compaction comes."""
-        return _own(self._reading, Place(self._topic, partition), start, min(end, self._stable(partition, end)))
+        return _own(self._reading, TopicPlace(self._topic, partition), start, min(end, self._stable(partition, end)))
 
     def pins(self) -> Sequence[Pin]:
         return [pin_of(epoch, value) for epoch, value in self._named(PIN)]
@@ -76,7 +88,7 @@ class KafkaSnapshotReader(SnapshotReader):
         """The last stable offset, or a lower one where that is enough."""
         known = self._ends.get(partition, 0)
         if known < wanted:
-            place = Place(self._topic, partition)
+            place = TopicPlace(self._topic, partition)
             known = self._ends[partition] = self._offsets.ends([place])[place]
         return known
 
@@ -89,8 +101,8 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
     """
 
     def __init__(
-        self, clients: Clients, topics: Topics, manifests: ManifestMap, offsets: Offsets, reading: Reading,
-        undecided: Reading, *, owns: Callable[[int], bool] = lambda partition: True,
+        self, clients: Clients, topics: Topics, manifests: ManifestMap, offsets: Offsets, reading: LogReaders,
+        undecided: LogReaders, *, owns: Callable[[int], bool] = lambda partition: True,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> None:  # fmt: skip
         super().__init__(topics, manifests, offsets, reading)
@@ -154,7 +166,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         writer.send()
         begin, stop = writer.begin, min(end, writer.next)
         yield from super().records(partition, start, begin)
-        yield from _own(self._undecided, Place(self._topic, partition), max(start, begin), stop)
+        yield from _own(self._undecided, TopicPlace(self._topic, partition), max(start, begin), stop)
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -204,7 +216,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         writer = self._writer(partition)
         writer.commit()
         end = writer.next
-        place = Place(self._topic, partition)
+        place = TopicPlace(self._topic, partition)
         sizes: dict[int, int] = {}
         removed: set[int] = set()
         at = 0
@@ -246,14 +258,14 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
 
 
 def pin_alone(
-    clients: Clients, topics: Topics, manifests: ManifestMap, offsets: Offsets, reading: Reading, timeout_s: float,
+    clients: Clients, topics: Topics, manifests: ManifestMap, offsets: Offsets, reading: LogReaders, timeout_s: float,
     epochs: Sequence[Epoch], pinned_at: int | None,
 ) -> None:  # fmt: skip
     """Keep epochs for ever, or no longer, by a process that folds nothing; for when no worker answers.
 
     It takes their partitions first, so that nobody removes one meanwhile: a worker that it fences takes them back.
     """
-    undecided = Reading(clients, timeout_s, committed=False)
+    undecided = LogReaders(clients, timeout_s, committed=False)
     store = KafkaSnapshotStore(clients, topics, manifests, offsets, reading, undecided)
     try:
         for partition in sorted({epoch.partition for epoch in epochs}):
@@ -280,7 +292,7 @@ def is_snapshot(raw: Raw) -> bool:
     return offset < raw.offset if raw.value is None else offset == raw.offset
 
 
-def _own(reading: Reading, place: Place, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+def _own(reading: LogReaders, place: TopicPlace, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """The records of a range that stand where their key says."""
     if start >= end:
         return

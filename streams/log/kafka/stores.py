@@ -10,9 +10,9 @@ from refold.streams.blobs.store import ContentStore
 from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.contents import TopicContents
-from refold.streams.log.kafka.foreign import ForeignRecords
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.topics import Found, TopicAdmin
+from refold.streams.log.kafka.foreign_records import ForeignRecords
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.topics import LogTopics, TopicAdmin
 from refold.streams.log.kafka.url import Address
 
 
@@ -20,7 +20,7 @@ class LogStores:
     """Opens the stores of one log. found: its topics."""
 
     def __init__(
-        self, address: Address, found: Found, clients: Clients, offsets: Offsets, timeout_s: float,
+        self, address: Address, found: LogTopics, clients: Clients, offsets: Offsets, timeout_s: float,
         foreign: ForeignRecords,
     ) -> None:  # fmt: skip
         self._address = address
@@ -54,7 +54,7 @@ class LogStores:
         """Whether the URL names a store, and the log's topic has contents too, or had some."""
         if self._address.blobs is None or not self._has_topic():
             return False
-        places = [Place(self._found.topics.contents, each) for each in range(self._found.partitions)]
+        places = [TopicPlace(self._found.topics.contents, each) for each in range(self._found.partitions)]
         return any(self._offsets.ends(places, committed=False).values())
 
     def missing(self) -> InputError:

@@ -47,7 +47,7 @@ from refold.streams.log.kafka.access import (
 )
 from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, may_pass, storage_error
-from refold.streams.log.kafka.offsets import Offsets, Place
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.url import Address, merged
 from refold.streams.partition import PARTITIONS_DEFAULT, SLOTS
 
@@ -112,7 +112,7 @@ class Topics:
         }
 
 
-class Found(NamedTuple):
+class LogTopics(NamedTuple):
     """A log's topics on the broker. has_contents: whether its contents have a topic, and are to be in it.
 
     log_id: 16 bytes.
@@ -190,7 +190,7 @@ class TopicAdmin:
                 contents = [*self._unfit_contents(topics, partitions, there, address)]
         return [*_lacking(topics, found), *self._wrong_settings(wanted, found, address), *contents]
 
-    def open(self, address: Address, *, make: bool) -> Found:
+    def open(self, address: Address, *, make: bool) -> LogTopics:
         """The log, made where there is none and `make` is set. InputError, StorageError."""
         topics = Topics(address.prefix)
         found = self._describe(topics.needed, address)
@@ -211,7 +211,7 @@ class TopicAdmin:
             )
         self._check(topics, found, address)
         has_contents = address.blobs is None and self._has_contents(topics, partitions, address)
-        return Found(topics, _id_of(found[topics.observations], address), partitions, has_contents)
+        return LogTopics(topics, _id_of(found[topics.observations], address), partitions, has_contents)
 
     def make_contents(self, address: Address) -> None:
         """Make a log's topic of contents, where it has none. StorageError."""
@@ -244,7 +244,7 @@ class TopicAdmin:
     # Making
 
     def _require_clear(self, topics: Topics, found: Mapping[str, TopicDescription], address: Address) -> None:
-        places = [Place(name, each.id) for name, topic in found.items() for each in topic.partitions]
+        places = [TopicPlace(name, each.id) for name, topic in found.items() for each in topic.partitions]
         ends = Offsets(self._admin, self._timeout_s).ends(places, committed=False)
         remains = sorted({place.topic for place, end in ends.items() if end})
         if remains and not self.exists(address):  # else another process has just made it

@@ -24,7 +24,7 @@ from typing import Any
 
 from refold.avro.times import millis_text
 from refold.streams.log.kafka.topics import Unfit
-from refold.streams.worker.condition import Condition, Surroundings
+from refold.streams.worker.condition import Condition, WorkerCondition
 
 Status = Mapping[int, Mapping[str, Any]]
 """By partition what the fold service says of it (streams/worker/partition.py)."""
@@ -35,7 +35,7 @@ SHOWN = ("state", "offset", "lag", "last_commit_s", "uncommitted_s", "waits_for"
 _AGAIN = "start the worker again, it goes on where it was"
 
 
-def health_of(status: Status, around: Surroundings, now_ms: int | None = None) -> dict[str, Any]:
+def health_of(status: Status, around: WorkerCondition, now_ms: int | None = None) -> dict[str, Any]:
     """`healthy`, `why` where it is not, `broker`, `group`, and of each partition what that was judged by."""
     now_ms = _now_ms() if now_ms is None else now_ms
     wrong = [
@@ -58,7 +58,7 @@ def health_of(status: Status, around: Surroundings, now_ms: int | None = None) -
     return {"healthy": not wrong, **why, **surroundings_json(around), "partitions": shown}
 
 
-def readiness_of(status: Status, around: Surroundings) -> dict[str, Any]:
+def readiness_of(status: Status, around: WorkerCondition) -> dict[str, Any]:
     """`ready`, `why` where it is not, and since when broker and group are as they are."""
     wrong = [f"the worker is ending: {around.failure}"] if around.failure else []
     wrong += [
@@ -80,7 +80,7 @@ def readiness_of(status: Status, around: Surroundings) -> dict[str, Any]:
     return {"ready": not wrong, **why, **surroundings_json(around)}
 
 
-def surroundings_json(around: Surroundings) -> dict[str, Any]:
+def surroundings_json(around: WorkerCondition) -> dict[str, Any]:
     """`broker` and `group`, as the pages show them; `since` tells when each became as it is. `missing_topics` where the
     brokers do not have some of the log."""
     broker: dict[str, Any] = {"connected": around.broker.holds, **_told(around.broker), "brokers": around.brokers}
@@ -91,7 +91,7 @@ def surroundings_json(around: Surroundings) -> dict[str, Any]:
     return {"broker": broker, "group": group, **({"missing_topics": missing} if missing else {})}
 
 
-def _missing(around: Surroundings) -> list[Unfit]:
+def _missing(around: WorkerCondition) -> list[Unfit]:
     return [each for each in around.unfit if each.is_missing]
 
 

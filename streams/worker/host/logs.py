@@ -1,7 +1,7 @@
 """A worker's log on standard error: one line a record, as text or as JSON.
 
     2026-11-25T00:43:18.123Z WARNING broker_lost servers=127.0.0.1:9092 why="no broker answers"
-    {"time": "2026-11-25T00:43:18.123Z", "level": "warning", "logger": "refold.streams.worker.watching",
+    {"time": "2026-11-25T00:43:18.123Z", "level": "warning", "logger": "refold.streams.worker.broker_watch",
      "event": "broker_lost", "message": "broker_lost servers=...", "servers": "127.0.0.1:9092", ...}
 
 The first five keys of a JSON line are the same on every line, and no event has a field of their names (FIXED). A

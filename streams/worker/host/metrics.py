@@ -28,7 +28,7 @@ from refold.avro.quarantine import TOPICS
 from refold.reducers import failed
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import Foreign, SetAside
-from refold.streams.worker.condition import Surroundings
+from refold.streams.worker.condition import WorkerCondition
 from refold.streams.worker.host.health import Status, health_of, readiness_of
 
 SETTLING_S = 10.0
@@ -117,7 +117,7 @@ AsideFound = Callable[[], Iterable[SetAside]]
 
 class _StatusCollector(Collector):
     def __init__(
-        self, status: Callable[[], Status], around: Callable[[], Surroundings], about: About, foreign: ForeignFound,
+        self, status: Callable[[], Status], around: Callable[[], WorkerCondition], about: About, foreign: ForeignFound,
         clock_ms: Callable[[], int], set_aside: AsideFound,
     ) -> None:  # fmt: skip
         self._set_aside = set_aside
@@ -158,7 +158,7 @@ class _StatusCollector(Collector):
         for key, (name, text) in COUNTERS.items():
             yield from self._filled(CounterMetricFamily(name, text, labels=["log", "partition"]), key, self._last)
 
-    def _kept(self, status: Status, around: Surroundings, now_ms: int) -> Status:
+    def _kept(self, status: Status, around: WorkerCondition, now_ms: int) -> Status:
         """The partitions whose gauges are told: those that it folds, and those that it may get back."""
         states = {number: status.get(number, {}).get("state") for number in self._last}
         self._lost_ms = {number: self._lost_ms.get(number, now_ms) for number, state in states.items()
@@ -172,7 +172,7 @@ class _StatusCollector(Collector):
             if state in ("folding", "starting") or is_settling or now_ms - self._lost_ms[number] < SETTLING_S * 1000
         }
 
-    def _of_surroundings(self, around: Surroundings, now_ms: int) -> Iterator[Metric]:
+    def _of_surroundings(self, around: WorkerCondition, now_ms: int) -> Iterator[Metric]:
         broker, group = around.broker, around.group
         yield self._gauge("broker_connected", [([], broker.holds)])
         yield self._gauge("brokers", [([], around.brokers)])
@@ -193,7 +193,7 @@ class _StatusCollector(Collector):
         lag = [([str(number)], records) for number, records in sorted(around.group_lag.items())]
         yield self._gauge("group_lag", lag, "partition")
 
-    def _of_worker(self, status: Status, around: Surroundings) -> Iterator[Metric]:
+    def _of_worker(self, status: Status, around: WorkerCondition) -> Iterator[Metric]:
         states = [str(each.get("state", "")) for each in status.values()]
         yield self._gauge("info", [([self._about.version], 1)], "version")
         yield self._gauge("log_partitions", [([], self._about.partitions)])
@@ -244,7 +244,7 @@ def _now_ms() -> int:
 
 
 def metrics_of(
-    status: Callable[[], Status], around: Callable[[], Surroundings], about: About,
+    status: Callable[[], Status], around: Callable[[], WorkerCondition], about: About,
     foreign: ForeignFound = lambda: (), set_aside: AsideFound = lambda: (),
     clock_ms: Callable[[], int] = _now_ms,
 ) -> Callable[[], bytes]:  # fmt: skip

@@ -28,12 +28,11 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlencode
 
 from refold.avro.errors import InputError, RefoldError, StorageError, UnknownEntity
-from refold.streams.log.kafka.pages import CBOR, FORWARDED, LOG, LOOKUP, OTHER_LOG, ask
-from refold.streams.web.asking import Asker
-from refold.streams.web.content import json_object
-from refold.streams.web.lanes import Busy, Lane
-from refold.streams.web.page import Answer, Request, Route, json_answer, problem
-from refold.streams.worker.condition import Surroundings
+from refold.streams.log.kafka.lookups import CBOR, FORWARDED, LOG, LOOKUP, OTHER_LOG, ask
+from refold.streams.web.client import Asker
+from refold.streams.web.page import PageResponse, Request, Route, json_answer, json_object, problem
+from refold.streams.web.thread_pool import Busy, Lane
+from refold.streams.worker.condition import WorkerCondition
 from refold.streams.worker.host.health import Status, health_of, readiness_of
 
 FORWARD_TIMEOUT_S = 30.0
@@ -49,7 +48,7 @@ Ask = Callable[[str, Mapping[str, str]], object]
 """An entity and the query, to what is said of it, as JSON can hold it."""
 
 
-class Operations(Protocol):
+class WorkerOperations(Protocol):
     """What a worker can be told to do; see streams/worker/operations.py."""
 
     @property
@@ -74,13 +73,13 @@ class Pages(NamedTuple):
     """
 
     status: Callable[[], Status]
-    around: Callable[[], Surroundings]
+    around: Callable[[], WorkerCondition]
     metrics: Callable[[], bytes]
     partition_of: Callable[[str], int]
     owns: Callable[[int], bool]
     workers: Callable[[], Mapping[int, str]]
     questions: Mapping[str, Ask]
-    operations: Operations
+    operations: WorkerOperations
     lookup: Callable[[bytes], bytes]
     log_id: bytes
     own_url: str
@@ -91,7 +90,7 @@ class Pages(NamedTuple):
         """Probes have threads of their own: they are answered whatever else is asked."""
         return LANES
 
-    def route(self, request: Request) -> Route | Answer:
+    def route(self, request: Request) -> Route | PageResponse:
         """Which threads answer, or 404 or 405."""
         first, _, rest = request.path.lstrip("/").partition("/")
         name = request.path.strip("/")
@@ -108,12 +107,12 @@ class Pages(NamedTuple):
         told = ", ".join(f"/{each}" for each in self.operations.names)
         return problem(404, f"no such page: {request.path[:100]}; there are {asked}, and to be posted to, {told}")
 
-    def _by_method(self, request: Request, method: str, route: Route) -> Route | Answer:
+    def _by_method(self, request: Request, method: str, route: Route) -> Route | PageResponse:
         if request.method == method:
             return route
         return problem(405, f"{request.path[:100]} is {'posted to' if method == 'POST' else 'asked for with GET'}")
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> PageResponse:
         """The page behind a request."""
         here, asked = self.log_id.hex(), request.headers.get(LOG)
         if asked is not None and asked != here:
@@ -134,7 +133,7 @@ class Pages(NamedTuple):
         except (RefoldError, OSError) as error:
             return problem(503, error)
 
-    def _own(self, name: str, *, is_known: bool) -> Answer:
+    def _own(self, name: str, *, is_known: bool) -> PageResponse:
         if name == "health":
             health = health_of(self.status(), self.around())
             return json_answer(200 if health["healthy"] else 503, health if is_known else _word(health, "healthy"))
@@ -143,24 +142,24 @@ class Pages(NamedTuple):
             return json_answer(200 if ready["ready"] else 503, ready if is_known else _word(ready, "ready"))
         if name == "status":
             return json_answer(200, {"partitions": self.status()})
-        return Answer(200, self.metrics(), TEXT)
+        return PageResponse(200, self.metrics(), TEXT)
 
-    def _question(self, name: str, entity: str, request: Request) -> Answer:
+    def _question(self, name: str, entity: str, request: Request) -> PageResponse:
         partition = self.partition_of(entity)
         if self.owns(partition):
             return json_answer(200, self.questions[name](entity, request.query))
         return self._elsewhere(entity, partition, f"{name}/{quote(entity)}", request.query, None, request)
 
-    def _look_up(self, request: Request) -> Answer:
+    def _look_up(self, request: Request) -> PageResponse:
         given = request.query.get("partition")
         if given is None or self.owns(_number(given)):
-            return Answer(200, self.lookup(request.content), CBOR)
+            return PageResponse(200, self.lookup(request.content), CBOR)
         number = _number(given)
         return self._elsewhere(
             f"partition {number}", number, LOOKUP, {"partition": str(number)}, request.content, request
         )
 
-    def _operation(self, name: str, given: Mapping[str, Any], request: Request) -> Answer:
+    def _operation(self, name: str, given: Mapping[str, Any], request: Request) -> PageResponse:
         """Done here, and by all others unless one of them asks."""
         if FORWARDED in request.headers:
             return json_answer(200, {"partitions": self.operations.do(name, given)})
@@ -185,7 +184,7 @@ class Pages(NamedTuple):
 
     def _elsewhere(
         self, what: str, partition: int, path: str, query: Mapping[str, str], content: bytes | None, request: Request
-    ) -> Answer:
+    ) -> PageResponse:
         """The answer of the worker that has a partition. path: quoted already."""
         owner = None if FORWARDED in request.headers else self.workers().get(partition)
         if owner is None:

@@ -16,7 +16,7 @@ from refold.agents.golden.file import Golden, write
 from refold.agents.golden.portable import portable
 from refold.agents.journal.record import Recording
 from refold.agents.log import open_log
-from refold.agents.recorder.log_reach import read_again
+from refold.agents.recorder.log_backend import read_again
 from refold.agents.recordings.values import with_values
 from refold_tests.command import environment, refold_command
 from refold_tests.histories_of_code import History

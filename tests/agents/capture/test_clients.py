@@ -19,8 +19,8 @@ import openai
 import pytest
 
 import refold
-from refold.agents.golden.adding import golden_of_run
-from refold.agents.golden.exercise import judged_run
+from refold.agents.golden.add import golden_of_run
+from refold.agents.golden.runner import judged_run
 from refold.agents.journal.chain import broken
 from refold.agents.log import AgentLog
 from refold.agents.recorder.failures import Unfinished

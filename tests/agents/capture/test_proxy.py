@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import openai
 import pytest
 
-from refold.agents.capture.replaying import Replaying
-from refold.agents.capture.serving import Serving
+from refold.agents.capture.playback import RecordedUpstream
+from refold.agents.capture.server import LoopbackServer
 from refold.agents.journal.chain import broken
 from refold.agents.journal.record import Recording
 from refold.agents.recordings.fields import Fields
@@ -89,8 +89,8 @@ def test_an_sdk_gets_the_same_through_the_proxy_and_in_a_replay(
     assert list(broken(recording)) == []
     assert len(recording.steps) == REQUESTS.get(way.use, 1), "each try is one step"
     prepare(server, "plain")
-    replaying = Replaying([recording])
-    serving = Serving(lambda: replaying)
+    replaying = RecordedUpstream([recording])
+    serving = LoopbackServer(lambda: replaying)
     try:
         assert bare(way, server, serving.url, asked(way)) == used.plain
     finally:
@@ -244,8 +244,8 @@ def test_a_session_is_one_run_with_its_tool_calls(server: ModelServer, tmp_path:
 def test_a_request_that_is_not_recorded_is_told_where_it_differs(everything: Everything, server: ModelServer) -> None:
     way = Way("anthropic", False, "plain")
     recording = everything.runs[named(way)]
-    replaying = Replaying([recording])
-    serving = Serving(lambda: replaying)
+    replaying = RecordedUpstream([recording])
+    serving = LoopbackServer(lambda: replaying)
     try:
         with pytest.raises(Exception, match=r"nearest is turn 1 of run") as failed:
             bare(way, server, serving.url, [{"role": "user", "content": "another question"}])

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from refold.agents.capture.replaying import Replaying
-from refold.agents.capture.serving import Serving
+from refold.agents.capture.playback import RecordedUpstream
+from refold.agents.capture.server import LoopbackServer
 from refold.agents.capture.turns import reply_of, turn_of
 from refold.agents.journal.record import Recording
 from refold_tests.captures import capturing, log_of
@@ -96,7 +96,7 @@ def test_pieces_keep_their_boundaries_for_the_agent_and_in_a_replay(provider: Ra
     with capturing(tmp_path, provider.url) as captured:
         assert wire(captured.url, "/v1/x") == parts
     (run,) = recordings(tmp_path)
-    serving = Serving(lambda: Replaying([run]))
+    serving = LoopbackServer(lambda: RecordedUpstream([run]))
     try:
         assert wire(serving.url, "/v1/x") == parts
     finally:

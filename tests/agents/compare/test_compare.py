@@ -9,7 +9,7 @@ import pytest
 
 from refold.agents.compare.compare import compare
 from refold.agents.compare.divergence import Divergence
-from refold.agents.compare.telling import told
+from refold.agents.compare.render import told
 from refold.agents.journal.record import Attempt, Call, Failure, Recording, Step
 from refold_tests.recordings import call, decided, run, step
 

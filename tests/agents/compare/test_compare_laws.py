@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from refold.agents.compare.compare import compare
 from refold.agents.compare.differences import differences
-from refold.agents.compare.telling import told
+from refold.agents.compare.render import told
 from refold.agents.journal.delta import is_same
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Recording, Step
+from refold.agents.journal.record import Attempt, Call, Failure, RecordedRequest, Recording, Step
 from refold_tests.recordings import run
 
 LEAVES = st.sampled_from([None, True, 0, 1, 1.0, 0.5, "", "a", '{"a": 1}', '{"a": 2}'])
@@ -22,7 +22,7 @@ TREES = st.recursive(
 )  # fmt: skip
 FAILURES = st.none() | st.builds(Failure, exception=st.sampled_from(["A", "B"]))
 ASKED = st.builds(
-    Asked, kind=st.sampled_from(["tool", "read", "now", "decide", "observe"]), name=st.sampled_from("xy"),
+    RecordedRequest, kind=st.sampled_from(["tool", "read", "now", "decide", "observe"]), name=st.sampled_from("xy"),
     request=st.sampled_from([None, {"args": [1], "kwargs": {}}, {"args": [], "kwargs": {"n": 1}}]),
 )  # fmt: skip
 CALLS = st.builds(Call, asked=ASKED, answer=st.sampled_from([None, 1, "ok", {"cut": "c", "version": 1}]),

@@ -11,9 +11,9 @@ import pytest
 import refold
 from refold.agents.compare.compare import compare
 from refold.agents.compare.divergence import divergence_json
-from refold.agents.compare.itself import against_itself
-from refold.agents.compare.provenance import Known, provenance
-from refold.agents.compare.telling import told
+from refold.agents.compare.provenance import RunInLog, provenance
+from refold.agents.compare.render import told
+from refold.agents.compare.self_check import against_itself
 from refold.agents.log import AgentLog
 
 
@@ -75,7 +75,7 @@ def test_the_first_place_where_children_part_is_told(log: AgentLog) -> None:
     assert lines[0] == "first divergence at step 1: a run within does otherwise"
     assert "  first divergence at step 1: other arguments" in lines
     assert divergence_json(found)["within"]["differences"][0]["path"] == "kwargs.at"
-    behind = provenance(found, Known(log.recording("r1"), log), Known(log.recording("r2"), log))
+    behind = provenance(found, RunInLog(log.recording("r1"), log), RunInLog(log.recording("r2"), log))
     assert {each.entity for each in behind} == {
         f"step/{found.within.a.run}#1", f"step/{found.within.b.run}#1"
     }  # fmt: skip

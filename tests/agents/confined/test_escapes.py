@@ -214,8 +214,8 @@ def test_what_is_left_for_the_end_of_the_process_is_denied(log: AgentLog, server
 
 
 def test_what_was_registered_can_be_taken_back(capfd: pytest.CaptureFixture[str]) -> None:
-    code = "import atexit\nfrom refold.agents.replay.guard import Guard\ndef end(): print('ended')\n"
-    code += "with Guard():\n    atexit.register(end)\n"
+    code = "import atexit\nfrom refold.agents.replay.guard import NetworkGuard\ndef end(): print('ended')\n"
+    code += "with NetworkGuard():\n    atexit.register(end)\n"
     for more, said in (("", "ended\n"), ("atexit.unregister(end)\n", "")):
         subprocess.run([sys.executable, "-P", "-c", code + more], env=environment(), check=True)
         assert capfd.readouterr().out == said

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import refold
-from refold.agents.golden.adding import golden_of_run
-from refold.agents.golden.exercise import exercised
+from refold.agents.golden.add import golden_of_run
 from refold.agents.golden.file import golden_of, text_of
+from refold.agents.golden.runner import exercised
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import Departure
 from refold_tests.delegating import WORLD, agent

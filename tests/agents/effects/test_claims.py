@@ -8,15 +8,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.agents.effects.claims import Standing
+from refold.agents.effects.claims import EffectState
 
 Said = tuple[str, str]
 SAID = st.sampled_from(["intended", "intended", "done", "failed", "released", "unknown"])
 HISTORIES = st.lists(st.tuples(st.sampled_from(["r:a", "r:b", "s:a", "s:b", "t:a"]), SAID), max_size=14)
 
 
-def standing_of(history: Sequence[Said]) -> Standing:
-    standing = Standing()
+def standing_of(history: Sequence[Said]) -> EffectState:
+    standing = EffectState()
     for number, (token, said) in enumerate(history):
         patch: dict[str, Any] = {"claims": {token: said}}
         if said == "done":

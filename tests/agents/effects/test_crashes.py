@@ -15,7 +15,7 @@ import pytest
 import refold
 from refold.agents.journal.chain import broken
 from refold.agents.journal.record import Recording
-from refold.agents.journal.stepping import state_at
+from refold.agents.journal.self_replay import state_at
 from refold.avro.errors import InputError
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.agents.effects.claims import Standing
+from refold.agents.effects.claims import EffectState
 from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone
 from refold.avro.errors import StorageError
 from refold_tests.effect_world import LEASE_MICROS, Process, World
@@ -16,8 +16,8 @@ from refold_tests.effect_world import LEASE_MICROS, Process, World
 ATTEMPTS_MAX = 3
 
 
-def stands(world: World) -> Standing:
-    standing = Standing()
+def stands(world: World) -> EffectState:
+    standing = EffectState()
     for patch, cleared in world.said:
         standing.take(patch, cleared)
     return standing
@@ -88,7 +88,7 @@ def test_the_world_can_tell_a_protocol_that_sends_again() -> None:
         world = World(random.Random(seed))
         processes = [Process(world, run, is_probing=False, luck=0.3, attempts_max=9) for run in "ab"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("refold.agents.effects.claims.Standing.take", forgetting(Standing.take))
+            patch.setattr("refold.agents.effects.claims.EffectState.take", forgetting(EffectState.take))
             run_all(world, processes)
         world.now += LEASE_MICROS
         twice += world.took_place() > 1
@@ -96,7 +96,7 @@ def test_the_world_can_tell_a_protocol_that_sends_again() -> None:
 
 
 def forgetting(take: object) -> object:
-    def taken(self: Standing, patch: dict[str, object], cleared: tuple[str, ...] = ()) -> None:
+    def taken(self: EffectState, patch: dict[str, object], cleared: tuple[str, ...] = ()) -> None:
         take(self, patch, cleared)  # type: ignore[operator]
         if self.holder is not None and self.holder.is_unknown:
             self.holder = None

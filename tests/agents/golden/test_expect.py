@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from refold.agents.golden.check import unmet
-from refold.agents.golden.did import Did
 from refold.agents.golden.expect import Expectation, expectation
+from refold.agents.golden.run_summary import RunSummary
 from refold.avro.errors import InputError
 from refold_tests.refunds import LOST, refund_run
 
@@ -90,13 +90,13 @@ REFUSED = {
 @pytest.mark.parametrize("text", MET)
 def test_what_holds_is_met(text: str) -> None:
     run = refund_run()
-    assert unmet(expectation(text), Did(run), run.hash) == ""
+    assert unmet(expectation(text), RunSummary(run), run.hash) == ""
 
 
 @pytest.mark.parametrize(("text", "said"), UNMET.items())
 def test_what_does_not_hold_is_told(text: str, said: str) -> None:
     run = refund_run()
-    assert said in unmet(expectation(text), Did(run), run.hash)
+    assert said in unmet(expectation(text), RunSummary(run), run.hash)
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSED.items())
@@ -127,7 +127,7 @@ def test_texts_are_understood(text: str, given: dict[str, Any]) -> None:
 
 def test_sequences_are_shown_side_by_side() -> None:
     run = refund_run()
-    assert unmet(expectation("tools=lookup,refund,send_mail,close"), Did(run), run.hash).splitlines() == [
+    assert unmet(expectation("tools=lookup,refund,send_mail,close"), RunSummary(run), run.hash).splitlines() == [
         "       expected   made",
         "     1 lookup     lookup",
         "     2 refund     refund",
@@ -135,7 +135,7 @@ def test_sequences_are_shown_side_by_side() -> None:
         "     4 send_mail  send_mail",
         ">      close      -",
     ]
-    assert unmet(expectation("tools=lookup,...,close"), Did(run), run.hash).splitlines() == [
+    assert unmet(expectation("tools=lookup,...,close"), RunSummary(run), run.hash).splitlines() == [
         "       expected  made",
         "     ...",
         "     2 ...       refund",
@@ -146,7 +146,7 @@ def test_sequences_are_shown_side_by_side() -> None:
 
 
 def test_how_it_failed_is_told() -> None:
-    did = Did(refund_run(outcome="failed", failure=LOST, output=None))
+    did = RunSummary(refund_run(outcome="failed", failure=LOST, output=None))
     for text in ("error=TimeoutError", "error=builtins.TimeoutError", "error~30 s", "error!=KeyError", "error!=null"):
         assert unmet(expectation(text), did, "") == ""
     for text in ("error=KeyError", "error=null", "error~found"):
@@ -155,7 +155,7 @@ def test_how_it_failed_is_told() -> None:
 
 
 def test_what_was_done_is_at_hand() -> None:
-    did = Did(refund_run())
+    did = RunSummary(refund_run())
     assert did.tools == ["lookup", "refund", "refund", "send_mail"]
     assert did.steps == ["plan", "act", "tell"]
     assert did.decisions == ["refund"]

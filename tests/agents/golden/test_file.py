@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold.agents.golden.file import Answer, Golden, Origin, found, golden_of, read, signed, text_of, write
+from refold.agents.golden.file import DefaultAnswer, Golden, Origin, found, golden_of, read, signed, text_of, write
 from refold.agents.golden.portable import portable
 from refold.agents.journal.chain import broken
-from refold.agents.journal.stepping import chained, states
+from refold.agents.journal.self_replay import chained, states
 from refold.agents.redaction.redactor import Redactor
 from refold.avro.errors import CorruptionError, InputError, RedactionFailed
 from refold_tests.refunds import refund_run
@@ -35,9 +35,11 @@ def edited(text: str, old: str, new: str) -> str:
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     given = golden(
-        known_bad="it refunds twice", must_fail="not mended yet", answers=(Answer(name="refund", answer={"ok": 1.0}),),
+        known_bad="it refunds twice",
+        must_fail="not mended yet",
+        answers=(DefaultAnswer(name="refund", answer={"ok": 1.0}),),
         recorded=Origin(run="r-17", hash="ab"),
-    )  # fmt: skip
+    )
     path = write(given, tmp_path / "made")
     assert path.name == "refund.golden.json"
     assert read(path) == given

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.agents.golden.text import parsed, pretty
+from refold.agents.golden.file import parsed, pretty
 
 WORDS = st.text(alphabet="ab \n\r\u2028\x85é", max_size=400)
 TREES = st.recursive(

@@ -10,10 +10,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.agents.journal import exact
+from refold.agents.journal import json_fidelity
 from refold.agents.journal.chain import broken, start_hash, state_hash, step_hash
 from refold.agents.journal.delta import applied, edits, is_same
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Recording, Step, to_tree
+from refold.agents.journal.record import Attempt, Call, Failure, RecordedRequest, Recording, Step, to_tree
 from refold.avro.canonical import json_text
 
 SCALARS = (
@@ -62,13 +62,15 @@ def test_a_list_costs_what_changed_in_it(head: list[int], middle: list[int], tai
 
 @given(TREES)
 def test_numbers_and_the_order_of_keys_stay_what_they_are(tree: Any) -> None:
-    stored = json.loads(json_text(exact.written(tree)))
-    assert typed(exact.read(stored)) == typed(tree)
-    assert json.dumps(exact.read(stored)) == json.dumps(tree)
+    stored = json.loads(json_text(json_fidelity.written(tree)))
+    assert typed(json_fidelity.read(stored)) == typed(tree)
+    assert json.dumps(json_fidelity.read(stored)) == json.dumps(tree)
 
 
 def test_the_chain_covers_what_was_done_and_not_when() -> None:
-    call = Call(asked=Asked(kind="tool", name="search", request={"kwargs": {"q": "x"}}), answer=[1], started_at=5)
+    call = Call(
+        asked=RecordedRequest(kind="tool", name="search", request={"kwargs": {"q": "x"}}), answer=[1], started_at=5
+    )
     first = Step(
         number=1, name="look", attempts=(Attempt(calls=(call,), started_at=1, ended_at=2),), outcome="succeeded"
     )

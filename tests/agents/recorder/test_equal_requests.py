@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import refold
-from refold.agents.golden.adding import golden_of_run
-from refold.agents.golden.exercise import judged_run
+from refold.agents.golden.add import golden_of_run
+from refold.agents.golden.runner import judged_run
 from refold.agents.log import AgentLog
 from refold.agents.recorder.run import Run
 from refold_tests.child import Child

@@ -16,7 +16,7 @@ import refold
 from refold.agents.journal.chain import broken
 from refold.agents.journal.record import Recording
 from refold.agents.log import AgentLog
-from refold.agents.recorder.current import SCOPE
+from refold.agents.recorder.context import SCOPE
 from refold.agents.recorder.writer import RecordingFailed
 from refold.avro.errors import RefoldError, UnknownEntity
 from refold_tests.child import Child

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 import refold
-from refold.agents.golden.adding import golden_of_run
-from refold.agents.golden.exercise import judged_run
+from refold.agents.golden.add import golden_of_run
+from refold.agents.golden.runner import judged_run
 from refold.agents.journal.chain import broken
 from refold.agents.log import AgentLog
-from refold.agents.recorder.current import SCOPE, StrayCall
+from refold.agents.recorder.context import SCOPE, StrayCall
 from refold.agents.recorder.failures import Unfinished
-from refold.agents.recorder.log_reach import LogReach
+from refold.agents.recorder.log_backend import LogReach
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.writer import RecordingFailed
 from refold.agents.replay.forked import NotAllowed

@@ -27,10 +27,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import refold
-from refold.agents.golden.adding import golden_of_run
-from refold.agents.golden.exercise import judged_run
+from refold.agents.golden.add import golden_of_run
 from refold.agents.golden.file import golden_of, text_of
-from refold.agents.journal import exact
+from refold.agents.golden.runner import judged_run
+from refold.agents.journal import json_fidelity
 from refold.agents.journal.class_names import class_name, loaded_class
 from refold.agents.journal.objects import StandIn, bare, dumped, loaded
 from refold.agents.log import AgentLog
@@ -407,10 +407,10 @@ def test_a_value_comes_back_from_the_record(value: Any) -> None:
         assert "levels" in str(error)  # noqa: PT017  # it may be nested too deep, and is nothing else
         return
     tree = decoded(data)
-    again = loaded(exact.read(json.loads(json.dumps(json_tree(exact.written(tree), "it")))))
+    again = loaded(json_fidelity.read(json.loads(json.dumps(json_tree(json_fidelity.written(tree), "it")))))
     assert parts(again) == parts(value)
     assert decoded(kept(again, "it")) == tree
-    encode(json_tree(exact.written(tree), "it"))
+    encode(json_tree(json_fidelity.written(tree), "it"))
     json.dumps(bare(tree))
 
 

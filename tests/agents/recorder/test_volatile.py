@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import refold
 from refold.agents.compare.compare import compare, uncompared
-from refold.agents.golden.adding import golden_of_run
-from refold.agents.golden.exercise import judged_run
+from refold.agents.golden.add import golden_of_run
 from refold.agents.golden.file import golden_of, text_of
-from refold.agents.journal.question import asks_same
-from refold.agents.journal.record import Asked, Plain
+from refold.agents.golden.runner import judged_run
+from refold.agents.journal.record import Plain, RecordedRequest
+from refold.agents.journal.same_request import asks_same
 from refold.agents.journal.volatile import without
 from refold.agents.log import AgentLog
 from refold.agents.recorder.run import Run
@@ -95,7 +95,7 @@ def test_what_differs_only_in_ignored_parts_asks_the_same_and_nothing_else_does(
     one: dict[str, Any], other: dict[str, Any], paths: list[str]
 ) -> None:
     now, recorded = (
-        Asked(kind="tool", name="t", request={"kwargs": each}, ignored=tuple(paths)) for each in (one, other)
+        RecordedRequest(kind="tool", name="t", request={"kwargs": each}, ignored=tuple(paths)) for each in (one, other)
     )
     same = json.dumps(without(now.request, paths), sort_keys=True) == json.dumps(
         without(recorded.request, paths), sort_keys=True
@@ -106,7 +106,7 @@ def test_what_differs_only_in_ignored_parts_asks_the_same_and_nothing_else_does(
 
 
 def test_old_hashes_stay() -> None:
-    whole = Asked(kind="tool", name="t", request={"kwargs": {"a": 1}})
+    whole = RecordedRequest(kind="tool", name="t", request={"kwargs": {"a": 1}})
     assert whole.hash == "13db1806d39afaeff28bf98aba3774c25445ed49862d61358a77c564c261d6bd"
 
 

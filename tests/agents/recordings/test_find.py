@@ -15,7 +15,7 @@ import pytest
 import refold
 from refold.agents.journal.record import Attempt, Failure, Step
 from refold.agents.keys.memory import MemoryKeyRing
-from refold.agents.recordings.find import Found, Wanted, find
+from refold.agents.recordings.find import RunList, Wanted, find
 from refold.agents.vault import ClearVault, Vault, run_key
 from refold.avro.errors import InputError
 from refold.streams.client import Log
@@ -32,7 +32,7 @@ class Filled:
     log: Log
     vault: Vault
 
-    def find(self, limit: int | None = None, **wanted: Any) -> Found:
+    def find(self, limit: int | None = None, **wanted: Any) -> RunList:
         """Those wanted."""
         return find(self.log, self.vault, Wanted(**wanted), limit)
 
@@ -111,7 +111,7 @@ def fill(log: Log, vault: Vault, rng: random.Random) -> None:
         write(log, each, vault)
 
 
-def ids(found: Found) -> list[str]:
+def ids(found: RunList) -> list[str]:
     return [each.run for each in found.rows]
 
 

@@ -18,11 +18,11 @@ from refold.agents.compare.compare import compare
 from refold.agents.importers import chat, tau_bench
 from refold.agents.importers.conversation import import_conversation
 from refold.agents.importers.file import ImportFile, run_id
-from refold.agents.importers.messages import Call as Said
+from refold.agents.importers.messages import ToolCall as Said
 from refold.agents.importers.messages import parse_messages
 from refold.agents.journal.chain import broken, state_hash
 from refold.agents.journal.record import Call, Recording, Step
-from refold.agents.journal.stepping import chained, states
+from refold.agents.journal.self_replay import chained, states
 from refold.agents.recordings.imported import UNANSWERED
 from refold.agents.recordings.load import load, recordings
 from refold.agents.vault import ClearVault

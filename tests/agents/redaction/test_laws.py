@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from refold.agents.redaction.redactor import Redactor
 from refold.agents.redaction.tokens import between_tokens
-from refold_tests.planted import (
+from refold_tests.secret_strategies import (
     API_KEY,
     EMAIL,
     HARMLESS_LEAF,

@@ -15,12 +15,12 @@ import pytest
 
 from refold.agents.redaction.commands import options_in
 from refold.agents.redaction.context import assigned_in, bearers_in, urls_in
-from refold.agents.redaction.hints import ALL, hints_in
-from refold.agents.redaction.known import Known
-from refold.agents.redaction.markup import elements_in
+from refold.agents.redaction.known import KnownSecrets
 from refold.agents.redaction.names import Names
+from refold.agents.redaction.patterns import AFTER_URLS, BEFORE_URLS, GROUPS
+from refold.agents.redaction.prefilter import ALL, hints_in
 from refold.agents.redaction.redactor import Redactor
-from refold.agents.redaction.shapes import AFTER_URLS, BEFORE_URLS, GROUPS
+from refold.agents.redaction.scan import elements_in
 from refold.agents.redaction.tokens import between_tokens, token_spans
 from refold.avro.errors import RedactionFailed
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.outside
 
 KEY = b"0123456789abcdef"
 NAMES = Names()
-KNOWN = Known(["correct-horse-9", "a" * 60 + "b"])
+KNOWN = KnownSecrets(["correct-horse-9", "a" * 60 + "b"])
 FINDERS: dict[str, Callable[[str], object]] = {
     **{rule.kind: lambda text, rule=rule: [*rule.find(text)] for rule in (*BEFORE_URLS, *AFTER_URLS, *GROUPS)},  # type: ignore[misc]
     "url": lambda text: [*urls_in(text)],

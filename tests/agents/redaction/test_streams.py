@@ -18,7 +18,7 @@ import refold
 from refold.agents.recorder.run import Run
 from refold.agents.redaction.redactor import Redactor
 from refold.agents.redaction.streams import pieces_redacted, recut
-from refold_tests.planted import API_KEY, AROUND, JWT, WORD, card
+from refold_tests.secret_strategies import API_KEY, AROUND, JWT, WORD, card
 
 KEY = b"0123456789abcdef"
 TOKEN = "[api-key:0123456789abcdef0123]"

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import refold
-from refold.agents.redaction.known import Known
+from refold.agents.redaction.known import KnownSecrets
 from refold.agents.redaction.redactor import Redactor
-from refold.explorer.cli.run_code import redactor_for
+from refold.explorer.cli.runs.code import redactor_for
 from refold_tests.absent import without
 
 KEY = b"0123456789abcdef"
@@ -138,7 +138,7 @@ def test_lists_that_hold_none(tree: Any) -> None:
 
 
 def test_of_the_secrets_that_a_run_shows_the_newest_256_are_known() -> None:
-    known = Known().extended(f"secret number {number}" for number in range(300))
+    known = KnownSecrets().extended(f"secret number {number}" for number in range(300))
     assert known.shown == tuple(f"secret number {number}" for number in range(300 - 256, 300))
 
 

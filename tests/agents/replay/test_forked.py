@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from refold.agents.journal.delta import applied
-from refold.agents.journal.record import Asked, Call, Failure, Recording, to_tree
-from refold.agents.recorder.answers import Place
+from refold.agents.journal.record import Call, Failure, RecordedRequest, Recording, to_tree
+from refold.agents.recorder.answers import CallSite
 from refold.agents.replay.forked import Forked, NotAllowed
 from refold.agents.replay.patch import Patch, patch_of, read_patch
 from refold.agents.replay.player import Differs
@@ -16,7 +16,7 @@ from refold.agents.replay.unrecorded import Unrecorded
 from refold.avro.errors import InputError
 from refold_tests.made_runs import made, model, run_of, step, tool
 
-LOOK, SEND, LATER = Place(1, "look", 1), Place(2, "send", 1), Place(3, "later", 1)
+LOOK, SEND, LATER = CallSite(1, "look", 1), CallSite(2, "send", 1), CallSite(3, "later", 1)
 MAIL = tool("mail", "sent-1", effect="write", to="ann")
 
 
@@ -56,7 +56,7 @@ def test_live_asks_the_world_but_for_what_writes(parent: Recording) -> None:
 
 
 @pytest.mark.parametrize("asked", [MAIL.asked, made("observe", name="a/1", request={}).asked])
-def test_what_writes_runs_if_it_is_allowed_by_name(parent: Recording, asked: Asked) -> None:
+def test_what_writes_runs_if_it_is_allowed_by_name(parent: Recording, asked: RecordedRequest) -> None:
     assert Forked(parent, 1, Patch(), allow=["mail", "observe"]).call(SEND, asked) is None
     other = Forked(parent, 1, Patch(), allow=["other"])
     if asked.kind == "observe":
@@ -88,7 +88,7 @@ def test_recorded_serves_what_is_recorded_and_no_more(parent: Recording) -> None
 def test_asked_asks_for_what_is_not_recorded(parent: Recording) -> None:
     met: list[str] = []
 
-    def ask(place: Place, asked: Asked, why: Unrecorded) -> Call | None:
+    def ask(place: CallSite, asked: RecordedRequest, why: Unrecorded) -> Call | None:
         met.append(asked.name)
         assert why.place == place
         return Call(asked=asked, answer="told", source="recorded") if asked.request["kwargs"] else None

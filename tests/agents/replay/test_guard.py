@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from refold.agents.replay.guard import Guard
+from refold.agents.replay.guard import NetworkGuard
 from refold.agents.replay.watch import NetworkDenied, outside
 
 HERE = "test_guard.py:"
@@ -134,7 +134,7 @@ WAYS: list[Callable[[int], None]] = [
 @pytest.mark.parametrize("way", [*WAYS, by_unix_socket])
 def test_every_way_out_is_closed_and_the_place_is_named(way: Callable[[int], None], port: int) -> None:
     told: list[NetworkDenied] = []
-    with Guard(told.append) as guard, pytest.raises(NetworkDenied) as raised:
+    with NetworkGuard(told.append) as guard, pytest.raises(NetworkDenied) as raised:
         way(port)
     assert HERE in raised.value.site
     assert "run.model" in str(raised.value)
@@ -144,7 +144,7 @@ def test_every_way_out_is_closed_and_the_place_is_named(way: Callable[[int], Non
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_is_open_before_and_behind_and_outside(way: Callable[[int], None], port: int) -> None:
     way(port)
-    with Guard(), outside():
+    with NetworkGuard(), outside():
         way(port)
     way(port)
 
@@ -152,9 +152,9 @@ def test_every_way_is_open_before_and_behind_and_outside(way: Callable[[int], No
 def test_a_connection_from_before_takes_nothing(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         for send in ("send", "sendall"):
-            with Guard(), pytest.raises(NetworkDenied, match="open before"):
+            with NetworkGuard(), pytest.raises(NetworkDenied, match="open before"):
                 getattr(connection, send)(b"x")
-        with connection.makefile("wb", buffering=0) as file, Guard(), pytest.raises(NetworkDenied):
+        with connection.makefile("wb", buffering=0) as file, NetworkGuard(), pytest.raises(NetworkDenied):
             file.write(b"x")
         connection.sendall(b"x")
         assert connection.recv(4) == b"HTTP"
@@ -163,7 +163,7 @@ def test_a_connection_from_before_takes_nothing(port: int) -> None:
 def test_a_pool_from_before_is_under_guard_for_what_is_given_to_it(port: int) -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(by_socket, port).result()
-        with Guard(), pytest.raises(NetworkDenied) as raised:
+        with NetworkGuard(), pytest.raises(NetworkDenied) as raised:
             pool.submit(by_socket, port).result()
         assert HERE in raised.value.site
         pool.submit(by_socket, port).result()
@@ -180,7 +180,7 @@ def test_other_threads_are_not_hurt(port: int) -> None:
 
     thread = threading.Thread(target=beside)
     thread.start()
-    with Guard() as guard:
+    with NetworkGuard() as guard:
         begin.set()
         thread.join()
     assert done.is_set()
@@ -189,7 +189,7 @@ def test_other_threads_are_not_hurt(port: int) -> None:
 
 def test_a_task_beside_is_not_hurt(port: int) -> None:
     async def guarded(inside: asyncio.Event, leave: asyncio.Event) -> None:
-        with Guard():
+        with NetworkGuard():
             inside.set()
             await leave.wait()
             with pytest.raises(NetworkDenied):
@@ -212,7 +212,7 @@ def test_an_event_loop_and_a_pair_work_under_guard() -> None:
     async def wait() -> int:
         return await asyncio.to_thread(lambda: 7)
 
-    with Guard() as guard:
+    with NetworkGuard() as guard:
         assert asyncio.run(wait()) == 7
         left, right = socket.socketpair()
         with left, right:
@@ -222,7 +222,7 @@ def test_an_event_loop_and_a_pair_work_under_guard() -> None:
 
 
 def test_the_first_is_kept_though_the_code_catches_it(port: int) -> None:
-    with Guard() as guard:
+    with NetworkGuard() as guard:
         for way in (by_socket, by_name):
             with contextlib.suppress(NetworkDenied):
                 way(port)
@@ -231,8 +231,8 @@ def test_the_first_is_kept_though_the_code_catches_it(port: int) -> None:
 
 
 def test_a_guard_in_a_guard_leaves_the_outer_one_closed(port: int) -> None:
-    with Guard() as outer:
-        with Guard():
+    with NetworkGuard() as outer:
+        with NetworkGuard():
             pass
         with pytest.raises(NetworkDenied):
             by_socket(port)
@@ -243,8 +243,8 @@ def test_a_guard_in_a_guard_leaves_the_outer_one_closed(port: int) -> None:
 def test_the_platform_is_known_in_a_process_where_nobody_asked_for_it() -> None:
     """Python starts a process for it, once; OpenAI's SDK asks for it with its first request."""
     code = (
-        "import platform\nfrom refold.agents.replay.guard import Guard\n"
-        "with Guard() as guard:\n    print(platform.platform())\nassert guard.denied is None, guard.denied\n"
+        "import platform\nfrom refold.agents.replay.guard import NetworkGuard\n"
+        "with NetworkGuard() as guard:\n    print(platform.platform())\nassert guard.denied is None, guard.denied\n"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

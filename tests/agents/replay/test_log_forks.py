@@ -15,7 +15,7 @@ from refold.agents.journal.chain import broken
 from refold.agents.journal.delta import edits
 from refold.agents.journal.record import Call, Failure, Recording
 from refold.agents.log import AgentLog
-from refold.agents.recorder import made
+from refold.agents.recorder import step_assembler
 from refold.agents.recorder.run import Run
 from refold.agents.replay.forked import NotAllowed
 from refold.agents.replay.player import Differs
@@ -97,7 +97,7 @@ def test_states_that_came_out_the_same_are_not_worked_out_again(log: AgentLog, m
         compared.append(after)
         return edits(before, after)
 
-    monkeypatch.setattr(made, "edits", comparing)
+    monkeypatch.setattr(step_assembler, "edits", comparing)
     assert log.replay("r1", agent).is_same
     assert compared == []
 

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Recording
-from refold.agents.recorder.answers import Place
+from refold.agents.journal.record import Attempt, Call, Failure, RecordedRequest, Recording
+from refold.agents.recorder.answers import CallSite
 from refold.agents.replay.player import Differs, Replayer, Resumer
 from refold.agents.replay.unrecorded import Unrecorded
 from refold.avro.errors import InputError
 from refold_tests.made_runs import made, model, run_of, step, tool
 
-LOOK, TELL = Place(1, "look", 1), Place(2, "tell", 1)
+LOOK, TELL = CallSite(1, "look", 1), CallSite(2, "tell", 1)
 
 
 @pytest.fixture
@@ -24,11 +24,11 @@ def recording() -> Recording:
     return run_of(look, step("tell", model("done", messages=[{"role": "user", "content": "go"}]), made("decide")))
 
 
-def find(q: str) -> Asked:
+def find(q: str) -> RecordedRequest:
     return tool("find", q=q).asked
 
 
-def answered(answers: Replayer | Resumer, place: Place, asked: Asked) -> Any:
+def answered(answers: Replayer | Resumer, place: CallSite, asked: RecordedRequest) -> Any:
     call = answers.call(place, asked)
     assert call is not None
     return call.answer
@@ -40,8 +40,8 @@ def test_equal_requests_are_answered_in_their_order_and_others_in_any(recording:
     assert answered(player, LOOK, find("x")) == ["a"]
     assert answered(player, LOOK, find("x")) == ["b"]
     assert [at.call.asked.kind for at in player.unused()] == ["now", "model"]
-    assert answered(player, LOOK, Asked(kind="now")) == 5
-    assert player.call(TELL, Asked(kind="decide", request={"choice": "other"})) is None
+    assert answered(player, LOOK, RecordedRequest(kind="now")) == 5
+    assert player.call(TELL, RecordedRequest(kind="decide", request={"choice": "other"})) is None
 
 
 def test_what_is_not_recorded_is_loud_and_stays_so(recording: Recording) -> None:
@@ -79,7 +79,7 @@ def test_a_request_that_stands_elsewhere_or_is_used_up_says_so(recording: Record
     ],
 )
 def test_the_nearest_is_of_the_kind_and_the_places_are_named(
-    recording: Recording, asked: Asked, nearest: str, path: str
+    recording: Recording, asked: RecordedRequest, nearest: str, path: str
 ) -> None:
     with pytest.raises(Unrecorded) as raised:
         Replayer(recording).call(LOOK, asked)
@@ -93,7 +93,7 @@ def test_the_likest_text_is_nearest() -> None:
     texts = ["refund order 17 of Ann", "list the open tickets", "refund order 18 of Bob"]
     recording = run_of(step("ask", *(model("", prompt=text) for text in texts)))
     with pytest.raises(Unrecorded) as raised:
-        Replayer(recording).call(Place(1, "ask", 1), model("", prompt="list all open tickets").asked)
+        Replayer(recording).call(CallSite(1, "ask", 1), model("", prompt="list all open tickets").asked)
     assert raised.value.nearest is not None
     assert raised.value.nearest.position == 2
 
@@ -118,7 +118,7 @@ def test_in_the_whole_run_the_clock_never_ends(recording: Recording) -> None:
     def asked() -> list[Any]:
         player = Replayer(recording, "run")
         kinds: list[Any] = ["now", "now", "now", "random", "random", "uuid"]
-        return [answered(player, LOOK, Asked(kind=kind)) for kind in kinds]
+        return [answered(player, LOOK, RecordedRequest(kind=kind)) for kind in kinds]
 
     found = asked()
     assert found == asked()
@@ -132,7 +132,7 @@ def test_attempts_that_a_crash_cut_short_are_taken_as_they_were() -> None:
     recording = run_of(step("look", tool("find", 2), before=(failed, Attempt(number=2))))
     player = Replayer(recording)
     assert [each.number for each in player.begun(1)] == [1, 2]
-    assert answered(player, Place(1, "look", 3), tool("find").asked) == 2
+    assert answered(player, CallSite(1, "look", 3), tool("find").asked) == 2
     assert player.unused() == ()
     assert Replayer(run_of(step("look", before=(failed,)))).begun(1) == ()  # the code is run again, and fails again
 
@@ -146,7 +146,7 @@ def test_a_resume_has_committed_steps_and_then_the_world(recording: Recording) -
     assert resumer.step(3, "send") is None
     assert [each.number for each in resumer.begun(3)] == [1, 2]
     assert answered(resumer, LOOK, find("x")) == ["a"]
-    assert resumer.call(Place(3, "send", 3), find("x")) is None
+    assert resumer.call(CallSite(3, "send", 3), find("x")) is None
     assert resumer.step(4, "more") is None
     assert resumer.begun(4) == ()
 
@@ -161,7 +161,7 @@ def test_a_resume_by_other_code_is_refused(recording: Recording) -> None:
         resumer.step(1, "seek")
     assert resumer.departure is raised.value
     with pytest.raises(Differs):  # whatever comes next
-        resumer.call(Place(3, "more", 1), find("x"))
+        resumer.call(CallSite(3, "more", 1), find("x"))
 
 
 def test_a_fork_is_not_resumed(recording: Recording) -> None:

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 import refold
-from refold.agents.golden.adding import golden_of_run
-from refold.agents.golden.exercise import judged_run
+from refold.agents.golden.add import golden_of_run
 from refold.agents.golden.file import golden_of, text_of
+from refold.agents.golden.runner import judged_run
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import Departure, WithinRun
 from refold.agents.recorder.run import Run

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import refold
-from refold.agents.golden.adding import golden_of_run
-from refold.agents.golden.exercise import judged_run
+from refold.agents.golden.add import golden_of_run
+from refold.agents.golden.runner import judged_run
 from refold_tests import equal_children
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from refold.agents.retention.classes import DAY_MICROS, DAYS, class_of, days_of
-from refold.agents.retention.plan import judged
-from refold.agents.retention.survey import Survey
+from refold.agents.retention.plan import Survey, judged
 from refold.avro.errors import InputError
 
 NOW = 1_800_000_000_000_000

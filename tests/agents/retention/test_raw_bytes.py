@@ -15,7 +15,7 @@ from refold.agents.retention.marks import pin
 from refold.agents.retention.sweep import sweep
 from refold.avro.errors import Expired
 from refold.explorer.cli.main import run
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.testing.kafka import Kafka
 from refold_tests.child import Child
 from refold_tests.kafka_topics import Broker
@@ -157,7 +157,7 @@ def test_a_destroyed_key_and_a_removed_content_leave_the_brokers_segments_once_t
     kafka = kafka_cluster(data=tmp_path / "kafka")
     url = f"kafka://{kafka.bootstrap}/p?partitions=1"
     broker = Broker(kafka.bootstrap, "p")
-    topic, chunks = Place("p.keys", 0), Place("p.contents", 1)
+    topic, chunks = TopicPlace("p.keys", 0), TopicPlace("p.contents", 1)
 
     def refold(*arguments: str) -> tuple[int, str]:
         status = run([*arguments, "--log", url])

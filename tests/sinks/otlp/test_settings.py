@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from refold.avro.errors import InputError
-from refold.sinks.otlp.position import PositionFile
 from refold.sinks.otlp.settings import Target, target_of, wire_of
+from refold.sinks.otlp.sink import PositionFile
 from refold.sinks.port import SinkBusy, SinkRefused
 from refold.sinks.registry import open_sink
 from refold.streams.cut import Cut

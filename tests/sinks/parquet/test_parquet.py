@@ -20,10 +20,10 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.sinks.feed import Lag
 from refold.sinks.parquet.columns import columns_of
-from refold.sinks.parquet.manifest import Kept, Manifest, decoded, encoded
+from refold.sinks.parquet.manifest import CommitManifest, CommittedFile, decoded, encoded
 from refold.sinks.parquet.sink import COMMITS, MANIFESTS, ParquetSink, open_sink
 from refold.sinks.port import SinkBusy, SinkRefused
-from refold.sinks.run import Report, Watch, keep_snapshots
+from refold.sinks.run import Report, SinkWatch, keep_snapshots
 from refold.streams.objects.folder import FolderObjects
 from refold.streams.objects.port import Objects
 from refold.streams.objects.remote import RemoteObjects
@@ -35,8 +35,8 @@ from refold_tests.devices import small_device
 from refold_tests.histories import random_history
 from refold_tests.parquet_store import Place, assert_equal, inode, newest
 from refold_tests.s3 import door, reach, started_s3
+from refold_tests.sample_types import NAMES, OTHER, THING, A, defined, document, said
 from refold_tests.sink_logs import FileSinkLog, SinkLog
-from refold_tests.things import NAMES, OTHER, THING, A, defined, document, said
 
 DEFINITIONS: dict[str, TypeDefinition] = {THING.name: THING, OTHER.name: OTHER}
 FOLLOWER = """
@@ -143,7 +143,7 @@ def test_how_far_it_is_behind_is_told(
 ) -> None:
     """Before a commit, after it, and while it waits for the next."""
     told: list[Any] = []
-    watch = Watch(wrote=told.append, lags=told.append)
+    watch = SinkWatch(wrote=told.append, lags=told.append)
     followed.write([said(A, 1)])
     with followed.reader() as log:
         keep_snapshots(
@@ -164,7 +164,7 @@ def test_how_far_it_is_behind_is_told(
             if len(told) > 3 and lag.changes:
                 stop.set()
 
-        watch = Watch(wrote=told.append, lags=lags)
+        watch = SinkWatch(wrote=told.append, lags=lags)
         keep_snapshots(log, ParquetSink(folder.objects, 0), follow=True, every_s=3600, stop=stop, watch=watch)
     behind, second, caught_up, last = told[0], told[1], told[2], told[-1]
     assert (behind.changes, second.changes, second.entities, caught_up.changes) == (2, 2, 1, 0)
@@ -472,7 +472,10 @@ def test_a_manifest_that_names_what_is_not_the_sinks_is_none(folder: str) -> Non
     good = f"commits/{7:020}-{'0a' * 8}"
     path = "type=run/partition=0/part.parquet"
     for named, file in ((folder, path), (good, folder), (good, f"{path}/../../../../../outside")):
-        kept = Kept(file, "run", 0, 1, 1, "")
+        kept = CommittedFile(file, "run", 0, 1, 1, "")
         with pytest.raises(CorruptionError, match="names files that no sink makes"):
-            decoded(encoded(Manifest(1, 7, named, "cut", 1, "", (kept,))), "manifests/7.json")
-    decoded(encoded(Manifest(1, 7, good, "cut", 1, "", (Kept(path, "run", 0, 1, 1, ""),))), "manifests/7.json")
+            decoded(encoded(CommitManifest(1, 7, named, "cut", 1, "", (kept,))), "manifests/7.json")
+    decoded(
+        encoded(CommitManifest(1, 7, good, "cut", 1, "", (CommittedFile(path, "run", 0, 1, 1, ""),))),
+        "manifests/7.json",
+    )

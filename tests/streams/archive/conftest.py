@@ -9,7 +9,7 @@ import pytest
 from refold_tests.archives import LATER, TYPES, archived
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.opening import open_log, take
-from refold_tests.things import A, said
+from refold_tests.sample_types import A, said
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from refold.avro.errors import RefoldError
 from refold.avro.times import time_text
 from refold.streams.client import Log
 from refold.streams.exchange.archive_form import Definition
-from refold.streams.exchange.archive_reading import read_items
+from refold.streams.exchange.archive_import import read_items
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.log.port import Record
 from refold_tests.archives import LATER, TYPES, archived, contents_of, restored
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.histories import ENTITIES, random_history
 from refold_tests.opening import open_log, take
-from refold_tests.things import OTHER, PICKY, THING, A, said
+from refold_tests.sample_types import OTHER, PICKY, THING, A, said
 
 
 class History:

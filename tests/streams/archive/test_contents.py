@@ -17,7 +17,7 @@ from refold.streams.rocks.database import Database
 from refold_tests.archives import LATER, TYPES, archived, contents_of, forged, items_of, restored
 from refold_tests.clock import BEGIN_MS
 from refold_tests.opening import open_log, take
-from refold_tests.things import A, said
+from refold_tests.sample_types import A, said
 
 
 def test_the_items_stand_in_the_order_of_the_log(file: Path) -> None:

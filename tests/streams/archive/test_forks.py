@@ -18,7 +18,7 @@ from refold_tests.archives import FORK_ID, LATER, TYPES, archived, contents_of, 
 from refold_tests.child import Child
 from refold_tests.clock import BEGIN_MS
 from refold_tests.opening import open_log, take
-from refold_tests.things import OTHER, A, said
+from refold_tests.sample_types import OTHER, A, said
 
 
 def test_an_archive_takes_nothing_but_markers(file: Path, tmp_path: Path, child: Callable[..., Child]) -> None:
@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from refold.avro.errors import InputError
 from refold_tests.opening import open_log, take
-from refold_tests.things import A, said, OTHER
+from refold_tests.sample_types import A, said, OTHER
 log = open_log(Path(sys.argv[1]))
 for attempt in (lambda: take(log, [said(A, 9)]), lambda: log.register(OTHER), lambda: log._port._asked(
         lambda client: client.call("append", [])), lambda: log._port._asked(

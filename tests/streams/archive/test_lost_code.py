@@ -17,7 +17,7 @@ from refold_tests.archives import TYPES, archived, refused, restored
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.opening import open_log, take
 from refold_tests.reducers import REDUCERS
-from refold_tests.things import A, defined, document, said
+from refold_tests.sample_types import A, defined, document, said
 
 OLD, NEW = "def folded(value, assertion):\n    return {}\nfolded.refold_version = {}\n", "refold_archive_reducers"
 

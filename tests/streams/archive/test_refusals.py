@@ -18,7 +18,7 @@ from refold.streams.partition import partition_of
 from refold_tests.archives import forged, items_of, refused
 from refold_tests.clock import BEGIN_MS
 from refold_tests.opening import open_log, take
-from refold_tests.things import A, said
+from refold_tests.sample_types import A, said
 
 
 def test_no_truncated_file_is_taken(file: Path, tmp_path: Path, seed: int) -> None:

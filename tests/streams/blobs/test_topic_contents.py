@@ -18,8 +18,8 @@ from refold.streams.checksum import sealed
 from refold.streams.log.kafka.content_records import PUT, REMOVING, TOKEN_BYTES, chunk_key, partition_of_content
 from refold.streams.log.kafka.contents import CHUNK_BYTES, TopicContents
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.producer import Outgoing, Sent
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.producer import LogProducer, Sent
 from refold.streams.log.kafka.url import parse_url
 from refold_tests.child import Child
 from refold_tests.command import refold_command
@@ -61,8 +61,8 @@ def test_strangers_records_are_passed_over_and_no_lie_is_believed(opened: Opened
     topic = f"{broker.prefix}.contents"
     digest = named(b"good")
     at = partition_of_content(digest, PARTITIONS)
-    wrong = Place(topic, 1 - at)
-    for place in (Place(topic, each) for each in range(2 * PARTITIONS)):
+    wrong = TopicPlace(topic, 1 - at)
+    for place in (TopicPlace(topic, each) for each in range(2 * PARTITIONS)):
         broker.produce(place, [b"junk", None, sealed(b"\x82\x01\x80")], key=b"junk")
         broker.produce(place, [b"junk", sealed(b"\x82\x01\x80")], key=PUT + digest + bytes(TOKEN_BYTES))
     broker.produce(wrong, [b"\x01"], key=b"expired/" + digest)
@@ -100,7 +100,7 @@ def test_strangers_records_are_passed_over_and_no_lie_is_believed(opened: Opened
 def test_an_open_transaction_delays_nobody(opened: Opened, broker: Broker) -> None:
     store = opened()
     topic = f"{broker.prefix}.contents"
-    left = [broker.transaction(Place(topic, each), [b"junk"], end="open") for each in range(2 * PARTITIONS)]
+    left = [broker.transaction(TopicPlace(topic, each), [b"junk"], end="open") for each in range(2 * PARTITIONS)]
     store.put(named(b"a"), b"a")
     store.put(named(b"a"), b"a")
     assert opened().get(named(b"a")) == b"a"
@@ -138,13 +138,13 @@ def _chunks_kept(broker: Broker) -> set[bytes]:
     """The keys of the chunks that nobody removed."""
     kept = set[bytes]()
     with broker.reading() as reading:
-        for place in (Place(f"{broker.prefix}.contents", PARTITIONS + each) for each in range(PARTITIONS)):
+        for place in (TopicPlace(f"{broker.prefix}.contents", PARTITIONS + each) for each in range(PARTITIONS)):
             for raw in reading.records(place, 0, broker.end(place)):
                 (kept.discard if raw.value is None else kept.add)(raw.key or b"")
     return kept
 
 
-class _Slow(Outgoing):
+class _Slow(LogProducer):
     """Stops before it removes what says that a content was put."""
 
     def __init__(self, broker: Broker) -> None:
@@ -178,7 +178,7 @@ def test_what_is_put_before_a_remover_says_so_is_left(opened: Opened, broker: Br
     store.put(named(b"a"), b"a")
     first = other._outgoing
 
-    class Late(Outgoing):
+    class Late(LogProducer):
         """Writes what says that a content is being removed after somebody put it again."""
 
         def send(self, sent: Sent) -> None:
@@ -245,7 +245,7 @@ def test_a_killed_process_leaves_what_it_told_of_and_nothing_that_is_not_found(
 def test_a_part_of_a_put_is_swept_and_a_whole_one_is_not(opened: Opened, broker: Broker) -> None:
     store = opened()
     store.put(named(BIG), BIG)
-    chunks = Place(f"{broker.prefix}.contents", PARTITIONS)
+    chunks = TopicPlace(f"{broker.prefix}.contents", PARTITIONS)
     version = bytes(len(named(b"")) + TOKEN_BYTES)
     for number in range(3):
         broker.produce(chunks, [sealed(b"part")], key=chunk_key(version, number))
@@ -335,7 +335,7 @@ def test_the_command_counts_removes_and_says_what_is_not_erased(url: str, broker
         log.observe("document/a", {"fields": {"text": text}})
         log.flush()
         log.port.put_blob(named(b"unnamed"), b"unnamed")
-    chunks = Place(f"{broker.prefix}.contents", PARTITIONS)
+    chunks = TopicPlace(f"{broker.prefix}.contents", PARTITIONS)
     broker.produce(chunks, [sealed(b"part")], key=chunk_key(bytes(len(named(b"")) + TOKEN_BYTES), 0))
     found = refold_command("blobs", "--grace", 0, "--json", log=url).json
     assert [found[each] for each in ("contents", "unnamed", "parts", "remaining")] == [2, 1, 1, 0]

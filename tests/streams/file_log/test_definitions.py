@@ -15,14 +15,14 @@ from refold.streams.verify.run import verify
 from refold_tests.child import Child
 from refold_tests.file_logs import FileOpened, assert_verified
 from refold_tests.log_handles import assert_chain, changes_of, put, written
-from refold_tests.things import HOLDING, OTHER, THING, A, said
+from refold_tests.sample_types import HOLDING, OTHER, THING, A, said
 
 REGISTERING = """
 import sys, uuid
 from pathlib import Path
 from refold.streams.log.file.log import FileLog
 from refold_tests.clock import FileClock
-from refold_tests.things import HOLDING
+from refold_tests.sample_types import HOLDING
 
 log = FileLog(Path(sys.argv[1]), clock_ms=FileClock(Path(sys.argv[2])), new_id=lambda: uuid.uuid4().bytes)
 log.register(HOLDING)
@@ -49,7 +49,7 @@ def test_a_definition_whose_taking_up_was_killed_is_taken_up_on_opening(
     registering.kill()
     monkeypatch.delenv("REFOLD_HOLD_AT")
     with monkeypatch.context() as without:
-        without.delattr("refold_tests.things.holding")
+        without.delattr("refold_tests.sample_types.holding")
         with pytest.raises(StorageError, match=r"being taken up cannot be: .*put its module on PYTHONPATH"):
             owned.file()
     reader = FileLog(owned.path, clock_ms=owned.clock, new_id=bytes, read_only=True, owner_timeout_s=0.1)
@@ -90,7 +90,7 @@ def test_taking_up_is_noted_only_where_there_is_something_to_fold(
 
 def test_other_processes_register_while_the_owner_reads(owned: FileOpened, child: Callable[..., Child]) -> None:
     code = REGISTERING.replace("log.register(HOLDING)", "print('open', flush=True)") + (
-        "from refold_tests.things import defined, document\n"
+        "from refold_tests.sample_types import defined, document\n"
         "for number in range(60):\n"
         "    log.register(defined(document(f'{sys.argv[3]}{number}')))\n"
         "log.close()\n"

@@ -19,7 +19,7 @@ from refold_tests.cuts import cut_text
 from refold_tests.file_logs import FileOpened, Owned, Remote, assert_verified, records_of
 from refold_tests.histories import random_history
 from refold_tests.log_handles import assert_folded, put
-from refold_tests.things import THING, A, said, versions
+from refold_tests.sample_types import THING, A, said, versions
 
 INTERRUPTED = """
 import random, signal, sys, uuid
@@ -28,7 +28,7 @@ from refold.avro.ids import identify
 from refold.streams.log.file.log import FileLog
 from refold_tests.clock import FileClock
 from refold_tests.log_handles import put
-from refold_tests.things import A, said
+from refold_tests.sample_types import A, said
 
 def interrupt(*_):
     raise KeyboardInterrupt

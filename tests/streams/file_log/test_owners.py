@@ -24,7 +24,7 @@ from refold_tests.child import Child
 from refold_tests.cuts import cut_text
 from refold_tests.file_logs import FileOpened, Owned, Remote, assert_verified, records_of
 from refold_tests.log_handles import assert_folded, put
-from refold_tests.things import OTHER, THING, A, said
+from refold_tests.sample_types import OTHER, THING, A, said
 
 # Taking over
 

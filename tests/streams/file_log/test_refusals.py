@@ -19,7 +19,7 @@ from refold.streams.log.port import Marked
 from refold_tests.child import Child
 from refold_tests.file_logs import OWNER, FileOpened, Owned, Remote, records_of
 from refold_tests.log_handles import PARTITIONS, Handles, assert_folded, put, written
-from refold_tests.things import NAMES, OTHER, PICKY, THING, A, said
+from refold_tests.sample_types import NAMES, OTHER, PICKY, THING, A, said
 
 
 def test_what_cannot_be_folded_is_refused_alone(opened: FileOpened) -> None:

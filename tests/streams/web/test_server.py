@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from refold.avro.errors import InputError
-from refold.streams.web import asking
-from refold.streams.web.asking import CA_ENVIRONMENT, Asker, asker_of
+from refold.streams.web import client
+from refold.streams.web.client import CA_ENVIRONMENT, Asker, asker_of
 from refold.streams.web.connection import Bounds
-from refold.streams.web.page import Answer, Request, Route, json_answer, problem
+from refold.streams.web.guard import TOKEN_ENVIRONMENT, Token
+from refold.streams.web.page import PageResponse, Request, Route, json_answer, problem
 from refold.streams.web.server import Access, WebServer
-from refold.streams.web.token import TOKEN_ENVIRONMENT, Token
 from refold.testing.kafka.security import certificates
 from refold_tests.waiting import await_true
 
@@ -39,12 +39,12 @@ class Site:
         self.let_go = threading.Event()
         self.held = threading.Semaphore(0)
 
-    def route(self, request: Request) -> Route | Answer:
+    def route(self, request: Request) -> Route | PageResponse:
         if request.path == "/none":
             return problem(404, "no such page")
         return Route("slow" if request.path == "/held" else "own", is_open=request.path == "/open")
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> PageResponse:
         if request.path == "/held":
             self.held.release()
             self.let_go.wait(60)
@@ -412,9 +412,9 @@ def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else() -> None:
 def test_an_answer_past_its_bound_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{serve().url}/x"
     whole = Asker().ask(url, None, {}, 60).content
-    monkeypatch.setattr(asking, "ANSWER_BYTES_MAX", len(whole))
+    monkeypatch.setattr(client, "ANSWER_BYTES_MAX", len(whole))
     assert Asker().ask(url, None, {}, 60).content == whole
-    monkeypatch.setattr(asking, "ANSWER_BYTES_MAX", len(whole) - 1)
+    monkeypatch.setattr(client, "ANSWER_BYTES_MAX", len(whole) - 1)
     with pytest.raises(OSError, match=f"the answer has more than {len(whole) - 1} bytes"):
         Asker().ask(url, None, {}, 60)
 

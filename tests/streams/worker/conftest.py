@@ -9,7 +9,7 @@ import pytest
 from refold.streams.log.kafka.log import KafkaLog
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import opened, url_of
-from refold_tests.things import THING
+from refold_tests.sample_types import THING
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.worker.attempts import FOR_S, TIMES_MAX, Attempts
+from refold.streams.worker.emission import FOR_S, TIMES_MAX, Attempts
 from refold_tests.child import Child
 from refold_tests.folding import REFUSED, append, await_folded, check_whole, drain, fold_all, history, worker
 
@@ -61,9 +61,9 @@ def test_what_was_before_a_commit_or_an_outage_does_not_count() -> None:
 # Whenever its fold begins a transaction, another producer begins under the same id.
 FENCED = """
 from refold.streams.log.kafka import clients
-from refold.streams.worker import attempts
+from refold.streams.worker import emission
 
-attempts.TIMES_MAX, attempts.FOR_S = 5, 3.0
+emission.TIMES_MAX, emission.FOR_S = 5, 3.0
 class Fenced(clients.Producer):
     def __init__(self, settings, **more):
         super().__init__(settings, **more)

@@ -33,8 +33,8 @@ from refold_tests.folding import await_folded, check_whole, history, opened
 from refold_tests.junk import junk
 from refold_tests.load import Feeding, feeding
 from refold_tests.poison import bad_records
+from refold_tests.sample_types import THING
 from refold_tests.secured import Secured
-from refold_tests.things import THING
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import Worker
 

@@ -27,10 +27,10 @@ from refold.streams.cut import Cut
 from refold.streams.feed import ChangeReader
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.committed import CommittedOffsets
+from refold.streams.log.kafka.fold_position import is_emitted
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
-from refold.streams.log.kafka.reached import is_emitted
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.point import Points
 from refold.streams.rebuild.run import rebuild
@@ -40,7 +40,7 @@ from refold_tests.bitrot import BatchRot, rot_batch
 from refold_tests.brokers import started
 from refold_tests.command import refold_command
 from refold_tests.folding import Running, append, await_folded, history, opened, running, url_of
-from refold_tests.things import THING
+from refold_tests.sample_types import THING
 from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import Worker, starting
@@ -74,7 +74,7 @@ def compressing(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
 
 def records_of(log: KafkaLog, topic: str) -> list[tuple[int, Any]]:
     """(partition, record) of a topic."""
-    places = [Place(topic, partition) for partition in range(log.partitions)]
+    places = [TopicPlace(topic, partition) for partition in range(log.partitions)]
     ends = log.offsets.ends(places)
     return [(place.partition, raw) for place in places for raw in log.reading.records(place, 0, ends[place])]
 
@@ -140,7 +140,7 @@ def test_a_batch_is_named_set_aside_whole_and_taken_back(
         wound = rot_batch(rotting, log.topics.observations, partition, raw.offset, keeps_crc=keeps_crc)
         assert wound.last > wound.first
         expected = root_of(url, log, without(log, found, partition, wound))
-        place = Place(log.topics.observations, partition)
+        place = TopicPlace(log.topics.observations, partition)
         end = log.offsets.ends([place])[place]
         with pytest.raises(DamagedRecord, match="its batch cannot be read") as refused:
             root(log, full=True)
@@ -211,7 +211,7 @@ def test_a_worker_waits_at_batches_and_goes_on_after_quarantine(
             checked = client.verify()
             assert (checked.mismatches, checked.root, checked.unchecked) == ([], expected, [])
         # No worker runs: the next one comes to a batch that it never read.
-        behind = log.offsets.ends([place := Place(log.topics.observations, partition)])[place]
+        behind = log.offsets.ends([place := TopicPlace(log.topics.observations, partition)])[place]
         append_batches(log, rng, 3)
         second = rot_batch(rotting, log.topics.observations, partition, behind)
         with asked_worker(url, tables) as (worker, page):

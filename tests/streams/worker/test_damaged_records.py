@@ -19,7 +19,7 @@ import refold
 from refold.avro.errors import CorruptionError, DamagedRecord, InputError
 from refold.avro.observation import Observation
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
 from refold.streams.point import Points
 from refold.streams.rebuild.run import rebuild
@@ -31,7 +31,7 @@ from refold_tests.brokers import started
 from refold_tests.command import refold_command
 from refold_tests.folding import Running, append, await_folded, history, opened, running, url_of
 from refold_tests.kafka_topics import Broker
-from refold_tests.things import THING, A, said
+from refold_tests.sample_types import THING, A, said
 from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import starting
@@ -58,7 +58,7 @@ def records_of(log: KafkaLog, topic: str) -> list[tuple[int, Any]]:
     """(partition, record) of a topic."""
     found = []
     for partition in range(log.partitions):
-        place = Place(topic, partition)
+        place = TopicPlace(topic, partition)
         found += [(partition, raw) for raw in log.reading.records(place, 0, log.offsets.ends([place])[place])]
     return found
 
@@ -324,7 +324,7 @@ def test_agents_pass_over_changes_that_are_set_aside_and_records_of_others(
         log.refresh()
         partition, raw = next(each for each in records_of(log, log.topics.changes) if each[1].key == names[2].encode())
         rot(rotting, log.topics.changes, partition, raw.value, raw.value[:5] + b"\xff" * (len(raw.value) - 5))
-        Broker(rotting.bootstrap, log.topics.prefix).produce(Place(log.topics.changes, partition), [b"junk"])
+        Broker(rotting.bootstrap, log.topics.prefix).produce(TopicPlace(log.topics.changes, partition), [b"junk"])
         with starting(url, tmp_path) as start:
             status, last = start("w", "--agents", "seeing").ended()
             assert (status, f"{log.topics.changes}/{partition} offset {raw.offset} cannot be read" in last) == (2, True)

@@ -11,13 +11,13 @@ import pytest
 
 import refold
 from refold.avro.errors import InputError, NotAnswerable
+from refold.streams.log.kafka.fold_position import is_emitted
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.reached import is_emitted
-from refold.streams.log.kafka.tables import Arrived, Held, Places, Tables
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.url import parse_url
-from refold.streams.log.kafka.workers import AskedTables, Workers
-from refold.streams.log.port import Arrival, Checkpoint, Record
+from refold.streams.log.kafka.worker_client import AskedTables, Workers
+from refold.streams.log.kafka.worker_tables import IndexedHistory, IndexedRecords, Places, TableClient
+from refold.streams.log.port import Checkpoint, IndexedObservation, Record
 from refold.streams.point import Points
 from refold.streams.rebuild.run import rebuild
 from refold.streams.rocks.families import Family
@@ -29,7 +29,7 @@ from refold_tests.brokers import SharedKafka
 from refold_tests.folding import append, history, opened, tables, url_of
 from refold_tests.kafka_topics import Broker
 from refold_tests.poison import bad_records, produce
-from refold_tests.things import THING, A, said, versions
+from refold_tests.sample_types import THING, A, said, versions
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -137,7 +137,7 @@ def test_a_change_that_comes_twice_breaks_its_chain(url: str, tmp_path: Path, ka
         with asked_worker(url, tmp_path), refold.open(url) as client:
             client.snapshot()
             assert client.verify().ok
-            place = Place(log.topics.changes, log.partition_of(A))
+            place = TopicPlace(log.topics.changes, log.partition_of(A))
             last = log.reading.last(place, log.offsets.ends([place])[place], is_emitted)
             assert last is not None
             Broker(kafka.bootstrap, prefix).produce(place, [last.value], key=last.key, headers=last.headers)
@@ -179,20 +179,20 @@ def test_look_ups_are_what_the_log_holds(url: str, tmp_path: Path, seed: int) ->
                 assert sum(asked.totals(each)[0] for each in range(2)) == len(rows)
 
 
-class Behind(Tables):
+class Behind(TableClient):
     """Tables that hold the records below an offset of each partition, at most so many of an answer."""
 
     def __init__(self, log: KafkaLog, through: int) -> None:
         self._log = log
         self._through = through
 
-    def arrivals(self, partition: int, entity: str, start: int, end: int) -> Arrived | None:
+    def arrivals(self, partition: int, entity: str, start: int, end: int) -> IndexedHistory | None:
         found = self._log.arrivals(entity, min(end, self._through), start)
-        return Arrived(self._through, list(found))
+        return IndexedHistory(self._through, list(found))
 
-    def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> Held | None:
+    def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> IndexedRecords | None:
         first = {each.id: each for each in reversed(list(self._log.entity_records(entity, self._through)))}
-        return Held(self._through, [first.get(q[-32:]) for q in qs])
+        return IndexedRecords(self._through, [first.get(q[-32:]) for q in qs])
 
     def checkpoint(self, partition: int, entity: str, end: int, definition: int) -> Checkpoint | None:
         return None
@@ -223,7 +223,7 @@ def test_what_tables_do_not_hold_yet_is_read_behind_them(url: str, seed: int) ->
                     for end in (0, 5, 15, 100):
                         start = rng.randrange(end + 1)
                         assert firsts(reader.entity_records(name, end)) == firsts(log.entity_records(name, end))
-                        expected: list[Arrival] = list(log.arrivals(name, end, start))
+                        expected: list[IndexedObservation] = list(log.arrivals(name, end, start))
                         assert list(reader.arrivals(name, end, start)) == expected
                         qs = [each.q for each in rng.sample(expected, len(expected))]
                         assert list(reader.records_of(name, qs)) == list(log.records_of(name, qs))

@@ -17,7 +17,7 @@ from refold.testing.kafka import Kafka
 from refold_tests.child import Child
 from refold_tests.folding import await_folded, check_whole, history, opened, url_of, worker
 from refold_tests.load import Kept, feeding
-from refold_tests.things import THING
+from refold_tests.sample_types import THING
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 

@@ -13,15 +13,15 @@ import pytest
 from refold.avro.ids import identify
 from refold.streams.feed import ChangeReader
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.records import ID
 from refold.streams.worker.position import read_stored
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
-from refold_tests.dying import MOMENTS
 from refold_tests.folding import await_folded, check_whole, drain, history, tables, worker
 from refold_tests.kafka_topics import Broker
-from refold_tests.things import THING
+from refold_tests.kill_points import MOMENTS
+from refold_tests.sample_types import THING
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -46,7 +46,7 @@ def test_a_clock_that_steps_back_under_a_worker(
         broker.alter(log.topics.observations, "message.timestamp.type", "CreateTime")
         for each in islice(observations, 30):
             now_ms += rng.choice(STEPS_MS)
-            place = Place(log.topics.observations, log.partition_of(each.entity))
+            place = TopicPlace(log.topics.observations, log.partition_of(each.entity))
             headers = [(ID, identify(each))]
             value = codec.encode_observation(each)
             broker.produce(place, [value], key=each.entity.encode(), headers=headers, timestamp=now_ms)

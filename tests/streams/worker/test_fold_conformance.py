@@ -12,7 +12,7 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Observation
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
-from refold.streams.log.kafka.workers import AskedFolding, AskedTables, Workers
+from refold.streams.log.kafka.worker_client import AskedFolding, AskedTables, Workers
 from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import PATIENCE_S

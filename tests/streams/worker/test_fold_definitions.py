@@ -15,7 +15,6 @@ from refold.streams.feed import ChangeReader
 from refold.streams.worker.service import FoldService
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
-from refold_tests.dying import MOMENTS
 from refold_tests.folding import (
     append,
     await_folded,
@@ -30,7 +29,8 @@ from refold_tests.folding import (
     url_of,
     worker,
 )
-from refold_tests.things import THING, versions
+from refold_tests.kill_points import MOMENTS
+from refold_tests.sample_types import THING, versions
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -13,9 +13,9 @@ import pytest
 from refold.avro.observation import Observation
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
-from refold_tests.dying import MOMENTS
 from refold_tests.folding import append, await_folded, check_whole, drain, history, opened, url_of, worker
-from refold_tests.things import THING
+from refold_tests.kill_points import MOMENTS
+from refold_tests.sample_types import THING
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

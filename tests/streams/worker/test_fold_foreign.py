@@ -20,7 +20,7 @@ from refold_tests.command import refold_command
 from refold_tests.folding import append, check_whole, fold_all, history, opened, url_of
 from refold_tests.junk import NAMED, junk, write_junk
 from refold_tests.kafka_topics import Broker
-from refold_tests.things import OTHER, THING, A, said
+from refold_tests.sample_types import OTHER, THING, A, said
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -26,7 +26,7 @@ from refold_tests.folding import (
     url_of,
     worker,
 )
-from refold_tests.things import THING
+from refold_tests.sample_types import THING
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

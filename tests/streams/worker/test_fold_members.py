@@ -14,16 +14,15 @@ from confluent_kafka import TopicPartition
 
 from refold.avro.errors import StorageError
 from refold.avro.observation import Observation
+from refold.streams.log.kafka.fold_position import Reached
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.reached import Reached
 from refold.streams.partition import placed
 from refold.streams.rocks.families import Memory
-from refold.streams.worker.attempts import Attempts
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.emission import Emitter, NotEmitted, Step, is_member
+from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, PendingCommit, is_member
 from refold.streams.worker.membership import ANEW_MAX, Membership
-from refold.streams.worker.position import Stored
-from refold.streams.worker.table import Changed, PartitionTable, open_database
+from refold.streams.worker.position import StoredPosition
+from refold.streams.worker.table import PartitionTable, PendingChange, open_database
 from refold_tests.child import Child
 from refold_tests.folding import (
     append,
@@ -208,14 +207,14 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
     database = open_database(tmp_path / "1", Memory(1), 1, lambda: None)
     with database:
         table = PartitionTable(database, log.registry, log.read, None)
-        table.stored = Stored(log.log_id, 1, PARTITIONS)
+        table.stored = StoredPosition(log.log_id, 1, PARTITIONS)
         overlay = table.nothing().to(Reached(3, 1), 0)
-        overlay.changes.append(Changed(placed("t/1"), b"", b"change"))
+        overlay.changes.append(PendingChange(placed("t/1"), b"", b"change"))
         with pytest.raises(NotEmitted):
-            emitter.emit([Step(1, table, overlay, ())], lambda: nobody)
+            emitter.emit([PendingCommit(1, table, overlay, ())], lambda: nobody)
         assert committed(log)[1] == 0
         assert list(log.read_changes(1, 0)) == []
-        emitter.emit([Step(1, table, overlay, ())], member.metadata)
+        emitter.emit([PendingCommit(1, table, overlay, ())], member.metadata)
     await_true(lambda: committed(log)[1] == 3 and log.changes_end(1) > 0, within_s=TIMEOUT_S)
     assert [each.data for each in log.read_changes(1, 0)] == [b"change"]
     member.leave()

@@ -25,7 +25,7 @@ from refold_tests.folding import (
     opened,
     url_of,
 )
-from refold_tests.things import THING
+from refold_tests.sample_types import THING
 from refold_tests.waiting import await_true
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]

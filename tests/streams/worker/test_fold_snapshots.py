@@ -16,11 +16,10 @@ import pytest
 
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.snapshots import chunk, snapshotter
 from refold.streams.worker import snapshots
 from refold_tests.child import Child
-from refold_tests.dying import SEALING_MOMENTS
 from refold_tests.folding import (
     PATIENCE_S,
     append,
@@ -34,6 +33,7 @@ from refold_tests.folding import (
     worker,
 )
 from refold_tests.full_replay import assert_full_replay, epochs_used
+from refold_tests.kill_points import SEALING_MOMENTS
 
 pytestmark = pytest.mark.timeout(600)
 ENTITIES = 60
@@ -46,9 +46,9 @@ snapshots.EVERY_MS, chunk.CHUNK_BYTES = 0, {CHUNK_BYTES}
 """
 APART = f"""
 {ALWAYS}
-from refold.streams import interpreter
-from refold.streams.snapshots.apart import sealer
-sealer.ENTITIES_MIN, interpreter.cores = 0, lambda: 2
+from refold.streams import runtime
+from refold.streams.snapshots.sealing_process import sealer
+sealer.ENTITIES_MIN, runtime.cores = 0, lambda: 2
 """
 
 
@@ -66,7 +66,7 @@ def check_epochs(log: KafkaLog) -> int:
     log.refresh()
     count = 0
     for partition in range(log.partitions):
-        place = Place(log.topics.snapshots, partition)
+        place = TopicPlace(log.topics.snapshots, partition)
         end = log.offsets.ends([place])[place]
         named: set[int] = set()
         for epoch in log.snapshots.epochs(partition):
@@ -90,7 +90,7 @@ def check_rebuilt(log: KafkaLog) -> None:
 
 def check_at_rest(log: KafkaLog) -> None:
     """No transaction is open in the topics of snapshots."""
-    places = [Place(topic, each) for topic in (log.topics.snapshots, log.topics.manifests)
+    places = [TopicPlace(topic, each) for topic in (log.topics.snapshots, log.topics.manifests)
               for each in range(log.partitions)]  # fmt: skip
     assert log.offsets.ends(places) == log.offsets.ends(places, committed=False)
 

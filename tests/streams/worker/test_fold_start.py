@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from refold.avro.errors import InputError, StorageError
+from refold.streams.log.kafka.fold_position import Reached
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.reached import Reached
 from refold.streams.rocks.database import Database
-from refold.streams.worker.position import Stored, read_stored
+from refold.streams.worker.position import StoredPosition, read_stored
 from refold_tests.folding import append, check_whole, fold_all, history, last_changes, running
-from refold_tests.things import versions
+from refold_tests.sample_types import versions
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -187,7 +187,7 @@ def test_open_and_aborted_transactions_at_the_ends_are_waited_for_and_stepped_ov
 
 
 def test_a_stored_position_comes_back_as_it_was(tmp_path: Path) -> None:
-    stored = Stored(b"l" * 16, 3, 8, Reached(5, 2, 77), 123, 4, 9, 6)
+    stored = StoredPosition(b"l" * 16, 3, 8, Reached(5, 2, 77), 123, 4, 9, 6)
     with Database.create(tmp_path / "t", kind="table") as database:
         assert read_stored(database) is None
         write = database.batch()

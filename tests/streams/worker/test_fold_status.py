@@ -17,18 +17,18 @@ from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.order import order_key
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.reading import Raw
+from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.rocks.database import Database
 from refold.streams.worker.condition import well
-from refold.streams.worker.fetching import Fetcher
+from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.host.health import STALLED_S, health_of, readiness_of
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.partition import Partition
-from refold.streams.worker.position import Stored
+from refold.streams.worker.position import StoredPosition
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider, Missing
 from refold_tests.folding import Running, append, await_status, history, running
-from refold_tests.things import THING, A, said
+from refold_tests.sample_types import THING, A, said
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -178,7 +178,7 @@ def raws(registry: Registry, start: int, stop: int) -> list[Raw]:
 def a_partition(folder: Path, registry: Registry, clock: Settable, resolve: Outage) -> Iterator[Partition]:
     registry.add(THING)
     with Database.create(folder / "0", kind="table") as database:
-        table = PartitionTable(database, registry, lambda *_: iter(()), Stored(bytes(16), 0, 1))
+        table = PartitionTable(database, registry, lambda *_: iter(()), StoredPosition(bytes(16), 0, 1))
         table.take_up_to(1)
         yield Partition(0, table, registry, Decider(registry, resolve, 0, 1), clock, rebuild_s=2.5)
 

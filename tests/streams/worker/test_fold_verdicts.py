@@ -24,7 +24,6 @@ from refold.streams.worker import service
 from refold.testing.registry import SchemaRegistry
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
-from refold_tests.dying import MOMENTS
 from refold_tests.folding import (
     append,
     await_folded,
@@ -38,8 +37,9 @@ from refold_tests.folding import (
     url_of,
     worker,
 )
+from refold_tests.kill_points import MOMENTS
 from refold_tests.poison import bad_records, framed, produce, verdicts
-from refold_tests.things import OTHER, PICKY, THING, said
+from refold_tests.sample_types import OTHER, PICKY, THING, said
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -137,7 +137,7 @@ def test_a_good_record_that_a_reducer_fails_on_leaves_the_value_as_it_was_whenev
             assert (state.version, state.fields["start"]) == (len(ids), "0369")
             assert reader.verify().ok
     assert failed.total() >= before + 8
-    assert "reducer_failed refold_tests.things:picky on observation" in caplog.text
+    assert "reducer_failed refold_tests.sample_types:picky on observation" in caplog.text
 
 
 def test_a_reducer_that_fails_for_its_process_ends_the_worker_and_gets_no_verdict(

@@ -22,8 +22,8 @@ from refold_tests.brokers import SharedKafka
 from refold_tests.folding import append, await_status, check_whole, fold_all, history, opened, running, url_of
 from refold_tests.poison import produce, verdicts
 from refold_tests.reducers import REDUCERS, trap
+from refold_tests.sample_types import THING, said
 from refold_tests.strange_types import naming, other_code, put_definition
-from refold_tests.things import THING, said
 
 pytestmark = pytest.mark.timeout(300)
 NAME = "refold_trap:folded"

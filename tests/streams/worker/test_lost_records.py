@@ -31,7 +31,7 @@ from refold_tests.folding import (
     running,
     url_of,
 )
-from refold_tests.things import THING
+from refold_tests.sample_types import THING
 from refold_tests.tree import ROOT
 
 pytestmark = pytest.mark.timeout(600)

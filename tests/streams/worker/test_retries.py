@@ -9,16 +9,15 @@ import pytest
 
 from refold.avro.ids import identify
 from refold.avro.registry import Registry, TypeVersion
-from refold.streams.deadletters import RETRY_OF, letter_of, letters
+from refold.streams.deadletters import RETRY_OF, Verdict, letter_of, letters
+from refold.streams.log.kafka.deadletter_retry import Ready, Refused, fates, judge, retried, retry
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.records import ID
-from refold.streams.log.kafka.retries import Ready, Refused, fates, judge, retried, retry
 from refold.streams.log.port import Position
 from refold.streams.partition import partition_of
-from refold.streams.verdicts import Verdict
 from refold_tests.folding import append, check_whole, fold_all, history, last_changes, opened
 from refold_tests.poison import bad_records, framed, produce, verdicts
-from refold_tests.things import OTHER, THING, A, said
+from refold_tests.sample_types import OTHER, THING, A, said
 
 pytestmark = pytest.mark.timeout(300)
 

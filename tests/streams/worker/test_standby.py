@@ -16,16 +16,15 @@ from confluent_kafka import ConsumerGroupState
 
 from refold.avro.errors import InputError, LockedError
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.rocks.families import Family, Memory
-from refold.streams.worker.folder import held
-from refold.streams.worker.position import Stored, read_stored
+from refold.streams.worker.data_folder import held
+from refold.streams.worker.position import StoredPosition, read_stored
 from refold.streams.worker.standby import Standbys
 from refold.streams.worker.start import Starter
 from refold_tests.brokers import SharedKafka, started
 from refold_tests.child import Child
-from refold_tests.dying import MOMENTS
 from refold_tests.folding import (
     INDEXES,
     PATIENCE_S,
@@ -43,7 +42,8 @@ from refold_tests.folding import (
     url_of,
     worker,
 )
-from refold_tests.things import THING, versions
+from refold_tests.kill_points import MOMENTS
+from refold_tests.sample_types import THING, versions
 
 pytestmark = pytest.mark.timeout(900)
 PARTITIONS = 4
@@ -85,7 +85,9 @@ def is_level(log: KafkaLog, standbys: Standbys) -> bool:
     return {number: each["offset"] for number, each in standbys.status().items()} == log.ends()
 
 
-def contents(folder: Path, partitions: int) -> dict[int, tuple[Stored | None, dict[Family, list[tuple[bytes, bytes]]]]]:
+def contents(
+    folder: Path, partitions: int
+) -> dict[int, tuple[StoredPosition | None, dict[Family, list[tuple[bytes, bytes]]]]]:
     """Where each table of a folder stands and what it holds."""
     found = {}
     for number, database in tables(folder, partitions).items():
@@ -94,13 +96,13 @@ def contents(folder: Path, partitions: int) -> dict[int, tuple[Stored | None, di
     return found
 
 
-def all_ends(log: KafkaLog) -> dict[Place, int]:
+def all_ends(log: KafkaLog) -> dict[TopicPlace, int]:
     """The ends of every partition of every topic, with what is not decided."""
     admin = log.clients.admin()
     topics = admin.list_topics(timeout=30).topics
     mine = [name for name in topics if name.startswith(f"{log.topics.prefix}.")]
     assert len(mine) == 7
-    places = [Place(name, number) for name in mine for number in topics[name].partitions]
+    places = [TopicPlace(name, number) for name in mine for number in topics[name].partitions]
     return log.offsets.ends(places, committed=False)
 
 

@@ -17,14 +17,14 @@ from confluent_kafka.admin import ClusterMetadata
 from refold.streams.log.kafka import clients
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.topics import Topics
-from refold.streams.worker import fetching
+from refold.streams.worker import fetcher
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.membership import Membership
 from refold.testing.kafka import Kafka
 from refold_tests.child import Child
 from refold_tests.folding import append, await_folded, check_whole, drain, history, opened, running, url_of, worker
 from refold_tests.load import Kept, feeding
-from refold_tests.things import THING
+from refold_tests.sample_types import THING
 from refold_tests.waiting import await_true
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -154,7 +154,7 @@ def test_a_client_that_is_never_told_of_the_end(
     class Untold(Consumer):
         def __init__(self, settings: dict[str, Any], **named: Any) -> None:
             super().__init__(settings, **named)
-            if settings.items() >= fetching._SETTINGS.items():
+            if settings.items() >= fetcher._SETTINGS.items():
                 made.append(self)
 
         def consume(self, *given: Any) -> list[Message]:
@@ -167,7 +167,7 @@ def test_a_client_that_is_never_told_of_the_end(
             super().incremental_assign([each for each in places if not is_kept or each.topic == log.topics.schemas])
 
     monkeypatch.setattr(clients, "Consumer", Untold)
-    monkeypatch.setattr(fetching, "STUCK_S", 1.0)
+    monkeypatch.setattr(fetcher, "STUCK_S", 1.0)
     if is_told_records:
         append(log, history(random.Random(seed), 60))
     with running(log.url, tmp_path) as found:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from refold.streams.snapshots.ladder import HOUR_MS
+from refold.streams.snapshots.retention_policy import HOUR_MS
 from refold_tests.clock import FileClock
 from refold_tests.opening import open_log, take
-from refold_tests.things import A, said
+from refold_tests.sample_types import A, said
 
 
 def old_log(path: Path, epochs: int = 4) -> FileClock:

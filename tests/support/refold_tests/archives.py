@@ -12,13 +12,12 @@ from refold.avro.shipped import shipped_types
 from refold.streams.client import Log
 from refold.streams.exchange.archive_export import write_archive
 from refold.streams.exchange.archive_form import Item, write_items
-from refold.streams.exchange.archive_import import Archive
-from refold.streams.exchange.archive_reading import read_items
+from refold.streams.exchange.archive_import import Archive, read_items
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.point import Points
 from refold.streams.rocks.layout import is_log
 from refold_tests.clock import FileClock
-from refold_tests.things import OTHER, THING, defined, document
+from refold_tests.sample_types import OTHER, THING, defined, document
 
 FORK_ID = b"a fork's own id."
 STEP, DOCUMENT = (

@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from refold.explorer.cli.options import Place
-from refold.explorer.cli.worker import pages_of
-from refold.streams.log.kafka.owners import client_id
+from refold.explorer.cli.kafka.worker import pages_of
+from refold.explorer.cli.options import LogTarget
+from refold.streams.log.kafka.lookups import client_id
 from refold.streams.web.server import WebServer
 from refold_tests.folding import PATIENCE_S, Running, running
 
@@ -22,7 +22,7 @@ def asked_worker(url: str, folder: Path, **settings: Any) -> Iterator[tuple[Runn
         server = WebServer("127.0.0.1", 0)
         ending.callback(server.close)
         worker = ending.enter_context(running(url, folder, client_id=client_id(server.url), **settings))
-        server.serve(pages_of(worker.service, worker.config, Place(url), server.url, ending))
+        server.serve(pages_of(worker.service, worker.config, LogTarget(url), server.url, ending))
         deadline = time.monotonic() + PATIENCE_S
         while not all(worker.service.table(each) is not None for each in range(worker.service.log.partitions)):
             assert time.monotonic() < deadline, worker.service.status()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from refold.agents.capture.capture import Capture, CaptureSettings
-from refold.agents.capture.storing import Stored
+from refold.agents.capture.spool_drain import Stored
 from refold.agents.log import AgentLog, open_log
 
 CLOSING_S = 120.0

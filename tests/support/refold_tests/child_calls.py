@@ -6,7 +6,7 @@ import multiprocessing.queues
 from pathlib import Path
 
 import refold
-from refold.agents.recorder.current import StrayCall
+from refold.agents.recorder.context import StrayCall
 
 
 @refold.tool(effect="write")

@@ -11,7 +11,6 @@ import atexit
 import importlib
 import json
 import os
-import pkgutil
 import signal
 import subprocess
 import sys
@@ -93,6 +92,8 @@ def _ran(asked: dict[str, Any]) -> int:
 if __name__ == "__main__":
     # The pipe to who asks stands elsewhere, so that no command reads of it or writes to it.
     asks, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    for each in pkgutil.iter_modules(refold.explorer.cli.__path__, "refold.explorer.cli."):
-        importlib.import_module(each.name)
+    for folder in refold.explorer.cli.__path__:
+        for module in sorted(Path(folder).rglob("*.py")):
+            name = ".".join(module.relative_to(folder).with_suffix("").parts)
+            importlib.import_module(f"refold.explorer.cli.{name}")
     _serve(asks, answers)

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from refold.agents.effects.claims import Standing
+from refold.agents.effects.claims import EffectState
 from refold.agents.effects.errors import NotDone
 from refold.agents.effects.order import Done, Order, Terms
-from refold.agents.effects.protocol import Asked, Command, Logged, Protocol, Wait
+from refold.agents.effects.protocol import CallRequest, Command, Logged, Protocol, Wait
 
 LEASE_MICROS = 1_000_000
 KEY = "task:1:pay:0"
@@ -47,8 +47,8 @@ class WorldsBook:
         self._world = world
         self._least = 0
 
-    def read(self, key: str, known: Standing | None = None) -> Standing:
-        standing = known or Standing()
+    def read(self, key: str, known: EffectState | None = None) -> EffectState:
+        standing = known or EffectState()
         self._least = max(self._least, standing.offset)
         self._least = end = self._world.rng.randint(self._least, len(self._world.said))
         for patch, cleared in self._world.said[standing.offset : end]:
@@ -130,7 +130,7 @@ class Process:
         if isinstance(command, Wait):
             self.asleep_until = self.world.now + max(1, int(command.seconds * 1e6))
             return None
-        assert isinstance(command, Asked)
+        assert isinstance(command, CallRequest)
         return command.function(*command.arguments)
 
     def _send(self, key: str) -> str:

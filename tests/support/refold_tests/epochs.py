@@ -14,7 +14,7 @@ from refold.streams.snapshots.manifest import Manifest
 from refold.streams.snapshots.store import Tomb
 from refold_tests.histories import TYPE
 from refold_tests.opening import take
-from refold_tests.things import OTHER, defined, document, said
+from refold_tests.sample_types import OTHER, defined, document, said
 
 CLOSING = defined({**document(), "refold.closed_by": "high"})
 """The test type, its entities closed by a field that is also cleared at times."""

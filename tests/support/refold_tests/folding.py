@@ -26,15 +26,15 @@ from refold.streams.log.port import LogPort
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
 from refold.streams.table import keys
-from refold.streams.table.gaps import fill, read_gaps
+from refold.streams.table.index_gaps import fill, read_gaps
 from refold.streams.table.recovery import recover
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.position import Stored, read_stored
+from refold.streams.worker.position import StoredPosition, read_stored
 from refold.streams.worker.service import FoldService
 from refold_tests.child import Child
 from refold_tests.histories import Regime, random_history
 from refold_tests.reference import reference_hash, reference_states
-from refold_tests.things import THING, reference_definition
+from refold_tests.sample_types import THING, reference_definition
 
 PATIENCE_S = 120.0
 
@@ -45,13 +45,13 @@ from pathlib import Path
 from refold.avro.errors import RefoldError
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.service import FoldService
-from refold.streams.worker import way
-from refold_tests import dying
+from refold.streams.worker import advance
+from refold_tests import kill_points
 
-way.ENTITIES_AT_ONCE = 3
+advance.ENTITIES_AT_ONCE = 3
 url, folder, instance, static, moment, count, sent, settings = sys.argv[1:9]
 soon = {"commit_ms": 20, "records_max": 50, "session_ms": 4000, "transaction_ms": 5000, "client_id": f"w-{os.getpid()}"}
-dying.die_at(moment, int(count), signal.Signals(int(sent)))
+kill_points.die_at(moment, int(count), signal.Signals(int(sent)))
 try:
     config = FoldConfig(url, Path(folder), instance, is_static=static == "1", **{**soon, **json.loads(settings)})
     service = FoldService(config)
@@ -102,7 +102,7 @@ def worker(
     child: Callable[..., Child], url: str, folder: Path, instance: str = "w", *, static: bool = True,
     moment: str = "", count: int = 0, sent: signal.Signals = signal.SIGKILL, before: str = "", **settings: Any,
 ) -> Child:  # fmt: skip
-    """A worker process; moment: where it sends itself a signal, at the count-th time (dying.py). before: code.
+    """A worker process; moment: where it sends itself a signal, at the count-th time (kill_points.py). before: code.
 
     settings: of its FoldConfig.
     """
@@ -292,7 +292,7 @@ def stored_states(folder: Path, partitions: int) -> dict[str, tuple[int, bytes]]
 INDEXES: Sequence[Family] = ("state", "timeline", "arrivals", "ids")
 
 
-def assert_indexes(database: Database, log: KafkaLog, partition: int, stored: Stored) -> None:
+def assert_indexes(database: Database, log: KafkaLog, partition: int, stored: StoredPosition) -> None:
     """The table, its indexes filled, holds what one has that is made anew from the log."""
     folder = database.path.parent / f"anew-{partition}-{time.monotonic_ns()}"
     cut = Cut(log.log_id, {partition: stored.at.offset}, stored.at.schemas, log.registry.digest(stored.at.schemas))

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import refold
-from refold.agents.golden.adding import golden_of_run
+from refold.agents.golden.add import golden_of_run
 from refold.agents.golden.file import Golden
 from refold.agents.journal.record import Recording
-from refold.agents.recorder.log_reach import read_again
+from refold.agents.recorder.log_backend import read_again
 
 SENT: list[str] = []
 """What was really sent."""

@@ -19,10 +19,10 @@ from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
 from refold.streams.change_codec import ChangeCodec
 from refold.streams.changes import Change
-from refold.streams.log.kafka.reading import Raw
+from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.worker.agents import load_agents
-from refold.streams.worker.host import following as module
-from refold.streams.worker.host.following import AgentThread, Following, following_app
+from refold.streams.worker.host import faust_consumer as module
+from refold.streams.worker.host.faust_consumer import AgentThread, Following, following_app
 from refold.streams.worker.host.process import run_process
 
 TYPE = "document"

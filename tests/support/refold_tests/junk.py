@@ -8,16 +8,15 @@ from typing import NamedTuple
 
 import cbor2
 
+from refold.streams.log.kafka.fold_position import TAKEN, THROUGH, Reached
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import MARKERS
-from refold.streams.log.kafka.offsets import Place
-from refold.streams.log.kafka.reached import TAKEN, Reached
-from refold.streams.log.kafka.reading import Headers
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.schemas import BOUND, EMBEDDED, ID_SPACE, IDS, VALUE_BYTES_MAX
-from refold.streams.log.kafka.through import THROUGH
-from refold.streams.log.marked import MARKER, marker_key
+from refold.streams.log.stored_markers import MARKER, marker_key
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.stored import PIN, TOMB
+from refold.streams.snapshots.store import PIN, TOMB
 
 PLAIN = b"a stranger's"
 GONE = Epoch(0, 1 << 40, 1)
@@ -141,6 +140,6 @@ def write_junk(log: KafkaLog) -> dict[str, int]:
     return counts
 
 
-def place_of_markers(log: KafkaLog) -> Place:
+def place_of_markers(log: KafkaLog) -> TopicPlace:
     """Where markers are."""
-    return Place(log.topics.manifests, MARKERS)
+    return TopicPlace(log.topics.manifests, MARKERS)

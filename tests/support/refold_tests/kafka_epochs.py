@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from refold.streams.cut import Cut
-from refold.streams.log.kafka.foreign import ForeignRecords
+from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import ManifestMap
-from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
 from refold.streams.partition import placed
 from refold.streams.rebuild.run import rebuild
-from refold.streams.snapshots.cold import closings
+from refold.streams.snapshots.closed_entities import closings
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.seal import Sealer
-from refold.streams.snapshots.table import Standing
+from refold.streams.snapshots.table import EpochState
 from refold_tests.sealing import View
 
 TIMEOUT_S = 30.0
@@ -31,7 +31,7 @@ class ReplayedTable(View):
         cut = Cut(log.log_id, {partition: end}, schemas, log.registry.digest(schemas))
         part = rebuild(log, cut, full=True).parts[partition]
         self._log = log
-        standing = Standing(
+        standing = EpochState(
             epoch=Epoch(partition, end, schemas),
             entities=part.entities,
             observations=part.observations,
@@ -52,7 +52,7 @@ class Sealing:
 
     def __init__(self, log: KafkaLog, made: type[KafkaSnapshotStore] = KafkaSnapshotStore) -> None:
         self._log = log
-        self._undecided = Reading(log.clients, TIMEOUT_S, committed=False)
+        self._undecided = LogReaders(log.clients, TIMEOUT_S, committed=False)
         manifests = ManifestMap(
             log.topics.manifests, log.partitions, log.offsets, log.reading, time.monotonic, ForeignRecords()
         )

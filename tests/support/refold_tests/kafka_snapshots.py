@@ -10,10 +10,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.foreign import ForeignRecords
+from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.manifests import ManifestMap
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, KafkaSnapshotStore
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.kafka.transactions import TRANSACTION_TIMEOUT_MS
@@ -48,8 +48,8 @@ class Connection:
         self._clients = Clients(config, prefix)
         self._partitions = partitions
         self._offsets = Offsets(self._clients.admin(), TIMEOUT_S)
-        self._reading = Reading(self._clients, TIMEOUT_S)
-        self._undecided = Reading(self._clients, TIMEOUT_S, committed=False)
+        self._reading = LogReaders(self._clients, TIMEOUT_S)
+        self._undecided = LogReaders(self._clients, TIMEOUT_S, committed=False)
         self._stores: list[KafkaSnapshotStore] = []
 
     def store(
@@ -74,7 +74,7 @@ class Connection:
     def ends(self, *, committed: bool) -> list[int]:
         """Where `.snapshots` ends and where `.manifests` does, partition by partition."""
         both = self.topics.snapshots, self.topics.manifests
-        places = [Place(topic, number) for topic in both for number in range(self._partitions)]
+        places = [TopicPlace(topic, number) for topic in both for number in range(self._partitions)]
         found = self._offsets.ends(places, committed=committed)
         return [found[place] for place in places]
 
@@ -82,7 +82,7 @@ class Connection:
         self, topic: str, partition: int, *, committed: bool = True
     ) -> dict[int, tuple[bytes | None, bytes | None]]:
         """Key and value of every record that is still there, by offset; also of those that were never committed."""
-        place = Place(topic, partition)
+        place = TopicPlace(topic, partition)
         end = self._offsets.ends([place], committed=committed)[place]
         reading = self._reading if committed else self._undecided
         return {each.offset: (each.key, each.value) for each in reading.records(place, 0, end)}

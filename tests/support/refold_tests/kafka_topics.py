@@ -11,13 +11,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from refold.streams.deadletters import Verdict, verdict_value
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.deadletters import verdict_key
-from refold.streams.log.kafka.offsets import Offsets, Place
-from refold.streams.log.kafka.reached import Reached
-from refold.streams.log.kafka.reading import Reading
+from refold.streams.log.kafka.fold_position import Reached
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.topics import Topics
-from refold.streams.verdicts import Verdict, verdict_value
 from refold.testing.kafka.jars import class_path, fetch_jars, find_java
 from refold_tests.waiting import await_true
 
@@ -36,8 +36,8 @@ class Broker:
         self.offsets = Offsets(self.admin, TIMEOUT_S)
 
     @contextmanager
-    def reading(self, timeout_s: float = TIMEOUT_S) -> Iterator[Reading]:
-        reading = Reading(self.clients, timeout_s)
+    def reading(self, timeout_s: float = TIMEOUT_S) -> Iterator[LogReaders]:
+        reading = LogReaders(self.clients, timeout_s)
         try:
             yield reading
         finally:
@@ -82,17 +82,17 @@ class Broker:
                 return 0
             raise
 
-    def end(self, place: Place) -> int:
+    def end(self, place: TopicPlace) -> int:
         return self.offsets.ends([place])[place]
 
-    def produce(self, place: Place, values: Iterable[bytes | None], **given: Any) -> None:
+    def produce(self, place: TopicPlace, values: Iterable[bytes | None], **given: Any) -> None:
         """Write values, each in a batch of its own; `given` as to Producer.produce."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
         for value in values:
             self._put(producer, place, value, given)
             assert producer.flush(TIMEOUT_S) == 0
 
-    def transaction(self, place: Place, values: Sequence[bytes], *, end: str = "commit", **given: Any) -> Producer:
+    def transaction(self, place: TopicPlace, values: Sequence[bytes], *, end: str = "commit", **given: Any) -> Producer:
         """Write values in one transaction that is committed, aborted or left open; its end has come on return."""
         name = f"{self.prefix}.{next(_numbers)}"
         producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": name})
@@ -109,16 +109,16 @@ class Broker:
             self.settle(place)
         return producer
 
-    def settle(self, place: Place) -> None:
+    def settle(self, place: TopicPlace) -> None:
         """Wait until no transaction is open in a partition: its marker comes after the producer's answer."""
         await_true(lambda: self.end(place) >= self.offsets.ends([place], committed=False)[place], within_s=TIMEOUT_S)
 
     @staticmethod
-    def _put(producer: Producer, place: Place, value: bytes | None, given: dict[str, Any]) -> None:
+    def _put(producer: Producer, place: TopicPlace, value: bytes | None, given: dict[str, Any]) -> None:
         producer.produce(place.topic, value=value, partition=place.partition, **given)
 
 
-def deciding(broker: Broker, topics: Topics, place: Place, through: int, verdicts: Sequence[Verdict]) -> Producer:
+def deciding(broker: Broker, topics: Topics, place: TopicPlace, through: int, verdicts: Sequence[Verdict]) -> Producer:
     """What a worker does: verdicts and the committed offset in one transaction, which is begun and returned."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topics.group})
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topics.prefix}.worker"})
@@ -136,10 +136,10 @@ def deciding(broker: Broker, topics: Topics, place: Place, through: int, verdict
     return producer
 
 
-def decide(broker: Broker, topics: Topics, place: Place, through: int, verdicts: Sequence[Verdict]) -> None:
+def decide(broker: Broker, topics: Topics, place: TopicPlace, through: int, verdicts: Sequence[Verdict]) -> None:
     """`deciding`, committed and to be seen."""
     deciding(broker, topics, place, through, verdicts).commit_transaction(TIMEOUT_S)
-    broker.settle(Place(topics.deadletters, place.partition))
+    broker.settle(TopicPlace(topics.deadletters, place.partition))
 
 
 def limit_producers(bootstrap: str, bytes_s: int) -> None:

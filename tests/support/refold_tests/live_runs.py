@@ -10,16 +10,16 @@ from typing import Any
 from refold.agents.journal.chain import start_hash
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.recorder.answers import WORLD, Answers
-from refold.agents.recorder.made import Folder
-from refold.agents.recorder.reach import Chance, NoReach
 from refold.agents.recorder.run import Run
+from refold.agents.recorder.run_backend import Nondeterminism, ReplayBackend
 from refold.agents.recorder.sinks import MemorySink
+from refold.agents.recorder.step_assembler import StepAssembler
 from refold.agents.recorder.tools import Tool
 from refold.agents.redaction.redactor import Redact
-from refold.agents.replay.memory import MemoryChildren
+from refold.agents.replay.memory_runs import MemoryChildren
 
 
-class World(NoReach):
+class World(ReplayBackend):
     """Entities as given; each observation has an id; write tools are sent."""
 
     def __init__(self, entities: Mapping[str, Plain]) -> None:
@@ -80,9 +80,9 @@ class Clock:
         """No wait."""
 
     @property
-    def chance(self) -> Chance:
+    def chance(self) -> Nondeterminism:
         """As a run takes it."""
-        return Chance(self.now_micros, self.new_id, lambda: 0.0, lambda seconds: None, self.sleep)
+        return Nondeterminism(self.now_micros, self.new_id, lambda: 0.0, lambda seconds: None, self.sleep)
 
 
 def recorded(
@@ -90,7 +90,7 @@ def recorded(
 ) -> Recording:
     """Run an agent's function, sync or async, and give what it did; its own errors are how it ended."""
     head = Recording(**{"run": "run-1", "agent": "agent", "state": {}, "status": "running", **given})
-    folder = Folder(lambda tree: tree, start_hash(head.agent, head.input, head.seed, head.state), head.state)
+    folder = StepAssembler(lambda tree: tree, start_hash(head.agent, head.input, head.seed, head.state), head.state)
     sink = MemorySink(head, folder, lambda tree: tree)
     world = world or World({})
     run = Run(

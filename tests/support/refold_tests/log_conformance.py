@@ -37,8 +37,8 @@ from refold_tests.log_handles import (
     written,
 )
 from refold_tests.reference import reference_hash, reference_slot, reference_state
+from refold_tests.sample_types import NAMES, OTHER, THING, A, defined, document, reference_definition, said
 from refold_tests.snapshot_conformance import check_snapshots_of_a_log
-from refold_tests.things import NAMES, OTHER, THING, A, defined, document, reference_definition, said
 
 
 def await_changes(log: LogPort, partition: int, more_than: int) -> None:

@@ -22,7 +22,7 @@ from refold.streams.rebuild.run import rebuild
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.histories import random_history
 from refold_tests.reference import reference_hash, reference_state
-from refold_tests.things import NAMES, OTHER, THING, reference_definition, said
+from refold_tests.sample_types import NAMES, OTHER, THING, reference_definition, said
 
 PARTITIONS = 4
 

@@ -8,7 +8,7 @@ import msgspec
 
 from refold.agents.journal.chain import run_hash, start_hash, state_hash, step_hash
 from refold.agents.journal.delta import applied
-from refold.agents.journal.record import Asked, Attempt, Call, Effect, Failure, Outcome, Recording, Step
+from refold.agents.journal.record import Attempt, Call, Effect, Failure, Outcome, RecordedRequest, Recording, Step
 
 RUN = "run-1"
 
@@ -16,18 +16,19 @@ RUN = "run-1"
 def tool(name: str, answer: Any = None, effect: Effect = "read", **kwargs: Any) -> Call:
     """A call of a tool."""
     return Call(
-        asked=Asked(kind="tool", name=name, request={"args": [], "kwargs": kwargs}, effect=effect), answer=answer
+        asked=RecordedRequest(kind="tool", name=name, request={"args": [], "kwargs": kwargs}, effect=effect),
+        answer=answer,
     )
 
 
 def model(answer: Any, **kwargs: Any) -> Call:
     """A call of a model named chat."""
-    return Call(asked=Asked(kind="model", name="chat", request={"args": [], "kwargs": kwargs}), answer=answer)
+    return Call(asked=RecordedRequest(kind="model", name="chat", request={"args": [], "kwargs": kwargs}), answer=answer)
 
 
 def made(kind: Any, answer: Any = None, name: str = "", request: Any = None) -> Call:
     """Any other call."""
-    return Call(asked=Asked(kind=kind, name=name, request=request), answer=answer)
+    return Call(asked=RecordedRequest(kind=kind, name=name, request=request), answer=answer)
 
 
 def failed(call: Call, exception: str, message: str = "") -> Call:

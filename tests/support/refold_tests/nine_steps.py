@@ -22,7 +22,7 @@ from refold.agents.effects.errors import EffectUnknown
 from refold.agents.effects.keys import StepKeys
 from refold.agents.effects.ledger import Ledger
 from refold.agents.effects.order import Order, Terms
-from refold.agents.effects.protocol import Asked, Command, Logged, Protocol, Steps, Wait
+from refold.agents.effects.protocol import CallRequest, Command, Logged, Protocol, Steps, Wait
 from refold.agents.recorder.sinks import LogSink
 from refold.avro.errors import StorageError, UnknownEntity
 from refold_tests.child import Child
@@ -163,7 +163,7 @@ def _wrap_protocol(reached: Callable[[], None]) -> None:
     def wrapped(command: Command) -> Command:
         if isinstance(command, Logged):
             return Logged(around(command.work))
-        return command if isinstance(command, Wait) else Asked(around(command.function), command.arguments)
+        return command if isinstance(command, Wait) else CallRequest(around(command.function), command.arguments)
 
     def steps(*arguments: Any) -> Steps:
         inner = perform(*arguments)

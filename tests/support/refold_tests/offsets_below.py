@@ -9,7 +9,7 @@ from refold.avro.observation import Observation
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold_tests.opening import take
-from refold_tests.things import THING, reference_definition
+from refold_tests.sample_types import THING, reference_definition
 
 DEFINITION = reference_definition(THING)
 Offsets = list[tuple[int, Observation]]

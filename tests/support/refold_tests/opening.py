@@ -9,10 +9,10 @@ from pathlib import Path
 from refold.avro.definition import TypeDefinition
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
-from refold.streams.client import Log, Surroundings
+from refold.streams.client import Log, RuntimeContext
 from refold.streams.log.file.log import FileLog
 from refold_tests.clock import FileClock
-from refold_tests.things import OTHER, THING
+from refold_tests.sample_types import OTHER, THING
 
 PARTITIONS = 2
 
@@ -35,7 +35,7 @@ def open_log(
         partitions=partitions if partitions or made else PARTITIONS,
         read_only=read_only,
     )
-    around = Surroundings(lambda: clock() * 1000, lambda: f"run-{next(number)}", "tests")
+    around = RuntimeContext(lambda: clock() * 1000, lambda: f"run-{next(number)}", "tests")
     return Log(port, {each.name: each for each in types}, set(), around)
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from refold.avro.definition import TypeDefinition
 from refold.avro.nodes import JSON, allows, value_of
 from refold.sinks.parquet.columns import columns_of
-from refold.sinks.parquet.manifest import Manifest, decoded
+from refold.sinks.parquet.manifest import CommitManifest, decoded
 from refold.sinks.parquet.sink import CURRENT
 from refold.streams.log.port import LogPort
 from refold.streams.objects.port import Objects
@@ -22,7 +22,7 @@ from refold.streams.view import StateView
 from refold_tests.sink_conformance import Held
 
 
-def newest(objects: Objects) -> Manifest:
+def newest(objects: Objects) -> CommitManifest:
     """The manifest of the commit that CURRENT names."""
     folder = (objects.get(CURRENT) or b"").decode()
     number = folder.removeprefix("commits/").partition("-")[0]
@@ -110,6 +110,6 @@ def _is_double_sum(definition: TypeDefinition, name: str) -> bool:
     return field.reducer == "sum" and value_of(field.node)["type"] in ("float", "double")
 
 
-def inode(folder: Path, manifest: Manifest, path: str) -> int:
+def inode(folder: Path, manifest: CommitManifest, path: str) -> int:
     """Which file it is, whatever its name."""
     return (folder / manifest.folder / path).stat().st_ino

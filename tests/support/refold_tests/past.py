@@ -15,7 +15,7 @@ from refold.streams.cut import Cut
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.histories import SOURCES, TYPE, Plan, Regime, build, drawn_plan
 from refold_tests.reference import Definition, State, reference_hash, reference_state
-from refold_tests.things import defined, document, reference_definition
+from refold_tests.sample_types import defined, document, reference_definition
 
 DAY_MICROS = 24 * 3_600 * 1_000_000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
+from refold.streams.deadletters import Verdict, read_verdict
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.records import ID
-from refold.streams.verdicts import Verdict, read_verdict
-from refold_tests.things import THING, said
+from refold_tests.sample_types import THING, said
 
 Sent = tuple[bytes | None, bytes | None, list[tuple[str, str | bytes | None]], str]
 

@@ -22,16 +22,16 @@ from typing import NamedTuple
 import pytest
 
 import refold
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
 from refold.testing.kafka import Kafka, start_kafka
 from refold_tests.bitrot import rot, without_compression
 from refold_tests.folding import append, opened, url_of
 from refold_tests.kafka_proxy import FetchProxy, fetches_through_proxy
 from refold_tests.kafka_topics import Broker
+from refold_tests.sample_types import PICKY, THING, said
 from refold_tests.scraped import Recording, Scraper, in_notation, scraping, used_metrics
 from refold_tests.strange_types import naming, other_code, put_definition
-from refold_tests.things import PICKY, THING, said
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import Worker, starting
 
@@ -184,7 +184,7 @@ class Foreign(Fault):
     fault_s, after_s = WINDOW_S + 120.0, 0.0
 
     def begin(self, run: Run) -> None:
-        run.broker.produce(Place(f"{run.name}.schemas", 0), [b"{}"])
+        run.broker.produce(TopicPlace(f"{run.name}.schemas", 0), [b"{}"])
 
 
 class DeadLetter(Fault):
@@ -193,7 +193,7 @@ class DeadLetter(Fault):
     fault_s, after_s = WINDOW_S + 120.0, 0.0
 
     def begin(self, run: Run) -> None:
-        run.broker.produce(Place(f"{run.name}.observations", 0), [b"junk"], key=b"document/d1")
+        run.broker.produce(TopicPlace(f"{run.name}.observations", 0), [b"junk"], key=b"document/d1")
 
 
 class Held(Fault):
@@ -245,7 +245,7 @@ class Damaged(Fault):
             without_compression(patch)
             log.register(THING)
             append(log, [lost])
-            place = Place(log.topics.observations, log.partition_of(lost.entity))
+            place = TopicPlace(log.topics.observations, log.partition_of(lost.entity))
             records = log.reading.records(place, 0, log.offsets.ends([place])[place])
             raw = next(each for each in records if each.key == lost.entity.encode())
             self._at = place.partition, raw.offset

@@ -9,11 +9,22 @@ from typing import Any
 
 import msgspec
 
-from refold.agents.journal import stepping
+from refold.agents.journal import self_replay
 from refold.agents.journal.delta import edits
-from refold.agents.journal.exact import written
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Fork, Plain, Recording, Retry, Step, to_tree
-from refold.agents.vault import Keeper, run_key
+from refold.agents.journal.json_fidelity import written
+from refold.agents.journal.record import (
+    Attempt,
+    Call,
+    Failure,
+    Fork,
+    Plain,
+    RecordedRequest,
+    Recording,
+    Retry,
+    Step,
+    to_tree,
+)
+from refold.agents.vault import ValueCipher, run_key
 from refold.avro.observation import Source
 from refold.streams.client import Log
 
@@ -24,7 +35,7 @@ TOOLS = ("orders.get", "mail.send", "risk.score")
 
 def call(tool: str, answer: Plain = None, *args: Plain, **more: Any) -> Call:
     """A call of a tool that was answered."""
-    asked = Asked(
+    asked = RecordedRequest(
         kind=more.pop("kind", "tool"), name=tool, request={"args": list(args), "kwargs": more.pop("given", {})}
     )
     return Call(asked=asked, answer=answer, **more)
@@ -37,7 +48,7 @@ def chained(run: Recording, states: Iterable[Plain] | None = None) -> Recording:
         deltas = [edits(before, after) for before, after in pairwise(every)]
         some = zip(run.steps, [*deltas, *[()] * (len(run.steps) - len(deltas))], strict=True)
         run = msgspec.structs.replace(run, steps=tuple(msgspec.structs.replace(step, delta=d) for step, d in some))
-    return stepping.chained(run)
+    return self_replay.chained(run)
 
 
 def random_run(rng: random.Random, name: str, steps: int, *, ended: bool = True) -> Recording:
@@ -79,14 +90,14 @@ def forked(parent: Recording, name: str, at: int, *steps: Step, patch: Plain = N
     return chained(child)
 
 
-def write(log: Log, run: Recording, vault: Keeper | None = None) -> None:
+def write(log: Log, run: Recording, vault: ValueCipher | None = None) -> None:
     """Record a run as the recorder does: durable on return."""
     _Writer(log, run, vault).all()
     log.flush()
 
 
 class _Writer:
-    def __init__(self, log: Log, run: Recording, vault: Keeper | None) -> None:
+    def __init__(self, log: Log, run: Recording, vault: ValueCipher | None) -> None:
         self._log = log
         self._run = run
         self._vault = vault
@@ -191,12 +202,14 @@ def _attempt(rng: random.Random, number: int, failure: Failure | None = None) ->
             number,
             given={"to": "ä"},
         ),
-        Call(asked=Asked(kind="now"), answer=17),
+        Call(asked=RecordedRequest(kind="now"), answer=17),
     ]
     if rng.random() < 0.5:
         retry = Retry(attempt=1, failure=Failure(exception="TimeoutError"), backoff_ms=200)
         calls.append(call("mail.send", {"sent": 1}, given={"a": [1]}, retries=(retry,), key="k", duration_ms=1.5))
     if rng.random() < 0.5:
-        asked = Asked(kind="decide", request={"choice": "refund", "why": "small", "options": ["refund", "ask"]})
+        asked = RecordedRequest(
+            kind="decide", request={"choice": "refund", "why": "small", "options": ["refund", "ask"]}
+        )
         calls.append(Call(asked=asked))
     return Attempt(number=number, calls=tuple(calls), failure=failure, started_at=BEGIN, ended_at=BEGIN + 5)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from refold.avro.definition import parse
-from refold.avro.envelope import Door
+from refold.avro.envelope import ObservationValidator
 from refold.avro.ids import identify
 from refold.avro.observation import Kind, Link, Observation, Source
 from refold.avro.times import TIME_MAX
@@ -17,10 +17,10 @@ from refold_tests.tree import ROOT
 
 
 @cache
-def door(kind: str) -> Door:
+def door(kind: str) -> ObservationValidator:
     """The check at the log's entrance for one shipped type."""
     path = ROOT / "avro" / "types" / f"{kind}.avsc"
-    return Door(parse(json.loads(path.read_text(encoding="utf-8")), place=path.name))
+    return ObservationValidator(parse(json.loads(path.read_text(encoding="utf-8")), place=path.name))
 
 
 @dataclass(slots=True)

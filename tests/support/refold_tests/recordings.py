@@ -7,20 +7,20 @@ from typing import Any
 import msgspec
 
 from refold.agents.journal import delta
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Kind, Recording, Step
-from refold.agents.journal.stepping import chained
+from refold.agents.journal.record import Attempt, Call, Failure, Kind, RecordedRequest, Recording, Step
+from refold.agents.journal.self_replay import chained
 
 
 def call(name: str, answer: Any = None, *, kind: Kind = "tool", failed: str = "", **given: Any) -> Call:
     """One call. given: keyword arguments of a tool, else the whole request."""
     request: Any = {"args": [], "kwargs": given} if kind in ("tool", "model") else given or None
     failure = Failure(exception=failed, message=name) if failed else None
-    return Call(asked=Asked(kind=kind, name=name, request=request), answer=answer, failure=failure)
+    return Call(asked=RecordedRequest(kind=kind, name=name, request=request), answer=answer, failure=failure)
 
 
 def decided(choice: str, why: str = "") -> Call:
     """A decision."""
-    return Call(asked=Asked(kind="decide", request={"choice": choice, "why": why, "options": None}))
+    return Call(asked=RecordedRequest(kind="decide", request={"choice": choice, "why": why, "options": None}))
 
 
 def step(*calls: Call, name: str = "", result: Any = None, **kept: Any) -> Step:

@@ -7,9 +7,9 @@ from pathlib import Path
 REDUCERS = ",".join(
     [
         "refold_tests.histories:folded",
-        "refold_tests.things:picky",
-        "refold_tests.things:holding",
-        "refold_tests.mortal:mortal",
+        "refold_tests.sample_types:picky",
+        "refold_tests.sample_types:holding",
+        "refold_tests.killing_reducer:mortal",
     ]
 )
 """As the variable REFOLD_REDUCERS lists them."""

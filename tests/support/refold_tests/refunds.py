@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from refold.agents.journal.delta import edits
-from refold.agents.journal.record import Asked, Attempt, Call, Failure, Kind, Recording, Step
-from refold.agents.journal.stepping import chained
+from refold.agents.journal.record import Attempt, Call, Failure, Kind, RecordedRequest, Recording, Step
+from refold.agents.journal.self_replay import chained
 
 Plain = Any
 BEFORE = {"notes": [], "ticket": {"status": "new"}}
@@ -18,14 +18,14 @@ def tool(name: str, *args: Plain, answer: Plain = None, failure: Failure | None 
     """A call of a tool."""
     request = {"args": list(args), "kwargs": kwargs}
     return Call(
-        asked=Asked(kind="tool", name=name, request=request), answer=answer, failure=failure, started_at=10,
+        asked=RecordedRequest(kind="tool", name=name, request=request), answer=answer, failure=failure, started_at=10,
         duration_ms=2.5, key=f"t:1:{name}",
     )  # fmt: skip
 
 
 def call(kind: Kind, name: str = "", request: Plain = None, answer: Plain = None) -> Call:
     """A call of another kind."""
-    return Call(asked=Asked(kind=kind, name=name, request=request), answer=answer)
+    return Call(asked=RecordedRequest(kind=kind, name=name, request=request), answer=answer)
 
 
 def refund_run(**changed: Any) -> Recording:

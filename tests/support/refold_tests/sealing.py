@@ -9,14 +9,14 @@ from typing import Any
 
 from refold.avro.errors import StorageError
 from refold.reducers.arithmetic import Count
+from refold.reducers.dedup_state import Residue
 from refold.reducers.entity import Entity, pack
-from refold.reducers.residue import Residue
 from refold.streams.partition import placed
 from refold.streams.snapshots.chunk import Group, Member
-from refold.streams.snapshots.cold import Closing
+from refold.streams.snapshots.closed_entities import Closing
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import Cleared, Pin, SnapshotStore, Tomb
-from refold.streams.snapshots.table import Standing, TableView
+from refold.streams.snapshots.table import EpochState, TableView
 from refold_tests.encoded import grouped, place
 
 CLOSING = {"run": Closing("ended_at", Count("ended_at"))}
@@ -126,7 +126,7 @@ class Table:
 
     def view(self, schemas: int = 2) -> View:
         """The table as it is now."""
-        standing = Standing(
+        standing = EpochState(
             Epoch(self.partition, self.offset, schemas), len(self.packed), self.offset, 5, 0, dict(self.types), CLOSING
         )
         return View(standing, dict(self.packed), list(self.touched))
@@ -135,7 +135,7 @@ class Table:
 class View(TableView):
     """A table at one moment."""
 
-    def __init__(self, standing: Standing, packed: dict[str, bytes], touched: list[str]) -> None:
+    def __init__(self, standing: EpochState, packed: dict[str, bytes], touched: list[str]) -> None:
         self.standing = standing
         self.packed = packed
         self._touched = touched

@@ -21,7 +21,7 @@ import pytest
 
 from refold.sinks.feed import Feed
 from refold.sinks.port import Batch, Load, Sink, SinkBusy, SinkRefused
-from refold.sinks.run import Report, Watch, keep_up
+from refold.sinks.run import Report, SinkWatch, keep_up
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.open import log_on, process_surroundings
@@ -29,8 +29,8 @@ from refold.streams.rebuild.run import rebuild
 from refold.streams.view import StateView
 from refold_tests.child import Child
 from refold_tests.histories import random_history
+from refold_tests.sample_types import NAMES, A, defined, document, said
 from refold_tests.sink_logs import SinkLog
-from refold_tests.things import NAMES, A, defined, document, said
 
 PATIENCE_S = 60.0
 Children = Callable[..., Child]
@@ -165,7 +165,7 @@ class SinkConformance:
         with followed.reader() as log, opened(store) as sink:
             keep_up(
                 log, sink, follow=False, stop=threading.Event(), changes_max=3,
-                watch=Watch(wrote=lambda taken: assert_equal(log, store, at_end=False)),
+                watch=SinkWatch(wrote=lambda taken: assert_equal(log, store, at_end=False)),
             )  # fmt: skip
             assert_equal(log, store)
 
@@ -299,7 +299,7 @@ class Follower:
     """Someone who follows a log in a thread of this process, opening the sink again where it could not be opened."""
 
     def __init__(self, followed: SinkLog, store: Store, changes_max: int) -> None:
-        self.watch = Watch()
+        self.watch = SinkWatch()
         self.report = self.watch.report
         self.stop = threading.Event()
         self.problem: Exception | None = None

@@ -14,7 +14,7 @@ from refold.streams.log.port import LogPort
 from refold.streams.open import open_port
 from refold_tests.folding import Running, await_folded, opened, running
 from refold_tests.log_handles import put
-from refold_tests.things import THING
+from refold_tests.sample_types import THING
 
 
 class SinkLog(ABC):

@@ -12,7 +12,7 @@ import pytest
 from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.streams.log.port import LogPort
 from refold.streams.partition import SLOTS
-from refold.streams.snapshots.manifest import Epoch, Span
+from refold.streams.snapshots.manifest import Epoch, OffsetSpan
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import Pin, SnapshotReader, SnapshotStore, Tomb
@@ -196,14 +196,14 @@ class SnapshotStoreConformance:
         with opened() as store:
             for number in range(5):
                 store.append(1, b"%d" % number)
-            assert [data for _, data in store.span(1, Span(1, 4, b""))] == [b"1", b"2", b"3"]
+            assert [data for _, data in store.span(1, OffsetSpan(1, 4, b""))] == [b"1", b"2", b"3"]
             with pytest.raises(CorruptionError, match="the snapshot record 1=5 is gone"):
-                list(store.span(1, Span(3, 9, b"")))
+                list(store.span(1, OffsetSpan(3, 9, b"")))
             if opened.removes_at_once:
                 for kept, gone in (([(0, 2), (3, 5)], 2), ([(0, 2)], 2)):
                     store.clear(1, kept, [])
                     with pytest.raises(CorruptionError, match=f"the snapshot record 1={gone} is gone"):
-                        list(store.span(1, Span(1, 4, b"")))
+                        list(store.span(1, OffsetSpan(1, 4, b"")))
 
     def test_a_read_under_way_is_not_disturbed(self, opened: OpenedStore) -> None:
         with opened() as store:

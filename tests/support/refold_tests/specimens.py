@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from refold.avro.blob import Blob, Sealed
 from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition, parse
-from refold.avro.envelope import Door
+from refold.avro.envelope import ObservationValidator
 from refold.avro.logical import span_of
 from refold.avro.nodes import Node, allows, value_of
 from refold.avro.observation import KINDS, Link, Observation, Source
@@ -49,9 +49,9 @@ def specimen() -> TypeDefinition:
 
 
 @cache
-def door() -> Door:
+def door() -> ObservationValidator:
     """Its door."""
-    return Door(specimen())
+    return ObservationValidator(specimen())
 
 
 @cache
@@ -155,7 +155,9 @@ def record(*fields: Any, name: str = "R", **attributes: Any) -> Given:
 
 def said(definition: TypeDefinition, value: Any, blobs: dict[bytes, bytes] | None = None, **given: Any) -> Observation:
     """An observation of t/1 that gives the field `a` a value."""
-    return Door(definition).build("t/1", {"a": value}, observed_at=0, now=0, source=Source(), blobs=blobs, **given)
+    return ObservationValidator(definition).build(
+        "t/1", {"a": value}, observed_at=0, now=0, source=Source(), blobs=blobs, **given
+    )
 
 
 def canonical(schema: object, value: Any, **attributes: Any) -> Any:

@@ -17,10 +17,10 @@ from typing import Any
 from refold.avro.canonical import encode, json_text
 from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition, document_text, parse
-from refold.avro.envelope import Door
+from refold.avro.envelope import ObservationValidator
 from refold.avro.errors import ValidationError
 from refold.avro.ids import identify, identity_bytes
-from refold.avro.line import to_line
+from refold.avro.json_line import to_line
 from refold.avro.observation import Link, Observation, Source
 from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
@@ -47,7 +47,7 @@ def observe(given: Mapping[str, Any]) -> Observation:
     """An observation from its tagged form, through the door."""
     parts = {name: untag(value) for name, value in given.items()}
     source, link = Source(**parts.pop("source", {})), parts.pop("link", None)
-    return Door(definition()).build(
+    return ObservationValidator(definition()).build(
         parts.pop("entity"),
         parts.pop("patch", None),
         source=source,

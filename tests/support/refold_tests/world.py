@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from refold.streams.snapshots.garbage import GRACE_MS, Collector
-from refold.streams.snapshots.ladder import DAY_MS, HOUR_MS, MONTH_MS, Rung, kept
 from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.read import read_epoch
+from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS, Rung, kept
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import Pin, SnapshotReader, SnapshotStore

@@ -6,10 +6,19 @@
 
 Every node is broker and controller. A process of its own stands between each node and us (supervisor.py), so none
 outlives this process. Without `data` everything is in a temporary folder and goes with it.
+
+An archive of Kafka's loaded classes (AppCDS), which about halves the start of each later JVM.
+
+It holds for one Java and one class path, and is made once for each: one broker is started and ended for it. A JVM that
+does not like the archive runs without it, so what goes wrong here is passed over.
+
+A Kafka's folder: what it is, in cluster.json, so that a kept one is started again as what it was.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import tempfile
 import time
@@ -17,13 +26,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from refold.avro.errors import InputError
-from refold.testing.kafka.archive import classes_option
-from refold.testing.kafka.folder import CONTROLLER, opened, write
-from refold.testing.kafka.node import HEAP_MB, Node
-from refold.testing.kafka.ports import free_ports, ports_from
+from refold.testing.kafka.jars import class_path, fetch_jars, find_java
+from refold.testing.kafka.node import HEAP_MB, Node, new_cluster_id
 from refold.testing.kafka.security import (
     ADMIN,
     PROTOCOL,
@@ -33,8 +40,74 @@ from refold.testing.kafka.security import (
     new_password,
     secured_settings,
 )
-from refold.testing.kafka.settings import Ports, node_settings
-from refold.testing.processes import HOST, ServerFailed, is_free
+from refold.testing.kafka.settings import Ports, free_ports, node_settings, ports_from
+from refold.testing.processes import HOST, ServerFailed, is_free, locked
+
+CONTROLLER = "controller"
+
+
+class ClusterRecord(NamedTuple):
+    """`passwords` by user, empty where it is not secured."""
+
+    cluster_id: str
+    nodes: int
+    passwords: dict[str, str]
+
+
+def opened(folder: Path, nodes: int, secure: bool) -> ClusterRecord:
+    """What the folder holds, new if it holds nothing. Raises InputError when that is another kind of Kafka."""
+    path = folder / "cluster.json"
+    if path.exists():
+        kept = ClusterRecord(**json.loads(path.read_text(encoding="utf-8")))
+        if (kept.nodes, bool(kept.passwords)) != (nodes, secure):
+            held = f"{kept.nodes} node{'s' if kept.nodes > 1 else ''}, {'secured' if kept.passwords else 'plain'}"
+            raise InputError(f"{folder} holds a Kafka of {held}; start it as that, or name another folder")
+        return kept
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = ClusterRecord(
+        new_cluster_id(), nodes, {name: new_password() for name in (ADMIN, CONTROLLER)} if secure else {}
+    )
+    write(folder, kept)
+    return kept
+
+
+def write(folder: Path, kept: ClusterRecord) -> None:
+    part = folder / "cluster.json.part"
+    part.touch(mode=0o600)
+    part.write_text(json.dumps(kept._asdict()), encoding="utf-8")
+    part.replace(folder / "cluster.json")
+
+
+def classes_option() -> list[str]:
+    """The JVM's option that reads the archive, made now if this Java has none yet; nothing if it cannot be made."""
+    jars = fetch_jars()
+    made_for = hashlib.sha256(f"{find_java().version}\n{class_path(jars)}".encode()).hexdigest()[:16]
+    archive = jars / f"classes-{made_for}.jsa"
+    if not archive.exists():
+        with locked(archive.with_suffix(".lock")):
+            if not archive.exists():
+                _make(archive)
+    # An empty one stands for "it cannot be made here".
+    return [f"-XX:SharedArchiveFile={archive}"] if archive.stat().st_size else []
+
+
+def _make(archive: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=".classes-", dir=archive.parent) as work:
+        part = Path(work) / "classes.jsa"
+        ports = free_ports(1)
+        node = Node(1, Path(work), ports[0], options=[f"-XX:ArchiveClassesAtExit={part}"])
+        node.write_settings(node_settings(1, ports, node.data))
+        try:
+            node.format(new_cluster_id())
+            node.launch()
+            node.await_ready()
+        except ServerFailed:
+            part.touch()
+        finally:
+            node.stop()
+        part.touch()
+        part.rename(archive)
+
 
 _HEAP_THREE_MB = 192
 _ATTEMPTS = 5

@@ -1,6 +1,8 @@
 """The settings of a broker that is small, starts fast, notices a lost one soon, and keeps Kafka's meaning.
 
 Left as Kafka has them: log cleaning and retention (topics bring their own) and transaction timeouts (up to 15 minutes).
+
+The ports of a cluster's nodes.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from refold.testing import processes
 from refold.testing.processes import HOST
 
 CONTROLLER = "CONTROLLER"
@@ -75,3 +78,14 @@ def as_properties(settings: Mapping[str, str]) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def free_ports(nodes: int) -> list[Ports]:
+    """A pair for each node, free a moment ago."""
+    found = processes.free_ports(2 * nodes)
+    return [Ports(*found[2 * index : 2 * index + 2]) for index in range(nodes)]
+
+
+def ports_from(first: int, nodes: int) -> list[Ports]:
+    """Clients' ports from `first` on, the controllers' behind them."""
+    return [Ports(first + index, first + nodes + index) for index in range(nodes)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from refold.streams.log.kafka.offsets import Place
+from refold.streams.log.kafka.offsets import TopicPlace
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
 from refold_tests.hosted import change, change_codec
@@ -30,7 +30,7 @@ class Followed:
     def __init__(self, kafka: SharedKafka, prefix: str, child: Start, folder: Path) -> None:
         self.broker = Broker(kafka.bootstrap, prefix)
         # Compressed as what the fold writes.
-        self.place = Place(self.broker.topic("changes", compression_type="lz4"), 0)
+        self.place = TopicPlace(self.broker.topic("changes", compression_type="lz4"), 0)
         self._child = child
         self._folder = folder
         self._codec = change_codec()

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from refold.streams.log.kafka.topics import Unfit
-from refold.streams.worker.condition import Condition, Kept, Surroundings, well
+from refold.streams.worker.condition import Condition, CurrentCondition, WorkerCondition, well
 from refold.streams.worker.host.health import OUTAGE_S, health_of, readiness_of
 from refold.streams.worker.host.metrics import COUNTERS, GAUGES, SETTLING_S, About, metrics_of
 
@@ -26,7 +26,7 @@ OUTAGES = [
 
 
 @pytest.mark.parametrize(("around", "why"), OUTAGES)
-def test_an_outage_is_not_ready_at_once_and_not_healthy_after_a_bound(around: Surroundings, why: str) -> None:
+def test_an_outage_is_not_ready_at_once_and_not_healthy_after_a_bound(around: WorkerCondition, why: str) -> None:
     ready = readiness_of(FOLDING, around)
     assert not ready["ready"]
     assert why in ready["why"]
@@ -74,7 +74,7 @@ def test_a_topic_that_is_missing_is_not_ready_and_shown_as_healthy() -> None:
 
 def test_a_condition_keeps_since_when_it_is_so() -> None:
     now_ms = 5
-    kept = Kept(lambda: now_ms, "not yet")
+    kept = CurrentCondition(lambda: now_ms, "not yet")
     assert kept.now == Condition(False, 5, "not yet")
     now_ms = 7
     assert kept.note(False, "still not") is None

@@ -16,10 +16,10 @@ from urllib.request import Request, urlopen
 import pytest
 
 from refold.avro.errors import InputError, StorageError, UnknownEntity
-from refold.streams.log.kafka.pages import FORWARDED, LOG
-from refold.streams.web.asking import Asker
+from refold.streams.log.kafka.lookups import FORWARDED, LOG
+from refold.streams.web.client import Asker
+from refold.streams.web.guard import Token
 from refold.streams.web.server import Access, WebServer
-from refold.streams.web.token import Token
 from refold.streams.worker.condition import well
 from refold.streams.worker.host.health import STALLED_S, surroundings_json
 from refold.streams.worker.host.metrics import About, metrics_of

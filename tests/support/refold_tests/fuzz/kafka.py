@@ -22,10 +22,10 @@ from pathlib import Path
 import refold
 from refold.avro.errors import StorageError
 from refold.streams.log.kafka.deadletters import is_verdict
+from refold.streams.log.kafka.fold_position import is_emitted
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import is_entry
-from refold.streams.log.kafka.reached import is_emitted
-from refold.streams.log.kafka.reading import Raw
+from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.log.port import Mismatch
 from refold.testing.kafka import start_kafka
 from refold_tests.asked import asked_worker
@@ -34,7 +34,7 @@ from refold_tests.folding import append, await_folded, history, opened, url_of
 from refold_tests.fuzz import mutate, records, served
 from refold_tests.fuzz.conversations import http_parts
 from refold_tests.fuzz.world import CONTENT, World
-from refold_tests.things import THING, A, said
+from refold_tests.sample_types import THING, A, said
 
 RECORDS = 80
 REQUESTS = 20

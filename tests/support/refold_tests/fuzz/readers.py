@@ -18,7 +18,8 @@ from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
 from refold.streams.change_codec import ChangeCodec
 from refold.streams.cut import parse_cut
-from refold.streams.log.file.messages import result_of
+from refold.streams.deadletters import read_verdict
+from refold.streams.log.file.framing import result_of
 from refold.streams.log.kafka.deadletters import is_verdict
 from refold.streams.log.kafka.lookups import (
     arrived_of,
@@ -33,7 +34,6 @@ from refold.streams.log.kafka.manifests import is_entry
 from refold.streams.log.kafka.records import NoObservation, observed
 from refold.streams.log.kafka.schemas import readable_definition
 from refold.streams.snapshots.manifest import PREFIX, epoch_of, read_manifest
-from refold.streams.verdicts import read_verdict
 from refold_tests.fuzz.trees import unpacked
 
 SHOWN = 1_000
@@ -72,8 +72,8 @@ def definition(data: bytes) -> None:
 
 def deadletter(data: bytes) -> None:
     """A record of `.deadletters`, as lists of them show it."""
-    from refold.explorer.cli.letter import letter_json, show_letter, whole_json
-    from refold.explorer.cli.screen import Screen
+    from refold.explorer.cli.operate.deadletters import letter_json, show_letter, whole_json
+    from refold.explorer.cli.output.screen import Screen
     from refold.streams.deadletters import letter_of
 
     raw = unpacked(data)

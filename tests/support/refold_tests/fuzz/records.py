@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from refold.streams.checksum import sealed
+from refold.streams.deadletters import Verdict, verdict_value
 from refold.streams.log.kafka.content_records import (
     AGAIN,
     EXPIRED,
@@ -17,17 +18,15 @@ from refold.streams.log.kafka.content_records import (
     Chunks,
     chunks_value,
 )
-from refold.streams.log.kafka.decisions import HEADER, Decision, decision_key, decision_value
-from refold.streams.log.kafka.reached import Reached
-from refold.streams.log.kafka.reading import Headers, Raw
+from refold.streams.log.kafka.fold_position import Reached
+from refold.streams.log.kafka.quarantine_records import HEADER, Decision, decision_key, decision_value
+from refold.streams.log.kafka.range_reader import Headers, Raw
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.kafka.schemas import BOUND, EMBEDDED, ID_SPACE, IDS
-from refold.streams.log.marked import MARKER, marker_key, marker_value
 from refold.streams.log.port import Marked
-from refold.streams.snapshots.manifest import Epoch, Manifest, Span, encode_manifest
-from refold.streams.snapshots.store import Pin
-from refold.streams.snapshots.stored import PIN, TOMB, pin_value
-from refold.streams.verdicts import Verdict, verdict_value
+from refold.streams.log.stored_markers import MARKER, marker_key, marker_value
+from refold.streams.snapshots.manifest import Epoch, Manifest, OffsetSpan, encode_manifest
+from refold.streams.snapshots.store import PIN, TOMB, Pin, pin_value
 from refold_tests.fuzz import mutate, trees
 from refold_tests.fuzz.case import Case, read_by
 from refold_tests.fuzz.world import CONTENT, World
@@ -105,9 +104,17 @@ def manifest_raw(chance: random.Random, world: World) -> Raw:
     kind = chance.randrange(5)
     if kind == 0:
         found = Manifest(
-            bytes(16), EPOCH, (Span(0, 4, bytes(32)), Span(4, 5, bytes(32))), 3, 9, (bytes(32), bytes(32)), bytes(32),
-            {"tool_config": bytes(32)}, 5, 3,
-        )  # fmt: skip
+            bytes(16),
+            EPOCH,
+            (OffsetSpan(0, 4, bytes(32)), OffsetSpan(4, 5, bytes(32))),
+            3,
+            9,
+            (bytes(32), bytes(32)),
+            bytes(32),
+            {"tool_config": bytes(32)},
+            5,
+            3,
+        )
         import cbor2
 
         tree = cbor2.loads(encode_manifest(found)[:-4])

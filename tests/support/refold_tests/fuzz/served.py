@@ -30,20 +30,20 @@ import refold
 from refold.agents.log import open_log
 from refold.avro.errors import RefoldError
 from refold.avro.ids import identify
-from refold.explorer.cli.shapes import row_json, state_json
+from refold.explorer.cli.output.shapes import row_json, state_json
 from refold.streams.cut import parse_cut
-from refold.streams.log.file import messages, server
+from refold.streams.log.file import framing, server
 from refold.streams.log.file.address import locate
 from refold.streams.log.file.client import Client
 from refold.streams.log.file.log import FileLog
-from refold.streams.web.asking import Asker
+from refold.streams.web.client import Asker
 from refold.streams.web.connection import Bounds
+from refold.streams.web.guard import Token
 from refold.streams.web.server import Access, WebServer
-from refold.streams.web.token import Token
-from refold.streams.worker.answering import answer_lookup
 from refold.streams.worker.condition import well
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.host.pages import Pages
+from refold.streams.worker.lookups import answer_lookup
 from refold.streams.worker.operations import Operations
 from refold.streams.worker.tables import OwnTables
 
@@ -163,13 +163,13 @@ def _answers(connection: socket.socket) -> Answered:
     done = refused = 0
     while True:
         try:
-            answer = messages.receive(connection)
+            answer = framing.receive(connection)
         except ConnectionError:
             return Answered(done, refused)
         if answer is None:
             return Answered(done, refused)
         try:
-            messages.result_of(answer)
+            framing.result_of(answer)
             done += 1
         except RefoldError:
             refused += 1

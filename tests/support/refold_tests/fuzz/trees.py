@@ -7,7 +7,7 @@ from typing import Any
 
 import cbor2
 
-from refold.streams.log.kafka.reading import Raw
+from refold.streams.log.kafka.range_reader import Raw
 from refold_tests.fuzz import mutate
 
 ODD: tuple[Any, ...] = (

@@ -1,0 +1,232 @@
+"""A recording served back: what was captured answers what is asked, and nothing is connected to.
+
+1. A request is made what it would be in the record: decoded, without credentials, redacted where the run was.
+2. It is looked for among the recorded requests by method, path, query, type and body: as it is, then without its
+   volatile parts (RULES). Of several that are equal the first that was not served yet answers.
+3. The answer is the recorded one: its status, its headers, its pieces by their boundaries, and an end as it was. A body
+   that broke off breaks off again; a request that had no response gets the same 502 or 504.
+4. A request that is not recorded gets a 400, which SDKs do not try again. It names the turn that comes nearest, and the
+   leaves that differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+from multidict import CIMultiDict
+
+from refold.agents.capture.credentials import known_secrets, without_credentials
+from refold.agents.capture.encodings import Decoder, Undecodable
+from refold.agents.capture.exchange import bytes_of, is_exchange, request_of
+from refold.agents.capture.program import ANTHROPIC, OPENAI
+from refold.agents.capture.proxy import is_named_locally, said
+from refold.agents.capture.turns import VOLATILE_KEYS, without_keys
+from refold.agents.journal.difference import differences
+from refold.agents.journal.record import Call, Plain, Recording
+from refold.agents.redaction.redactor import Redact
+
+LINES_MAX = 8
+_DATE = re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
+_OF_SESSION = frozenset({"prompt_cache_key", "safety_identifier", "client_metadata", "user_id", "session_id"})
+
+
+def _without_dates(tree: Any) -> Any:
+    if isinstance(tree, str):
+        return _DATE.sub("DATE", tree)
+    if isinstance(tree, dict):
+        return {key: _without_dates(each) for key, each in tree.items()}
+    return [_without_dates(each) for each in tree] if isinstance(tree, list) else tree
+
+
+RULES: Mapping[str, Callable[[Any], Any]] = {
+    "cache marks": partial(without_keys, keys=VOLATILE_KEYS),
+    "ids of the session": partial(without_keys, keys=_OF_SESSION),
+    "dates": _without_dates,
+}
+"""What does not count of a body, by what it is called."""
+
+
+class RecordedExchange:
+    """One exchange of a recording. step: of its run."""
+
+    def __init__(self, run: str, step: int, call: Call) -> None:
+        self.run = run
+        self.step = step
+        self.call = call
+        self.request = call.asked.request
+
+    @cached_property
+    def normal(self) -> Plain:
+        """As _normal; kept, for bodies are long, and each is compared with many requests."""
+        return _normal(self.request)
+
+
+class RecordedUpstream:
+    """Answers from recordings. served, unrecorded: how many requests were and were not answered."""
+
+    def __init__(
+        self, recordings: Iterable[Recording], redact: Redact | None = None, *, is_paced: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:  # fmt: skip
+        """redact: as the runs were recorded with. is_paced: with the recorded pauses between pieces."""
+        self._redact = redact
+        self._is_paced = is_paced
+        self._say = say
+        self._turn = threading.Lock()
+        self.served = self.unrecorded = 0
+        found = [
+            RecordedExchange(each.run, step.number, call)
+            for each in recordings for step in each.steps for call in step.calls if is_exchange(call.asked.request)
+        ]  # fmt: skip
+        self._waiting = sorted(found, key=lambda each: each.call.started_at)
+        self._done: list[RecordedExchange] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many recorded exchanges were not asked for."""
+        return len(self._waiting)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """One request."""
+        if not is_named_locally(request):
+            return said(421, "name this server by an address on loopback, or localhost")
+        asked = await self._asked(request)
+        found = self._found(asked)
+        if found is None:
+            self.unrecorded += 1
+            why = self._why(asked)
+            self._say(why)
+            return said(400, why)
+        self.served += 1
+        return await self._answered(request, found.call)
+
+    def ending(self) -> None:
+        """Nothing is waited for."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def _asked(self, request: web.BaseRequest) -> Plain:
+        body = await request.content.read()
+        headers = request.headers
+        try:
+            decoder = Decoder(headers.get("Content-Encoding"))
+            body = decoder.feed(body)
+        except Undecodable:
+            pass  # then it is none of those that are recorded
+        known = known_secrets(headers.items(), request.raw_path)
+        content_type = headers.get("Content-Type", "")
+        body = without_credentials(body, known, content_type)
+        target = without_credentials(request.raw_path.encode(), known).decode()
+        first, slash, rest = target[1:].partition("/")
+        if slash and first in (OPENAI, ANTHROPIC):
+            target = f"/{rest}"
+        asked = request_of(request.method, f"http://recording{target}", content_type, body)
+        return asked if self._redact is None else self._redact(asked)
+
+    def _found(self, asked: Plain) -> RecordedExchange | None:
+        with self._turn:
+            near = [each for each in self._waiting if _is_place(asked, each.request)]
+            exact = _itself(asked)
+            found = next((each for each in near if _itself(each.request) == exact), None)
+            if found is None and near:
+                normal = _normal(asked)
+                found = next((each for each in near if each.normal == normal), None)
+            if found is not None:
+                self._waiting.remove(found)
+                self._done.append(found)
+            return found
+
+    async def _answered(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        if call.failure is not None and call.answer is None:
+            return said(504 if call.failure.exception == "TimeoutError" else 502, call.failure.message)
+        answer = call.answer
+        headers = CIMultiDict([(name, value) for name, value in answer["headers"]])
+        encoding = answer.get("encoding") or {}
+        if encoding.get("raw"):
+            headers["Content-Encoding"] = encoding["name"]
+        pieces = [(at_ms, bytes_of(body)) for at_ms, body in answer["chunks"]]
+        is_whole = answer["end"] == "whole"
+        if is_whole and len(pieces) < 2 and request.method != "HEAD":
+            headers["Content-Length"] = str(sum(len(data) for _, data in pieces))
+        response = web.StreamResponse(status=answer["status"], headers=headers)
+        await response.prepare(request)
+        past_ms = 0
+        for at_ms, data in pieces:
+            if self._is_paced:
+                await asyncio.sleep(max(0, at_ms - past_ms) / 1000)
+                past_ms = at_ms
+            await response.write(data)
+        if is_whole:
+            await response.write_eof()
+        elif request.transport is not None:
+            request.transport.close()
+        return response
+
+    def _why(self, asked: Plain) -> str:
+        """What was asked for, which recorded turn comes nearest, and where they differ."""
+        name = f"{asked['method']} {urlsplit(asked['url']).path}"
+        with self._turn:
+            waiting, done = list(self._waiting), list(self._done)
+        normal = _normal(asked)
+        same = next((each for each in done if _is_place(asked, each.request) and each.normal == normal), None)
+        if same is not None:
+            return f"{name}: turn {same.step} of run {same.run} answers this, and was served already"
+        near = [each for each in waiting if _is_place(asked, each.request)]
+        if not near:
+            left = f"{len(waiting)} recorded requests were not asked for" if waiting else "all of it was served"
+            return f"{name} is not in the recording: {left}"
+        found = [(differences(normal, each.normal), each) for each in near[:LINES_MAX]]
+        differing, nearest = min(found, key=lambda each: (len(each[0]), each[1].call.started_at))
+        lines = [
+            f"{name} is not in the recording; nearest is turn {nearest.step} of run {nearest.run}, which differs in"
+        ]
+        lines += [each.line("asked", "recorded") for each in differing[:LINES_MAX]]
+        if len(differing) > LINES_MAX:
+            lines.append(f"{len(differing) - LINES_MAX} more places")
+        return "\n  ".join(lines)
+
+
+def _is_place(asked: Plain, recorded: Plain) -> bool:
+    """Whether both are of one method, path and query; the recorded path may begin with that of its upstream."""
+    a, b = urlsplit(asked["url"]), urlsplit(recorded["url"])
+    return bool(asked["method"] == recorded["method"] and b.path.endswith(a.path) and a.query == b.query)
+
+
+def _itself(request: Plain) -> Plain:
+    return [request["type"], request["body"]]
+
+
+def _normal(request: Plain) -> Plain:
+    """The body's JSON without what does not count; the body itself where it is no JSON."""
+    body = request["body"]
+    try:
+        tree = msgspec.json.decode(body) if isinstance(body, str) else body
+    except msgspec.DecodeError:
+        tree = body
+    for rule in RULES.values():
+        tree = rule(tree)
+    return {"body": tree}
+
+
+def recorded_together(log: Any, recording: Recording) -> list[Recording]:
+    """A run that was captured, and the others that came by the same proxy: one program may hold several sessions."""
+    spool = _spool_of(recording)
+    if not spool:
+        return [recording]
+    rows = log.runs(agent=recording.agent)
+    others = (log.recording(row.run) for row in rows if row.run != recording.run)
+    return [recording, *(each for each in others if _spool_of(each) == spool)]
+
+
+def _spool_of(recording: Recording) -> str:
+    captured = recording.metadata.get("capture")
+    return str(captured.get("spool", "")) if isinstance(captured, dict) else ""

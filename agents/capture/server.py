@@ -1,0 +1,101 @@
+"""A small server on loopback in a thread of its own: a proxy's, or that of a recording."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+from aiohttp import web
+
+from refold.agents.capture.proxy import is_loopback
+from refold.avro.errors import InputError
+
+_HEADER_BYTES_MAX = 1 << 16
+_STARTING_S = 60.0
+
+
+class Handling(Protocol):
+    """What answers requests."""
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """One request."""
+
+    def ending(self) -> None:
+        """From here on nothing is waited for."""
+
+    async def close(self) -> None:
+        """Let go of what it holds."""
+
+
+class LoopbackServer:
+    """A server, up on return. url: where it is."""
+
+    def __init__(self, handling: Callable[[], Handling], host: str = "127.0.0.1", port: int = 0) -> None:
+        """handling: made in the server's event loop.
+
+        Raises:
+            InputError: the address is not on loopback, or cannot be had.
+        """
+        if host != "localhost" and not is_loopback(host):
+            raise InputError(
+                f"--listen {host}: only addresses on loopback, such as 127.0.0.1; the proxy asks for no token"
+            )
+        self._make = handling
+        self._host, self._port = host, port
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._is_up = threading.Event()
+        self._problem: BaseException | None = None
+        self.url = ""
+        self._thread = threading.Thread(target=self._run, name="refold-proxy", daemon=True)
+        self._thread.start()
+        self._is_up.wait(_STARTING_S)
+        if not self.url:
+            raise InputError(f"cannot listen on {host}:{port}: {self._problem}")
+
+    def close(self) -> None:
+        """Take no more, and cut short what is under way."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._is_up.set()
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        handling = self._make()
+        server = web.Server(
+            handling.handle, handler_cancellation=True, access_log=None, auto_decompress=False,
+            max_line_size=_HEADER_BYTES_MAX, max_field_size=_HEADER_BYTES_MAX, max_headers=512,
+            logger=logging.getLogger(__name__),
+        )  # fmt: skip
+        runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.1)
+        try:
+            await runner.setup()
+            site = web.TCPSite(runner, self._host, self._port)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        except OSError as error:
+            self._problem = error
+            await runner.cleanup()
+            return
+        self._is_up.set()
+        await self._stop.wait()
+        handling.ending()
+        await _in_time(runner.cleanup)
+        await handling.close()
+
+
+async def _in_time(work: Callable[[], Awaitable[None]]) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.ensure_future(work()), 5)

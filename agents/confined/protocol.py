@@ -1,0 +1,121 @@
+"""What a confined replay is given, and what it answers (agents/confined/replay.py, child.py)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from refold.agents.journal.record import Plain, RecordedRequest, Recording, Step
+from refold.agents.recorder.answers import CallSite, Departure
+from refold.agents.replay.call_cache import At
+from refold.agents.replay.forked import NotAllowed
+from refold.agents.replay.unrecorded import Unrecorded
+from refold.agents.replay.watch import Escape, NetworkDenied
+from refold.avro import errors
+
+
+class ErrorReply(msgspec.Struct, frozen=True):
+    """An error of refold's own, by its name."""
+
+    name: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> ErrorReply:
+        """What is told of an error; one that is not refold's own counts as unusable input."""
+        if isinstance(error, errors.RefoldError) and hasattr(errors, type(error).__name__):
+            return cls(type(error).__name__, str(error))
+        return cls("InputError", f"{type(error).__name__}: {error}")
+
+    def error(self) -> errors.RefoldError:
+        """The error again."""
+        kind = getattr(errors, self.name, None)
+        if isinstance(kind, type) and issubclass(kind, errors.RefoldError):
+            return kind(self.message)
+        return errors.RefoldError(self.message)
+
+
+class ReadReply(msgspec.Struct, frozen=True):
+    """The values of something that was read, looked up before."""
+
+    entity: str
+    answer: Plain
+    fields: dict[str, Plain] | None = None
+    error: ErrorReply | None = None
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay to be done; with `parent`, a fork of it, whose head the recording is.
+
+    entry: the agent, looked up from the folder `base`; path: sys.path. redactor: an entry; redact: a pickled one, with
+    its key. golden: the answers of a golden trace that is not exact, by name. folder: where files may be written.
+    """
+
+    recording: Recording
+    entry: str
+    base: str
+    path: list[str]
+    folder: str = ""
+    parent: Recording | None = None
+    reads: list[ReadReply] = []
+    redactor: str = ""
+    redact: bytes = b""
+    key: bytes | None = None
+    golden: dict[str, Plain] | None = None
+
+
+class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
+    """How the code left the recording (a Departure)."""
+
+    message: str
+    denied: Escape | None = None
+    is_not_allowed: bool = False
+    place: CallSite | None = None
+    asked: RecordedRequest | None = None
+    nearest: At | None = None
+    elsewhere: tuple[At, ...] = ()
+    so_far: Recording | None = None
+    left_in: Step | None = None
+
+    @classmethod
+    def of(cls, departure: Departure) -> DepartureReply:
+        """What is told of a departure."""
+        more: dict[str, object] = {}
+        if isinstance(departure, NetworkDenied):
+            more = {"denied": Escape(departure.what, departure.site)}
+        elif isinstance(departure, Unrecorded):
+            more = {
+                "place": departure.place, "asked": departure.asked, "nearest": departure.nearest,
+                "elsewhere": departure.elsewhere,
+            }  # fmt: skip
+        elif isinstance(departure, NotAllowed):
+            more = {"place": departure.place, "asked": departure.asked, "is_not_allowed": True}
+        told = {"message": str(departure), "so_far": departure.so_far, "left_in": departure.left_in, **more}
+        return cls(**told)  # type: ignore[arg-type]
+
+    def departure(self, run: str) -> Departure:
+        """The departure again."""
+        if self.denied is not None:
+            found: Departure = NetworkDenied(self.denied.what, self.denied.site)
+        elif self.is_not_allowed and self.place is not None and self.asked is not None:
+            found = NotAllowed(self.place, self.asked, is_confined=True)
+        elif self.place is not None and self.asked is not None:
+            found = Unrecorded(run, self.place, self.asked, self.nearest, self.elsewhere)
+        else:
+            found = Departure(self.message)
+        found.so_far, found.left_in = self.so_far, self.left_in
+        return found
+
+
+class ChildReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it: one of these. refused: why the process could not be confined; then no code was run.
+
+    unheld: why its files were not held; empty where they were.
+    """
+
+    refused: str = ""
+    error: ErrorReply | None = None
+    left: DepartureReply | None = None
+    now: Recording | None = None
+    unused: tuple[At, ...] = ()
+    escapes: tuple[Escape, ...] = ()
+    unheld: str = ""

@@ -1,0 +1,125 @@
+"""The ledger's place in the log: what stands of an effect, and what is said of it.
+
+Arguments and results keep the type of each number (journal/json_fidelity.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from refold.agents.effects.claims import EffectState
+from refold.agents.effects.errors import ResultNotKept
+from refold.agents.effects.keys import entity_of
+from refold.agents.effects.order import Order
+from refold.agents.journal import json_fidelity
+from refold.agents.journal.record import Plain
+from refold.agents.vault import ClearVault, ValueCipher, run_key
+from refold.avro.blob import option_of
+from refold.avro.canonical import json_text, json_tree
+from refold.avro.observation import Source
+from refold.streams.client import Log
+from refold.streams.log.port import observation_in
+
+DONE_PRIORITY = 1
+"""With it `done` is said, so that in the folded state no later claim hides it."""
+
+NewSource: TypeAlias = Callable[[Order], Source]
+Redact: TypeAlias = Callable[[Plain], Plain]
+StartOf: TypeAlias = Callable[[int], int]
+
+
+class Book:
+    """Reads and writes effects in a log that several threads may use in turn.
+
+    keeper: seals what may be private, under the key of the effect's run, and opens it; else it stands in clear. redact:
+    a JSON tree as it may be written. new_source: who says an observation; without one, the order's agent and run,
+    counted here. start_of: the offset in a partition below which nothing was said of any effect that is asked for,
+    which saves reading from the log's beginning where it has no index.
+    """
+
+    def __init__(
+        self, log: Log, *, keeper: ValueCipher | None = None, redact: Redact = lambda tree: tree,
+        new_source: NewSource | None = None, start_of: StartOf = lambda partition: 0,
+    ) -> None:  # fmt: skip
+        self.log = log
+        self.redact = redact
+        self._keeper = keeper or ClearVault(log)
+        self._new_source = new_source or _counted()
+        self._start_of = start_of
+
+    def read(self, key: str, known: EffectState | None = None) -> EffectState:
+        """What stands of an effect by now; known: what stood at the last look, which is taken on."""
+        entity = entity_of(key)
+        standing = known or EffectState()
+        with self.log.turn:
+            port = self.log.port
+            port.hand_over()  # who says something of an effect flushes it
+            port.refresh()
+            partition = port.partition_of(entity)
+            start = standing.offset or (0 if port.is_indexed else self._start_of(partition))
+            end = port.ends()[partition]
+            for record in port.entity_records(entity, end, start):
+                said = observation_in(port.registry, record)
+                standing.take(said.patch, said.cleared)
+            standing.offset = max(start, end)
+        return standing
+
+    def say(
+        self, order: Order, patch: Mapping[str, Any], *, by: str = "", priority: int = 0, cleared: tuple[str, ...] = (),
+        is_durable: bool = True,
+    ) -> None:  # fmt: skip
+        """Record something of an effect; durable on return, or with whatever is flushed next. by: who says it, where
+        that is not who asks for the effect.
+        """
+        source = by or self._new_source(order)
+        self.log.observe(entity_of(order.key), patch, source=source, priority=priority, cleared=cleared)
+        if is_durable:
+            self.log.flush()
+
+    def redacted(self, order: Order, tree: Plain) -> Plain:
+        """What of a tree may be written of the effect."""
+        return (order.redact or self.redact)(tree)
+
+    def sealed(self, order: Order, field: str, value: Plain) -> Any:
+        """A value as it stands in a patch of the effect; redacted before, if it has to be."""
+        with self.log.turn:
+            return self._keeper.seal(run_key(order.run), entity_of(order.key), field, value)
+
+    def opened(self, key: str, field: str, stored: Any) -> Plain:
+        """A value of the effect again; raises where it can no longer be read."""
+        with self.log.turn:
+            return self._keeper.open(entity_of(key), field, option_of(stored) or stored)
+
+    def inputs(self, order: Order) -> Any:
+        """An order's arguments as they stand in a patch."""
+        return self.sealed(order, "inputs", json_fidelity.written(order.arguments))
+
+    def arguments(self, key: str, stored: Any) -> Plain:
+        """What an effect was asked for with."""
+        return json_fidelity.read(self.opened(key, "inputs", stored))
+
+    def sealed_result(self, order: Order, result: object) -> tuple[Any, Plain]:
+        """A tool's result as it stands in a patch, and as its caller gets it: what is written down."""
+        kept = self.redacted(order, json_fidelity.read(json_tree(json_fidelity.written(result), "result")))
+        return self.sealed(order, "result", json_text(json_fidelity.written(kept), "result")), kept
+
+    def result(self, key: str, stored: Any) -> Plain:
+        """The first result of an effect that is done; ResultNotKept where none stands."""
+        if stored is None:
+            raise ResultNotKept(key, "it could not be recorded when it was done")
+        return json_fidelity.read(json.loads(self.opened(key, "result", stored)))
+
+
+def _counted() -> NewSource:
+    """Sources counted per agent and run, for a ledger without a recorder."""
+    counts: Counter[tuple[str, str]] = Counter()
+
+    def source(order: Order) -> Source:
+        seq = counts[order.agent, order.run]
+        counts[order.agent, order.run] += 1
+        return Source(order.agent, order.run, order.step, order.tool, seq)
+
+    return source

@@ -1,0 +1,111 @@
+"""Today's agent, run against a golden trace, and what it did.
+
+1. The agent's function is run from the start, with the recording's input, state and seed. No log, tool, model or clock
+   is at hand: what the code cannot answer by itself comes from the recording, and waits take no time.
+2. Where `exact` is expected, a request is answered by an equal one of the same attempt of the same step, as in any
+   replay. Otherwise the code may have changed, and is answered as golden/lenient.py says.
+3. What is asked for and not answered ends the run: a Departure, which the agent's code cannot catch for good.
+4. What the agent raises itself is how its run ended, and is judged as that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from refold.agents.entry import Agent, agent_of, recorded_agent_of, require_known
+from refold.agents.golden.file import Golden
+from refold.agents.golden.lenient import Lenient
+from refold.agents.golden.verdict import CheckResult, judged
+from refold.agents.journal.record import Recording
+from refold.agents.recorder.answers import Departure
+from refold.agents.redaction.redactor import Redact, for_run
+from refold.agents.redaction.tokens import fresh_key
+from refold.agents.replay.run import Replayed, replayed
+from refold.agents.replay.unrecorded import Unrecorded
+
+
+def exercised(golden: Golden, base: Path, entry: str = "", *, confined: bool = False) -> CheckResult:
+    """Run the agent that the file names, or another one by its entry, and judge it; base: where entries start from.
+
+    confined: in a process that the kernel confines. InputError where there is no such agent, or redactor, or where the
+    kernel refuses.
+    """
+    named = entry or golden.entry
+    if confined:
+        return _judged(golden, named, *driven_confined(golden, entry, base))
+    if not entry:
+        require_known(named, base)
+    return judged_run(golden, agent_of(named, base), named, base)
+
+
+def judged_run(golden: Golden, agent: Agent, name: str, base: Path) -> CheckResult:
+    """Run an agent's function, and judge it; name: what it is called."""
+    return _judged(golden, name, *driven(golden, agent, base))
+
+
+def _judged(golden: Golden, name: str, did: Recording, departure: Departure | None) -> CheckResult:
+    return judged(golden, name, did, "" if departure is None else _told(departure, golden))
+
+
+def _told(departure: Departure, golden: Golden) -> str:
+    if not isinstance(departure, Unrecorded):
+        return str(departure)
+    asked = departure.asked
+    if golden.is_exact:
+        advice = "If it is meant to do otherwise, expect what should hold in place of exact"
+    elif asked.kind in ("tool", "model"):
+        advice = (
+            f"If it is right to ask this, say what is answered: --answer {asked.name}=JSON when the trace is added, or "
+            "in `answers` of its file"
+        )
+    else:
+        advice = "If it is right to ask this, record a run with this code, and make that the golden trace"
+    return f"{departure.what}\n{advice}"
+
+
+def driven(golden: Golden, agent: Agent, base: Path) -> tuple[Recording, Departure | None]:
+    """What an agent's function does against a golden trace, and what it asked for without an answer, if anything."""
+    redact = for_run(recorded_agent_of(golden.redact, base, "redactor"), fresh_key) if golden.redact else None
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _driven(golden, agent, redact)
+    with ThreadPoolExecutor(1) as beside:  # a loop runs here already, and a coroutine needs one of its own
+        return beside.submit(_driven, golden, agent, redact).result()
+
+
+def driven_confined(golden: Golden, entry: str, base: Path) -> tuple[Recording, Departure | None]:
+    """As `driven`, in a process that the kernel confines; entry: another agent than the file names. NotConfinable."""
+    if not entry:
+        require_known(golden.entry, base)
+    return _settled(golden, partial(_confined, golden, entry or golden.entry, base))
+
+
+def _driven(golden: Golden, agent: Agent, redact: Redact | None) -> tuple[Recording, Departure | None]:
+    answers = None if golden.is_exact else Lenient(golden.run, golden.answers)
+    return _settled(golden, partial(replayed, agent, golden.run, answers=answers, redact=redact))
+
+
+def _confined(golden: Golden, entry: str, base: Path) -> Replayed:
+    from refold.agents.confined.replay import replayed_confined
+
+    if golden.redact:
+        require_known(golden.redact, base, "redactor")
+    answers = None if golden.is_exact else {each.name: each.answer for each in golden.answers}
+    return replayed_confined(entry, golden.run, redactor=golden.redact, golden=answers, base=base)
+
+
+def _settled(golden: Golden, replay: Callable[[], Replayed]) -> tuple[Recording, Departure | None]:
+    """What a replay did, and what ended it or ran outside of it."""
+    try:
+        done = replay()
+    except Departure as departure:
+        did = departure.so_far or msgspec.structs.replace(golden.run, steps=(), outcome="", output=None, hash="")
+        return did, departure
+    return done.now, Departure(f"something ran that is not recorded: {done.escapes[0]}") if done.escapes else None

@@ -1,0 +1,95 @@
+"""What tools, models and runs within answered to an agent, as its steps recorded it: with its reads (knew.py), all that
+it knew.
+
+1. A step's journal has the calls of each attempt, with what was asked and what came of it: an answer or a failure. An
+   attempt that failed counts as one that did not: the agent knows it, whatever became of the attempt.
+2. Of an imported conversation the step names its tool calls, and the results stand in their actions.
+3. An answer counts from when it came: when the call was begun, and as long as it took.
+4. A step whose content has expired, is sealed with no key here, or is damaged is named with the reason, and the others
+   are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from refold.agents.journal.record import Call
+from refold.agents.recordings.fields import Fields
+from refold.agents.recordings.imported import action_call, action_names
+from refold.agents.recordings.load import step_of
+from refold.agents.vault import ValueCipher
+from refold.avro.errors import CorruptionError, NotAnswerable
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+from refold.streams.view import EntityView
+
+
+class Heard(NamedTuple):
+    """One answer. place: of its call among those of the attempt, counted from 1. at: when it came, in microseconds."""
+
+    run: str
+    step: int
+    attempt: int
+    place: int
+    at: int
+    call: Call
+
+    @property
+    def question(self) -> str:
+        """The same for equal questions."""
+        return self.call.asked.hash
+
+
+class Unheard(NamedTuple):
+    """A step of which nobody can say what was answered in it, and why."""
+
+    run: str
+    step: int
+    why: str
+
+
+def heard_in(log: Log, vault: ValueCipher, steps: Iterable[EntityView], cut: Cut) -> tuple[list[Heard], list[Unheard]]:
+    """What was answered in some steps, in the order in which it came.
+
+    Args:
+        log: where the steps stand.
+        vault: opens their content.
+        steps: views of entities of the type step.
+        cut: the point at which the actions of imported steps are read.
+
+    Returns:
+        The answers, and the steps whose content cannot be read.
+    """
+    found: list[Heard] = []
+    missing: list[Unheard] = []
+    for view in steps:
+        fields = Fields(view, vault)
+        run, number = fields.plain("run", ""), fields.plain("position", 0)
+        try:
+            found += _of_step(log, vault, fields, run, number, cut)
+        except (NotAnswerable, CorruptionError) as error:
+            missing.append(Unheard(run, number, str(error)))
+    return sorted(found, key=lambda each: (each.at, each.run, each.step, each.attempt, each.place)), missing
+
+
+def last_answers(found: Iterable[Heard]) -> list[Heard]:
+    """Of each question the last answer, in the order in which they came."""
+    last = {(each.call.asked.kind, each.question): each for each in found}
+    return sorted(last.values(), key=lambda each: (each.at, each.run, each.step, each.attempt, each.place))
+
+
+def _of_step(log: Log, vault: ValueCipher, fields: Fields, run: str, number: int, cut: Cut) -> Iterator[Heard]:
+    if names := [] if fields.plain("journal") else action_names(fields):
+        actions = log.states(names, cut)
+        calls = [action_call(Fields(actions[name], vault), synthetic=False) for name in names if name in actions]
+        yield from _answers(run, number, 1, calls)
+        return
+    for attempt in step_of(number, fields, None).attempts:
+        yield from _answers(run, number, attempt.number, attempt.calls)
+
+
+def _answers(run: str, number: int, attempt: int, calls: Iterable[Call]) -> Iterator[Heard]:
+    for place, call in enumerate(calls, 1):
+        if call.asked.kind in ("tool", "model", "run"):
+            yield Heard(run, number, attempt, place, call.started_at + round(call.duration_ms * 1000), call)

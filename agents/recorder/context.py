@@ -1,0 +1,327 @@
+"""Which run, step and call the running code belongs to.
+
+1. `SCOPE` holds it for a context. A task gets a copy when it is created. Threads, work given to pools of threads, and
+   callbacks of futures get one from agents/recorder/context_propagation.py.
+2. A call that reaches refold with a run in its scope belongs to that run, and to the step in its scope. Where that run
+   or that step has ended, the call is refused: it can be recorded nowhere.
+3. A call without a run in its scope is plain where no run is open in the process. Where one is, it is a stray: nobody
+   can say whether that run's code asked for it. A replay ends with it (`StrayCall`). A live run refuses it, or takes it
+   as its own where it was begun with strays="adopt" and no other run is open. Code that means to call a tool outside
+   of every run says so by `unrecorded()`.
+4. `ExecutionBranch` numbers what is started at once by where it was started, so that the order of a step's calls does
+   not depend on timing: a call and the start of a thread or a task each take the next number of their branch, and what
+   was started counts under its number. It also has a name, by which a replay gives equal requests of several branches
+   the answers that each of them got: numbers would differ where something is started only once in a process, such as an
+   SDK's look at its platform.
+5. Outside of every step the run's own code is on the run's branch. A thread or a task that it starts there is beside
+   it (recorder/parallel_calls.py). A task that a loop runs while the code waits, as asyncio.run does, is not beside.
+6. Pools that run work in a context that they copied before (LangChain's) bring back a scope without the work's branch.
+   So a thread knows by itself which branch its work is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from weakref import WeakKeyDictionary, ref
+
+from refold.agents.recorder.other_processes import run_of_parent
+from refold.agents.recorder.writer import RecordingFailed
+from refold.avro.errors import InputError
+
+Strays: TypeAlias = Literal["refuse", "adopt"]
+Order: TypeAlias = tuple[int, ...]
+
+
+class Caller(Protocol):
+    """A run, as far as calls need to find it. process: the process that records it."""
+
+    id: str
+    process: int
+    strays: Strays
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more can be recorded."""
+
+    def call_tool(self, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A tool's answer; an awaitable where it is async."""
+
+    def stray(self, what: str) -> Exception | None:
+        """The error to raise for a call outside of this run; None where the run is live."""
+
+    def require_no_recording(self, agent: str) -> None:
+        """WithinRun where a recording answers, which has nothing of a run of that agent that begins here."""
+
+    def is_asking(self, inside: tuple[Any, ...]) -> bool:
+        """Whether code that is inside these calls is inside one of this run's."""
+
+    def begin_within(self, head: Any, given: Any, log: str) -> Any:
+        """A run within this one. head: a Recording; given: as recorder/children.py. log: the URL of the log that is
+        asked to begin it."""
+
+
+class StrayCall(InputError):
+    """A tool was called outside of every run while a run is open in the process; it was not executed."""
+
+
+# A garbage collection within the lock may start a task, in the same thread: an SDK's client closes itself so.
+_lock = threading.RLock()
+
+
+class ExecutionBranch:
+    """One line of execution within a step or a run: its own code, or a thread or task that it started.
+
+    is_beside: it may run while the code that started it goes on. name: what it does, and what started it, as
+    `node#2/look#1`: the first `look` of the second `node` that was started; "" of the own code. is_racing: it is in a
+    thread of the own code's, which may end before the next one is started. part: of that name
+    (recorder/parallel_steps.py).
+    """
+
+    __slots__ = (
+        "__weakref__", "_alive", "_count", "_has_met", "_parent", "_started", "is_beside", "is_racing", "name", "part",
+        "path", "root",
+    )  # fmt: skip
+
+    def __init__(
+        self, path: Order = (), root: ExecutionBranch | None = None, *, name: str = "", is_beside: bool = False,
+        is_racing: bool = False, part: str = "", parent: ExecutionBranch | None = None,
+    ) -> None:  # fmt: skip
+        self.path = path
+        self.root = root or self
+        self.name = name
+        self.is_beside = is_beside
+        self.is_racing = is_racing
+        self.part = part
+        self._parent = parent
+        self._has_met = False  # another one that it neither started nor was started by
+        self._count = itertools.count()
+        self._started: Counter[str] = Counter()
+        self._alive: dict[int, ref[ExecutionBranch]] = {}  # of a root: the branches beside it, by their ids
+
+    def next(self) -> Order:
+        """The place of the next call or start."""
+        return (*self.path, next(self._count))
+
+    def started(
+        self, work: str, *, is_waited_for: bool = False, is_thread: bool = False, part: str = ""
+    ) -> ExecutionBranch:  # fmt: skip
+        """A branch that begins here. work: what it does. is_waited_for: the code that starts it does nothing until it
+        ends."""
+        self._started[work] += 1
+        name = f"{self.name}/{work}#{self._started[work]}" if self.name else f"{work}#{self._started[work]}"
+        return ExecutionBranch(
+            self.next(), self.root, name=name, is_beside=self.is_beside or not is_waited_for,
+            is_racing=self.is_racing or (is_thread and not self.is_beside), part=part or self.part, parent=self,
+        )  # fmt: skip
+
+    def begun(self) -> None:
+        """It is alive, until it has ended or is forgotten."""
+        with _lock:
+            alive, key = self.root._alive, id(self)
+            for each in list(alive.values()):
+                other = each()
+                if other is not None and not (self.has_started(other) or other.has_started(self)):
+                    self._has_met = other._has_met = True
+            alive[key] = ref(self, lambda _: alive.pop(key, None))
+
+    def ended(self) -> None:
+        """It is alive no more."""
+        with _lock:
+            self.root._alive.pop(id(self), None)
+
+    def is_alone(self) -> bool:
+        """Whether none was alive since it began but those that it started or was started by."""
+        each: ExecutionBranch | None = self
+        while each is not None:
+            if each._has_met:
+                return False
+            each = each._parent
+        return True
+
+    def has_started(self, other: ExecutionBranch) -> bool:
+        """Whether the other one was started on this one, or on one that was."""
+        return other.root is self.root and self.path == other.path[: len(self.path)]
+
+
+class Scope(NamedTuple):
+    """What the running code belongs to. attempt: of the step that it was started in. inside: the calls that it is part
+    of. is_plain: it asked for tools to be plain functions."""
+
+    run: Caller | None = None
+    attempt: Any = None
+    inside: tuple[Any, ...] = ()
+    branch: ExecutionBranch | None = None
+    is_plain: bool = False
+
+
+NOWHERE = Scope()
+SCOPE: ContextVar[Scope] = ContextVar("refold.scope", default=NOWHERE)
+
+BRANCHES: WeakKeyDictionary[asyncio.Task[Any], ExecutionBranch] = WeakKeyDictionary()
+"""Of tasks that a run began in or that were created in one: tasks may share a context, so it is not in the scope."""
+
+
+class OnBranch:
+    """The code's task is on a branch until `leave`, also where a library brings another task's context into it."""
+
+    def __init__(self, branch: ExecutionBranch) -> None:
+        self._task = task_here()
+        if self._task is not None:
+            self._before = BRANCHES.get(self._task)
+            BRANCHES[self._task] = branch
+
+    def leave(self) -> None:
+        """The task is where it was before."""
+        if self._task is None:
+            return
+        if self._before is None:
+            BRANCHES.pop(self._task, None)
+        else:
+            BRANCHES[self._task] = self._before
+
+
+class _Work(threading.local):
+    """Of a thread: the branch of the work that it does."""
+
+    branch: ExecutionBranch | None = None
+
+
+WORK = _Work()
+
+_open: dict[int, Caller] = {}
+
+
+def entered(run: Caller) -> None:
+    """A run is open in this process."""
+    _open[id(run)] = run
+
+
+def left(run: Caller) -> None:
+    """It has ended."""
+    _open.pop(id(run), None)
+
+
+def current(tool: str) -> Caller | None:
+    """The run that a call of a tool belongs to; None: the call is plain.
+
+    Raises:
+        RecordingFailed: the run has ended, or is recorded by another process.
+        StrayCall: no run is in scope, and one is open, here or in the process that started this one.
+    """
+    scope = SCOPE.get()
+    if scope.run is not None:
+        require_open(scope.run, tool)
+        return scope.run
+    if _open:
+        return _adopting(tool, scope)
+    run = "" if scope.is_plain else run_of_parent()
+    if run:
+        raise StrayCall(
+            f"{tool} was called in a process that the code of run {run} started, or gave this work to: it was not "
+            "executed, for it would not be recorded. Call it in the run's own process; or do all that the other "
+            "process does in one tool, whose answer is recorded, and call no tools there; or, if the call belongs to "
+            "no run, make it in `with refold.unrecorded():`"
+        )
+    return None
+
+
+def caller_of(agent: str, *, is_resumed: bool = False) -> Caller | None:
+    """The run that a run of an agent begins within here; None: within none. is_resumed: it was begun before.
+
+    Raises:
+        WithinRun: the code belongs to a run that a recording answers, and the other one could not be its child.
+        Departure: it belongs to no run, while a replay is open.
+    """
+    scope = SCOPE.get()
+    caller = scope.run
+    if caller is not None:
+        if caller.is_asking(scope.inside):  # in a tool that is really called, whose answer is recorded
+            return None
+        if not (is_resumed or caller.has_ended):
+            return caller
+        caller.require_no_recording(agent)
+        return None
+    departures = [run.stray(f"begin a run of {agent}") for run in list(_open.values()) if not run.has_ended]
+    for each in departures:
+        if each is not None:
+            raise each
+    return None
+
+
+def require_open(run: Caller, what: str) -> None:
+    """RecordingFailed where the run can record nothing more here."""
+    if run.process != os.getpid():
+        raise RecordingFailed(
+            f"{what} was called in a process that was forked from the one that records run {run.id}: its answer would "
+            "not be recorded. Call it in the run's own process, and give the other one what it answered"
+        )
+    if run.has_ended:
+        raise RecordingFailed(
+            f"run {run.id} has ended, and {what} would not be recorded: wait for threads and tasks before the run ends"
+        )
+
+
+def _adopting(tool: str, scope: Scope) -> Caller | None:
+    runs = [run for run in list(_open.values()) if not run.has_ended]
+    departures = [error for run in runs if (error := run.stray(f"call the tool {tool} outside of the run")) is not None]
+    if departures:
+        raise departures[0]
+    if scope.is_plain or not runs:
+        return None
+    if len(runs) == 1 and runs[0].strays == "adopt":
+        require_open(runs[0], tool)
+        return runs[0]
+    raise StrayCall(
+        f"{tool} was called outside of every run, while run {runs[0].id} is open in this process: it was not executed, "
+        "for it would not be recorded. Start the thread, task or work that calls it inside the run; or begin the run "
+        'with strays="adopt", which records it there; or, if it belongs to no run, call it in '
+        "`with refold.unrecorded():`"
+    )
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Call tools as plain functions here, outside of every run, though runs are open in the process.
+
+    A replay that is open in the process refuses such calls all the same.
+
+    Raises:
+        InputError: the code belongs to a run.
+    """
+    scope = SCOPE.get()
+    if scope.run is not None:
+        raise InputError(f"this code belongs to run {scope.run.id}: what its tools do must be recorded")
+    token = SCOPE.set(scope._replace(is_plain=True))
+    try:
+        yield
+    finally:
+        SCOPE.reset(token)
+
+
+def branch_of(scope: Scope) -> ExecutionBranch | None:
+    """The branch that the running code is on; None outside of a run."""
+    task = task_here()
+    branch = None if task is None else BRANCHES.get(task)
+    if branch is None or (scope.branch is not None and branch.root is not scope.branch.root):
+        branch = scope.branch
+    work = WORK.branch
+    return work if branch is not None and work is not None and branch.has_started(work) else branch
+
+
+def here() -> tuple[int, int]:
+    """Which thread and task the code runs in."""
+    task = task_here()
+    return threading.get_ident(), 0 if task is None else id(task)
+
+
+def task_here() -> asyncio.Task[Any] | None:
+    """The task that the code runs in; None outside of a loop."""
+    return asyncio.current_task() if asyncio._get_running_loop() is not None else None

@@ -1,0 +1,245 @@
+"""Threads and callbacks belong to the run and the step that started them.
+
+A context variable goes along with asyncio's tasks and with asyncio.to_thread, and with nothing else. So the functions
+that start threads, give work to pools of threads, or keep a callback for later are wrapped when the first run of the
+process begins:
+
+1. What is started in a run's scope runs in that scope, in a branch of its own (agents/recorder/context.py).
+2. What is started outside of every run is not touched. The wrapped function costs one look at a context variable.
+3. A pool's own threads serve everybody, so they belong to nobody: each piece of work brings its scope.
+4. Only refold's own variable is carried. Other libraries' context variables are as they would be without refold.
+
+Other processes are marked instead (agents/recorder/other_processes.py).
+
+Work that reaches an older thread by a queue carries nothing: a tool that it calls is a stray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import subprocess
+import sys
+import threading
+from asyncio.base_events import BaseEventLoop
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeAlias
+
+from refold.agents.recorder.context import BRANCHES, SCOPE, WORK, Scope, branch_of
+from refold.agents.recorder.other_processes import VARIABLE, Handed, mark_process
+
+Function: TypeAlias = Callable[..., Any]
+
+_ENV_AT = 11
+"""Where Popen takes `env` by position."""
+_WRAPPERS_MAX = 20
+"""An object that makes up any attribute has wrappers without end."""
+
+_lock = threading.Lock()
+_wrapped: set[tuple[type, str]] = set()
+
+
+def install() -> None:
+    """Wrap what is loaded by now; idempotent, and cheap when repeated."""
+    with _lock:
+        for owner, names, wrapper in _PLACES:
+            found = _class(owner) if isinstance(owner, str) else owner
+            if found is None:
+                continue
+            for name in names:
+                if (found, name) not in _wrapped:
+                    _wrapped.add((found, name))
+                    setattr(found, name, wrapper(getattr(found, name)))
+
+
+def _class(name: str) -> type | None:
+    """A class, if its module is loaded."""
+    module, _, attribute = name.partition(":")
+    found = sys.modules.get(module)
+    return getattr(found, attribute, None)
+
+
+def _branched(
+    work: object, *, is_waited_for: bool = False, is_thread: bool = False, is_callback: bool = False
+) -> Scope | None:
+    """The scope of work that is started here; None outside of every run."""
+    scope = SCOPE.get()
+    if scope.run is None:
+        return None
+    branch = branch_of(scope)
+    if branch is None:
+        return scope
+    started = branch.started(_name_of(work), is_waited_for=is_waited_for, is_thread=is_thread)
+    if started.is_beside and not is_callback:
+        started.begun()
+    return scope._replace(branch=started)
+
+
+def _name_of(work: object) -> str:
+    """What work is called: by its function, or by its class where it is none. Wrappers, such as a replay's, do not
+    count."""
+    for _ in range(_WRAPPERS_MAX):
+        inner = work.func if isinstance(work, functools.partial) else getattr(work, "__wrapped__", None)
+        if inner is None:
+            break
+        work = inner
+    name = getattr(work, "__name__", "")
+    return name if isinstance(name, str) and name else type(work).__name__
+
+
+def _carried(work: Function, scope: Scope) -> Function:
+    @functools.wraps(work, updated=())
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        token, outer = SCOPE.set(scope), WORK.branch
+        WORK.branch = scope.branch
+        try:
+            return work(*args, **kwargs)
+        finally:
+            WORK.branch = outer
+            SCOPE.reset(token)
+            if scope.branch is not None:
+                scope.branch.ended()
+
+    return carried
+
+
+def _starting(start: Function) -> Function:
+    @functools.wraps(start)
+    def started(self: threading.Thread) -> None:
+        if not _serves_a_pool(self):
+            scope = _branched(getattr(self, "_target", None) or self, is_thread=True)
+            if scope is not None:
+                self.run = _carried(self.run, scope)  # type: ignore[method-assign]
+        start(self)
+
+    return started
+
+
+def _serves_a_pool(thread: threading.Thread) -> bool:
+    target = getattr(thread, "_target", None)
+    module = getattr(target, "__module__", "")
+    return module in {"concurrent.futures.thread", "multiprocessing.pool"}
+
+
+def _submitting(*, is_callback: bool) -> Callable[[Function], Function]:
+    def wrapper(submit: Function) -> Function:
+        @functools.wraps(submit)
+        def submitted(self: Any, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
+            scope = _branched(fn, is_thread=not is_callback, is_callback=is_callback)
+            return submit(self, fn if scope is None else _carried(fn, scope), *args, **kwargs)
+
+        return submitted
+
+    return wrapper
+
+
+def _pooling(*callbacks: int) -> Callable[[Function], Function]:
+    """Of a pool of multiprocessing: work for threads is carried, work for processes marked. Callbacks are carried.
+
+    callbacks: where they are among the positional arguments behind the function.
+    """
+
+    def wrapper(method: Function) -> Function:
+        @functools.wraps(method)
+        def pooled(self: Any, func: Function, *args: Any, **kwargs: Any) -> Any:
+            scope = _branched(func, is_thread=True)
+            if scope is None:
+                return method(self, func, *args, **kwargs)
+            if isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool):
+                func = _carried(func, scope)
+            else:
+                func = Handed(_run_of(scope), func)
+            given = [
+                _carried(each, scope) if index in callbacks and each is not None else each
+                for index, each in enumerate(args)
+            ]
+            for name in ("callback", "error_callback"):
+                if kwargs.get(name) is not None:
+                    kwargs[name] = _carried(kwargs[name], scope)
+            return method(self, func, *given, **kwargs)
+
+        return pooled
+
+    return wrapper
+
+
+def _handing(submit: Function) -> Function:
+    @functools.wraps(submit)
+    def submitted(self: Any, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
+        scope = SCOPE.get()
+        return submit(self, fn if scope.run is None else Handed(scope.run.id, fn), *args, **kwargs)
+
+    return submitted
+
+
+def _starting_process(start: Function) -> Function:
+    @functools.wraps(start)
+    def started(self: Any) -> None:
+        scope = SCOPE.get()
+        if scope.run is not None:
+            mark_process(self, scope.run.id)
+        start(self)
+
+    return started
+
+
+def _starting_program(begin: Function) -> Function:
+    """Of Popen, which asyncio uses too."""
+
+    @functools.wraps(begin)
+    def begun(*args: Any, **kwargs: Any) -> None:
+        run = SCOPE.get().run
+        if run is not None:
+            given = args[_ENV_AT] if len(args) > _ENV_AT else kwargs.get("env")
+            env = {**(os.environ if given is None else given), VARIABLE: run.id}
+            if len(args) > _ENV_AT:
+                args = (*args[:_ENV_AT], env, *args[_ENV_AT + 1 :])
+            else:
+                kwargs["env"] = env
+        begin(*args, **kwargs)
+
+    return begun
+
+
+def _run_of(scope: Scope) -> str:
+    return "" if scope.run is None else scope.run.id
+
+
+def _creating(create: Function) -> Function:
+    """A task has its creator's scope by itself; it also gets a branch.
+
+    The branch is in the task's own context, for what copies that (asyncio.to_thread). A context that is given may be
+    shared with other tasks, and is not changed.
+    """
+
+    @functools.wraps(create)
+    def created(self: Any, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
+        scope = _branched(coro, is_waited_for=not self.is_running())
+        if scope is not None and kwargs.get("context") is None:
+            kwargs["context"] = copy_context()
+            kwargs["context"].run(SCOPE.set, scope)
+        task: asyncio.Task[Any] = create(self, coro, **kwargs)
+        if scope is not None and scope.branch is not None:
+            BRANCHES[task] = scope.branch
+            task.add_done_callback(lambda _, branch=scope.branch: branch.ended())  # type: ignore[misc]
+        return task
+
+    return created
+
+
+_PLACES: tuple[tuple[type | str, tuple[str, ...], Callable[[Function], Function]], ...] = (
+    (threading.Thread, ("start",), _starting),
+    (ThreadPoolExecutor, ("submit",), _submitting(is_callback=False)),
+    (Future, ("add_done_callback",), _submitting(is_callback=True)),
+    ("multiprocessing.pool:Pool", ("apply_async",), _pooling(2, 3)),
+    ("multiprocessing.pool:Pool", ("_map_async",), _pooling(3, 4)),
+    ("multiprocessing.pool:Pool", ("imap", "imap_unordered"), _pooling()),
+    (BaseEventLoop, ("create_task",), _creating),
+    (BaseProcess, ("start",), _starting_process),
+    ("concurrent.futures.process:ProcessPoolExecutor", ("submit",), _handing),
+    (subprocess.Popen, ("__init__",), _starting_program),
+)

@@ -1,0 +1,101 @@
+"""A call whose answer comes piece by piece: it is open until its last piece.
+
+1. It begins as any other call does: in the open step, or in one of its own.
+2. Where the recording answers, `recorded` is that answer.
+3. `answered` or `failed` ends it. Where its step ends first, what came until then is its answer (`so_far`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from refold.agents.journal.record import Call, Plain
+from refold.agents.recorder.answers import CallSite
+from refold.agents.recorder.context import Order
+from refold.agents.recorder.failures import raised
+from refold.agents.recorder.plain import decoded, encoded
+from refold.agents.recorder.step_assembler import Made
+
+
+class OpenRun(NamedTuple):
+    """A call that is a run within this one, begun.
+
+    found: what is recorded of the call. place: of its attempt. failed: how many attempts of the step failed before.
+    order: where among the calls of its attempt it belongs. hash: of what was asked.
+    """
+
+    call: OpenCall
+    found: Call | None
+    place: CallSite
+    failed: int
+    order: Order
+    hash: str
+
+
+class OpenCall:
+    """One such call. Made by Calling.opened."""
+
+    def __init__(
+        self, made: Made, block: AbstractContextManager[object] | None, *, is_recorded: bool,
+        answer: Callable[[Plain], None], fail: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
+        """block: the step that is this call's own, entered."""
+        self._made = made
+        self._block = block
+        self._answer = answer
+        self._fail = fail
+        self.is_recorded = is_recorded
+
+    @property
+    def recorded(self) -> Plain:
+        """What the recording answers.
+
+        Raises:
+            BaseException: what the recorded call failed with.
+        """
+        if self._made.failure is not None:
+            error = raised(self._made.failure)
+            self._leave(error)
+            raise error
+        return decoded(self._made.answer)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its answer may still grow: its step has not ended."""
+        return self._made.is_open
+
+    @property
+    def name(self) -> str:
+        """What is called."""
+        return self._made.name
+
+    def says(self, answer: Plain) -> None:
+        """What its answer is if it never ends."""
+        self._made.answer = encoded(answer, "an answer")
+
+    def settle_with(self, so_far: Callable[[], Plain]) -> None:
+        """What its answer is where its step ends before it does."""
+        self._made.so_far = so_far
+
+    def answered(self, answer: Plain) -> None:
+        """It has ended with this answer; nothing where it had ended before."""
+        if self._made.is_open:
+            self._answer(answer)
+        self._leave(None)
+
+    def failed(self, error: BaseException) -> None:
+        """It has ended with this error."""
+        if self._made.is_open:
+            self._fail(error)
+        self._leave(error)
+
+    def done(self) -> None:
+        """What the recording answered was given to the code."""
+        self._leave(None)
+
+    def _leave(self, error: BaseException | None) -> None:
+        block, self._block = self._block, None
+        if block is not None:
+            block.__exit__(None if error is None else type(error), error, None)

@@ -1,0 +1,101 @@
+"""Calls outside of any step that are made beside the run's own code, by threads and tasks that it started.
+
+1. Each call that the run's own code makes outside of any step forms a step of its own.
+2. The first call that is made there by a thread or a task begins a step named `parallel`. The step takes the calls of
+   all threads and tasks, in the order in which these were started (recorder/context.py).
+3. It ends when the run's own code makes a call, asks for `run.state`, opens a step, or ends. Code that waits for what
+   it started thus has the same calls in it every time, whatever the timing. Where a call is still under way, that is an
+   error; asking for the state is none.
+
+4. Steps that such threads and tasks open at once are parts of it (recorder/parallel_steps.py).
+
+So a framework that runs the nodes of a graph at once, and waits for them, is recorded without a step around it.
+"""
+
+from __future__ import annotations
+
+from refold.agents.recorder.answers import Departure
+from refold.agents.recorder.context import SCOPE, ExecutionBranch, branch_of
+from refold.agents.recorder.steps import OpenStep, Stepping
+from refold.avro.errors import InputError
+
+NAME = "parallel"
+
+
+def step_of_call(run: Stepping, title: str) -> OpenStep | None:
+    """The step that a call made here belongs to; None: it forms one of its own.
+
+    Raises:
+        InputError: it is made by the run's own code, while calls beside it are under way.
+    """
+    with run.opening:
+        step = run.open_step
+        if step is not None and not step.is_parallel:
+            return step
+        if branch_beside(run) is None:
+            end_parallel(run, title)
+            return None
+        if step is None:
+            run.enter_step(NAME, is_parallel=True)
+        return run.open_step
+
+
+def end_parallel(run: Stepping, then: str) -> None:
+    """End a step of such calls, if one is open. then: what begins now.
+
+    Raises:
+        InputError: one of them is under way.
+    """
+    step = _open_step(run)
+    if step is None:
+        return
+    if is_under_way(step):
+        raise InputError(
+            f"run {run.id}: {then} begins while calls of threads or tasks that were started outside of any step are "
+            "under way: wait for them first, or open a step around all of them"
+        )
+    run.end_step(None)
+
+
+def end_waited_for(run: Stepping) -> None:
+    """End such a step where the run's own code goes on, and has waited for it."""
+    if _open_step(run) is None:
+        return
+    with run.opening:
+        step = _open_step(run)
+        if step is not None and not is_under_way(step) and branch_beside(run) is None:
+            run.end_step(None)
+
+
+def end_parallel_with(run: Stepping, error: BaseException | None) -> InputError | None:
+    """End such a step with its run. Returns the error that a call is under way, of a run that has none itself.
+
+    A departure ends the run, which raises it.
+    """
+    if _open_step(run) is None:
+        return None
+    try:
+        run.end_step(error)
+    except InputError as unfinished:
+        return unfinished
+    except Departure:
+        return None
+    return None
+
+
+def _open_step(run: Stepping) -> OpenStep | None:
+    """The open step, if it is of such calls."""
+    step = run.open_step
+    return step if step is not None and step.is_parallel else None
+
+
+def is_under_way(step: OpenStep) -> bool:
+    """Whether a call or a part of such a step has not ended."""
+    return step.parts > 0 or any(made.is_open and made.so_far is None for made in step.made)
+
+
+def branch_beside(run: Stepping) -> ExecutionBranch | None:
+    """The branch that the code is on, where that was started outside of any step; None for the run's own code."""
+    scope = SCOPE.get()
+    branch = branch_of(scope) if scope.run is run else None
+    return branch if branch is not None and branch.root is run.branch and branch.is_beside else None

@@ -1,0 +1,149 @@
+"""Steps that threads and tasks open beside the run's own code: parts of the step `parallel`
+(recorder/parallel_calls.py).
+
+One step of a run is open at a time, and steps have an order. Where several threads or tasks open steps at once, timing
+would say which of them is first. So there such a step is a part of `parallel`:
+
+1. A part is a branch of its own, named as the step: its calls are kept under that name, in the order in which parts
+   were started. The state that it leaves is kept with all of `parallel`.
+2. `parallel` does not end while a part is open.
+3. A function that is a part is tried again as a step would be, in this process. A resume runs it again, and its calls
+   are answered from the record.
+4. A task that opens a step opens one of the run's own where it was alone all the time: no thread or task was alive but
+   those that it started or was started by. Tasks that are started together are all there before one of them runs.
+   Threads are not: the first may have ended before the second is started. So a step in a thread of the run's own code
+   is always a part.
+5. A part does not begin in a part, nor while a step of the run's own is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any
+
+from refold.agents.recorder.context import SCOPE, ExecutionBranch, OnBranch, branch_of, require_open
+from refold.agents.recorder.failures import RecordedFailure
+from refold.agents.recorder.parallel_calls import NAME, branch_beside, is_under_way
+from refold.agents.recorder.plain import Shape
+from refold.agents.recorder.run_backend import Nondeterminism
+from refold.agents.recorder.steps import OpenStep, Stepping
+from refold.agents.recorder.tools import Trying
+from refold.avro.errors import InputError, RefoldError
+
+
+def part_of(run: Stepping, name: str) -> Part | None:
+    """The part that a step would be, begun here; None where it is one of the run's own.
+
+    Raises:
+        InputError: it would begin in a part, or while another step is open.
+    """
+    branch = branch_beside(run)
+    if branch is None:
+        return None
+    with run.opening:
+        step = run.open_step
+        is_waited_for = step is None or (step.is_parallel and not is_under_way(step))
+        if not branch.part and not branch.is_racing and is_waited_for and branch.is_alone():
+            return None
+        return _begun(run, name, branch)
+
+
+def _begun(run: Stepping, name: str, branch: ExecutionBranch) -> Part:
+    require_open(run, name)
+    if branch.part:
+        raise InputError(
+            f"run {run.id}: step {branch.part} is still open in this thread or task; end it before {name} begins"
+        )
+    with run.opening:
+        step = run.open_step
+        if step is not None and not step.is_parallel:
+            raise InputError(
+                f"run {run.id}: {name} begins while step {step.number} ({step.name}), which other code opened, is "
+                "open: start what runs at once before any of it opens a step, or open one step around all of it"
+            )
+        if step is None:
+            run.enter_step(NAME, is_parallel=True)
+        opened = run.open_step
+        assert opened is not None
+        opened.parts += 1
+    return Part(run, opened, branch.started(f"step {name}", part=name))
+
+
+class Part:
+    """One part, which has begun, until its block ends."""
+
+    def __init__(self, run: Stepping, step: OpenStep, branch: ExecutionBranch) -> None:
+        self._run = run
+        self._step = step
+        self._branch = branch
+        self._outer = SCOPE.get()
+        self._on_branch: OnBranch | None = None
+
+    def __enter__(self) -> None:
+        SCOPE.set(self._outer._replace(branch=self._branch))
+        self._on_branch = OnBranch(self._branch)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if SCOPE.get().branch is self._branch:
+            SCOPE.set(self._outer)
+        if self._on_branch is not None:
+            self._on_branch.leave()
+        with self._run.opening:
+            self._step.parts -= 1
+
+
+class PartOfFunction:
+    """A function's part: called, and called again where it may be."""
+
+    def __init__(
+        self, run: Stepping, name: str, part: Part, shape: Shape, trying: Trying, chance: Nondeterminism
+    ) -> None:
+        self._run = run
+        self._name = name
+        self._part: Part | None = part
+        self._shape = shape
+        self._trying = trying
+        self._chance = chance
+        self._tries = 0
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """What it returns."""
+        while True:
+            try:
+                with self._begun():
+                    result = function()
+                    self._shape.recorded(result)
+                    return result
+            except BaseException as error:
+                wait_ms = self._again(error)
+                if wait_ms is None:
+                    raise
+                self._chance.sleep_s(wait_ms / 1000)
+
+    async def call_async(self, function: Callable[[], Awaitable[Any]]) -> Any:
+        """What a coroutine function returns."""
+        while True:
+            try:
+                with self._begun():
+                    result = await function()
+                    self._shape.recorded(result)
+                    return result
+            except BaseException as error:
+                wait_ms = self._again(error)
+                if wait_ms is None:
+                    raise
+                await self._chance.sleep_async(wait_ms / 1000)
+
+    def _begun(self) -> Part:
+        part, self._part = self._part, None
+        self._tries += 1
+        branch = branch_of(SCOPE.get())
+        assert branch is not None, "it was on one before"
+        return part or _begun(self._run, self._name, branch)
+
+    def _again(self, error: BaseException) -> int | None:
+        is_ours = isinstance(error, RefoldError) and not isinstance(error, RecordedFailure)
+        return None if is_ours else self._trying.wait_ms(self._tries, error)

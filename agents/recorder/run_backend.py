@@ -1,0 +1,98 @@
+"""What a run can touch beyond its own code: the log it reads and observes, the ledger of its effects, time and chance.
+
+A live run has the log. A replay has none: whatever would need it is answered from the recording, and what is asked for
+all the same is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from refold.agents.journal.record import Plain
+from refold.agents.recorder.tools import Tool
+from refold.agents.redaction.redactor import Redact
+from refold.avro.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class ReadView:
+    """What a run read of an entity: its fields as JSON trees, and which state of it that was."""
+
+    entity: str
+    fields: Mapping[str, Any]
+    version: int
+    state_hash: str
+    cut: str
+
+
+class RunBackend(Protocol):
+    """Reads give a tree {version, state_hash, observations (ids of what holds the values), cut, fields}."""
+
+    def read(self, entity: str, at: Any) -> Plain:
+        """An entity as it stands, or stood. NotAnswerable where nothing is known of it."""
+
+    def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
+        """The values behind a recorded read; NotAnswerable where they are gone."""
+
+    def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
+                given: Mapping[str, Any]) -> str:  # fmt: skip
+        """Record something about an entity as this run's; its id."""
+
+    def perform(self, tool: Tool, key: str, arguments: Plain, step: int, send: Callable[[str], Any],
+                redact: Redact) -> Plain:  # fmt: skip
+        """Have a write tool take effect once; its first result. send: called with the key. redact: for what it says."""
+
+    async def perform_async(self, tool: Tool, key: str, arguments: Plain, step: int,
+                            send: Callable[[str], Awaitable[Any]], redact: Redact) -> Plain:  # fmt: skip
+        """As `perform`, where sending is awaited."""
+
+
+class ReplayBackend:
+    """Nothing can be touched: for replays. Reads have the values that stand in the recording."""
+
+    def read(self, entity: str, at: Any) -> Plain:
+        """Refused."""
+        raise self._refused(f"read {entity}")
+
+    def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
+        """What stands in the recording."""
+        if "fields" not in answer:
+            raise self._refused(f"look up what was read of {entity}")
+        found: Mapping[str, Any] = answer["fields"]
+        return found
+
+    def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
+                given: Mapping[str, Any]) -> str:  # fmt: skip
+        """Refused."""
+        raise self._refused(f"observe {entity}")
+
+    def perform(self, tool: Tool, key: str, arguments: Plain, step: int, send: Callable[[str], Any],
+                redact: Redact) -> Plain:  # fmt: skip
+        """Refused."""
+        raise self._refused(f"run the write tool {tool.name}")
+
+    async def perform_async(self, tool: Tool, key: str, arguments: Plain, step: int,
+                            send: Callable[[str], Awaitable[Any]], redact: Redact) -> Plain:  # fmt: skip
+        """Refused."""
+        raise self._refused(f"run the write tool {tool.name}")
+
+    @staticmethod
+    def _refused(what: str) -> InputError:
+        return InputError(f"there is no log at hand to {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Nondeterminism:
+    """Time and chance, as a run meets them; what they give is recorded."""
+
+    now_micros: Callable[[], int]
+    new_id: Callable[[], str]
+    monotonic_s: Callable[[], float] = time.perf_counter
+    sleep_s: Callable[[float], None] = time.sleep
+    sleep_async: Callable[[float], Awaitable[None]] = asyncio.sleep
+    random: random.Random = field(default_factory=random.Random)

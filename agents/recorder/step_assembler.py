@@ -1,0 +1,232 @@
+"""What a step collects while it runs, raw and cheap: turned into records away from the agent's time.
+
+Values are kept as their JSON, encoded at the moment they were asked and answered: whatever the agent does to them
+afterwards is another value. `StepAssembler` turns what was collected into Steps: redacted, with the edits of the state
+and the chain of hashes. It needs the steps in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from refold.agents.capture.exchange import is_exchange, texts_of, with_texts
+from refold.agents.journal.chain import fork_hash, state_hash, step_hash
+from refold.agents.journal.delta import edits, following
+from refold.agents.journal.record import (
+    Attempt,
+    Call,
+    Edit,
+    Effect,
+    Failure,
+    Kind,
+    Outcome,
+    Plain,
+    RecordedRequest,
+    Retry,
+    Step,
+)
+from refold.agents.recorder.context import ExecutionBranch, Order
+from refold.agents.recorder.plain import decoded, encoded
+from refold.agents.recorder.streamed_answers import pieces_of, with_pieces
+from refold.agents.redaction.redactor import Redact, as_of_run, is_redacting
+from refold.agents.redaction.streams import pieces_redacted
+
+NULL = b"null"
+
+
+@dataclass(slots=True)
+class Made:
+    """One call, raw. request, answer: JSON. Times in microseconds, began_s by a clock of its own.
+
+    is_open: it has neither answer nor failure yet. order: where among the calls of its attempt it belongs.
+    ignored, found_by: as in Asked; found_by is JSON. so_far: of a call whose answer comes piece by piece, what came
+    until now. place: number of the step and of the attempt, where the call is to be durable before its step ends.
+    branch: the name of the one that made it. shown: the call as it is recorded.
+    """
+
+    kind: Kind
+    name: str
+    request: bytes
+    effect: Effect = ""
+    answer: bytes = NULL
+    failure: Failure | None = None
+    retries: list[Retry] = field(default_factory=list)
+    key: str = ""
+    started_at: int = 0
+    duration_ms: float = 0
+    source: Literal["live", "recorded"] = "live"
+    began_s: float = 0
+    is_open: bool = True
+    order: Order = ()
+    so_far: Callable[[], Plain] | None = None
+    place: tuple[int, int] | None = None
+    shown: Call | None = None
+    ignored: tuple[str, ...] = ()
+    found_by: bytes = NULL
+    branch: str = ""
+
+    def asked(self, redact: Redact) -> RecordedRequest:
+        """The request, as it is recorded."""
+        return self.asked_as(redact(decoded(self.request)), redact)
+
+    def asked_as(self, request: Plain, redact: Redact) -> RecordedRequest:
+        """The same, of a request that is redacted already."""
+        found_by = None if self.found_by == NULL else redact(decoded(self.found_by))
+        return RecordedRequest(
+            kind=self.kind, name=self.name, request=request, effect=self.effect, ignored=self.ignored, found_by=found_by
+        )
+
+
+@dataclass(slots=True)
+class MadeAttempt:
+    """One try of a step, raw. is_closed: it takes no more calls. opened_in: the thread and the task that began it."""
+
+    number: int
+    started_at: int
+    made: list[Made] = field(default_factory=list)
+    failure: Failure | None = None
+    backoff_ms: int = 0
+    ended_at: int = 0
+    is_closed: bool = False
+    opened_in: tuple[int, int] = (0, 0)
+    branch: ExecutionBranch = field(default_factory=ExecutionBranch)
+
+
+@dataclass(slots=True)
+class MadeStep:
+    """One step, raw, at its end. state: JSON of the run's state after it. earlier: attempts that stand recorded."""
+
+    number: int
+    name: str
+    attempts: list[MadeAttempt]
+    state: bytes
+    result: bytes
+    outcome: Outcome
+    earlier: tuple[Attempt, ...] = ()
+
+
+class StepAssembler:
+    """Turns steps into records, in their order.
+
+    previous: the chain so far. state: the run's state so far, redacted as it is recorded. known: in a replay
+    without redaction, the recorded steps: what a state is that came out the same need not be computed again. life: how
+    often the run was begun, with this time.
+    """
+
+    def __init__(self, redact: Redact, previous: str, state: Plain, known: Iterable[Step] = (), life: int = 1) -> None:
+        self._life = life
+        self._redact = as_of_run(redact)
+        self._is_redacting = is_redacting(redact)
+        self.previous = previous
+        self._state = state
+        self._state_hash = state_hash(state)
+        self._known = {(step.number, step.state_before): step for step in known}
+
+    def attempt(self, made: MadeAttempt) -> Attempt:
+        """An attempt; also one that failed, while its step goes on."""
+        return Attempt(
+            number=made.number, life=self._life, calls=tuple(map(self.call, made.made)),
+            failure=self._failure(made.failure), backoff_ms=made.backoff_ms, started_at=made.started_at,
+            ended_at=made.ended_at,
+        )  # fmt: skip
+
+    def step(self, made: MadeStep) -> Step:
+        """A step that ended, with its place in the chain."""
+        # The calls first: what their answers show is known in the state that was made of them.
+        attempts = (*made.earlier, *map(self.attempt, made.attempts))
+        before = self._state_hash
+        changes = self._state_became(made)
+        step = Step(
+            number=made.number, name=made.name, attempts=attempts, delta=changes,
+            result=self._redact(decoded(made.result)), outcome=made.outcome, state_before=before,
+            state_after=self._state_hash, previous=self.previous,
+        )  # fmt: skip
+        self.previous = step_hash(self.previous, step)
+        return msgspec.structs.replace(step, hash=self.previous)
+
+    def _state_became(self, made: MadeStep) -> tuple[Edit, ...]:
+        known = self._known.get((made.number, self._state_hash))
+        if known is not None:
+            after = following(self._state, known.delta)
+            if encoded(after, "the state") == made.state:
+                self._state, self._state_hash = after, known.state_after
+                return known.delta
+        after = self._redact(decoded(made.state))
+        changes = edits(self._state, after)
+        self._state = after
+        self._state_hash = state_hash(after) if changes else self._state_hash
+        return changes
+
+    def taken(self, step: Step, state: Plain) -> None:
+        """Go on from a step that stands recorded."""
+        self.previous = step.hash
+        self._state = state
+        self._state_hash = step.state_after
+
+    def forked(self, patch: Plain, state: Plain) -> None:
+        """Go on as a fork: with another state, from a place in the chain of its own."""
+        self.previous = fork_hash(self.previous, patch)
+        self._state = state
+        self._state_hash = state_hash(state)
+
+    def failure(self, failure: Failure | None) -> Failure | None:
+        """A failure as it is recorded."""
+        return self._failure(failure)
+
+    def call(self, made: Made) -> Call:
+        """A call that has ended."""
+        if made.shown is None:
+            made.shown = self._call(made)
+        return made.shown
+
+    def _call(self, made: Made) -> Call:
+        failures = [_said(each.failure) for each in made.retries]
+        failed = None if made.failure is None else _said(made.failure)
+        asked, answered = decoded(made.request), decoded(made.answer)
+        if self._is_redacting:
+            answered = self._streamed(asked, answered, [failed, failures])
+        request, outcome = self._redact.exchange(asked, [answered, failed, failures])
+        answer, failed, failures = outcome
+        retries = tuple(msgspec.structs.replace(each, failure=_saying(each.failure, said))
+                        for each, said in zip(made.retries, failures, strict=True))  # fmt: skip
+        return Call(
+            asked=made.asked_as(request, self._redact), answer=answer,
+            failure=None if made.failure is None else _saying(made.failure, failed), retries=retries, key=made.key,
+            started_at=made.started_at, duration_ms=made.duration_ms, source=made.source,
+            branch=made.branch,
+        )  # fmt: skip
+
+    def _streamed(self, request: Plain, answer: Plain, beside: Plain) -> Plain:
+        """An answer without the secrets that stand in several pieces of it."""
+        redact = self._redact.beside(request)
+
+        def texts_redacted(texts: list[str]) -> list[str]:
+            given = {"texts": dict(zip(map(str, range(len(texts))), texts, strict=True)), "beside": [answer, beside]}
+            return [*redact(given)["texts"].values()]
+
+        if is_exchange(request) and isinstance(answer, dict) and len(answer["chunks"]) > 1:
+            texts = texts_of(answer)
+            found = pieces_redacted(texts, texts_redacted)
+            return answer if found == texts else with_texts(answer, found)
+        pieces = pieces_of(answer)
+        found = pieces_redacted(pieces, texts_redacted)
+        return answer if found == pieces else with_pieces(answer, found)
+
+    def _failure(self, failure: Failure | None) -> Failure | None:
+        return None if failure is None else _saying(failure, self._redact(_said(failure)))
+
+
+def _said(failure: Failure) -> list[Plain]:
+    """What of a failure may hold anything."""
+    return [failure.message, failure.traceback, failure.input, failure.output, failure.details]
+
+
+def _saying(failure: Failure, said: list[Plain]) -> Failure:
+    message, trace, given, output, details = said
+    return msgspec.structs.replace(
+        failure, message=message, traceback=trace, input=given, output=output, details=details
+    )

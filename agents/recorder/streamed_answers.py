@@ -1,0 +1,202 @@
+"""Answers that come later or piece by piece: awaitables, iterators and generators, recorded as they are consumed.
+
+Live:
+
+1. The call is made, and gives an awaitable or an iterator. The code gets one that stands before it.
+2. Each piece is recorded when it is taken, then given. What the source does for it is part of the call.
+3. The call ends with the source, with what the source raises, or where the code takes no more. Where its step ends
+   first, what was taken until then is its answer, and nothing more is given.
+
+The answer, in which no value of an agent's can look so (journal/objects.py):
+
+    {"refold.pieces": [[MS, VALUE], ...], "is_async": BOOL, "end": "whole", "returned": VALUE}
+    {"refold.awaited": VALUE or such pieces}
+
+MS is milliseconds since the call began. `end` is "whole", "left" where the code took no more, or "failed": the call's
+failure comes behind the pieces then. `returned` is what a generator returned, where it did.
+
+A replay gives the same pieces without the times between them, and fails behind the last one as it did.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing
+from typing import Any
+
+from refold.agents.journal.objects import loaded
+from refold.agents.journal.record import Plain
+from refold.agents.recorder.plain import decoded, kept
+
+_PIECES, _AWAITED = "refold.pieces", "refold.awaited"
+
+Inside = Callable[[], AbstractContextManager[None]]
+
+
+def comes_later(answer: object) -> bool:
+    """Whether an answer is not there yet, or not whole."""
+    return isinstance(answer, Iterator | AsyncIterator) or inspect.isawaitable(answer)
+
+
+def came_later(tree: Plain) -> bool:
+    """Whether a recorded answer was such a one."""
+    return isinstance(tree, dict) and (_PIECES in tree or _AWAITED in tree)
+
+
+def awaited(tree: Plain) -> Plain:
+    """The record of an awaitable's answer."""
+    return {_AWAITED: tree}
+
+
+def pieces_of(tree: Plain) -> list[Plain]:
+    """The pieces of a recorded answer, without their times; none where it did not come in pieces."""
+    tree = tree[_AWAITED] if isinstance(tree, dict) and _AWAITED in tree else tree
+    return [value for _, value in tree[_PIECES]] if isinstance(tree, dict) and _PIECES in tree else []
+
+
+def with_pieces(tree: Plain, pieces: list[Plain]) -> Plain:
+    """The answer with others in their place, as many."""
+    if _AWAITED in tree:
+        return {_AWAITED: with_pieces(tree[_AWAITED], pieces)}
+    timed = [[at_ms, value] for (at_ms, _), value in zip(tree[_PIECES], pieces, strict=True)]
+    return {**tree, _PIECES: timed}
+
+
+class Taking:
+    """The pieces of one call, while the code takes them."""
+
+    def __init__(
+        self, source: Any, what: str, since_s: Callable[[], float], inside: Inside, *,
+        require_open: Callable[[], None], ended: Callable[[Plain, BaseException | None], None],
+    ) -> None:  # fmt: skip
+        """since_s: the call's age. inside: around what the source does. require_open: raises where the step has ended.
+
+        ended: is told once how it ended: the answer, and the error where the source raised one.
+        """
+        self._source = source
+        self._what = what
+        self._since_s = since_s
+        self._inside = inside
+        self._require_open = require_open
+        self._ended = ended
+        self._pieces: list[Plain] = []
+        self._is_async = not isinstance(source, Iterator)
+
+    def tree(self, end: str, returned: Any = None) -> Plain:
+        """What was taken until now, as it is recorded."""
+        found = {_PIECES: [*self._pieces], "is_async": self._is_async, "end": end}
+        return found if returned is None else {**found, "returned": self._kept(returned)}
+
+    def given(self) -> Any:
+        """What the code gets in place of the source."""
+        return self._given_async() if self._is_async else self._given()
+
+    def _given(self) -> Generator[Any, None, Any]:
+        try:
+            while True:
+                try:
+                    with self._inside():
+                        value = next(self._source)
+                    self._take(value)
+                except StopIteration as stop:
+                    self._ended(self.tree("whole", stop.value), None)
+                    return stop.value
+                except BaseException as error:
+                    self._ended(self.tree("failed"), error)
+                    raise
+                yield value
+        finally:
+            with self._inside():
+                getattr(self._source, "close", _nothing)()
+            self._ended(self.tree("left"), None)
+
+    async def _given_async(self) -> AsyncIterator[Any]:
+        try:
+            while True:
+                try:
+                    with self._inside():
+                        value = await anext(self._source)
+                    self._take(value)
+                except StopAsyncIteration:
+                    self._ended(self.tree("whole"), None)
+                    return
+                except BaseException as error:
+                    self._ended(self.tree("failed"), error)
+                    raise
+                yield value
+        finally:
+            with self._inside():
+                close = getattr(self._source, "aclose", None)
+                if close is not None:
+                    await close()
+            self._ended(self.tree("left"), None)
+
+    def _take(self, value: Any) -> None:
+        self._require_open()
+        self._pieces.append([round(self._since_s() * 1000, 3), self._kept(value)])
+
+    def _kept(self, value: Any) -> Plain:
+        return decoded(kept(value, f"{self._what}: a piece of its answer"))
+
+
+class ReplayedStream:
+    """A recorded answer that came later, as the code gets it."""
+
+    def __init__(
+        self, served: Callable[[Plain], Any], failed: BaseException | None,
+        ended: Callable[[BaseException | None], None],
+    ) -> None:  # fmt: skip
+        """served: makes an answer of its tree. failed: what comes behind it. ended: is told when all was given."""
+        self._served = served
+        self._failed = failed
+        self._ended = ended
+
+    def given(self, tree: Plain) -> Any:
+        """What the code gets."""
+        if _AWAITED in tree:
+            return self._awaited(tree[_AWAITED])
+        return self._pieces_async(tree) if tree["is_async"] else self._pieces(tree)
+
+    async def _awaited(self, tree: Plain) -> Any:
+        if came_later(tree):
+            return self.given(tree)
+        self._end()
+        return self._served(tree)
+
+    def _pieces(self, tree: Plain) -> Generator[Any, None, Any]:
+        try:
+            for _, value in tree[_PIECES]:
+                yield loaded(value)
+        except GeneratorExit:
+            self._ended(None)
+            raise
+        self._end()
+        return loaded(tree.get("returned"))
+
+    async def _pieces_async(self, tree: Plain) -> AsyncIterator[Any]:
+        with closing(self._pieces(tree)) as pieces:
+            for each in pieces:
+                yield each
+
+    def _end(self) -> None:
+        self._ended(self._failed)
+        if self._failed is not None:
+            raise self._failed
+
+
+async def awaiting(
+    answer: Awaitable[Any], inside: Inside, kept_as: Callable[[Any], Any], failed: Callable[[BaseException], None]
+) -> Any:
+    """Await a call's answer in its place. kept_as: records what came and gives what the code gets."""
+    try:
+        with inside():
+            found = await answer
+        return kept_as(found)
+    except BaseException as error:
+        failed(error)
+        raise
+
+
+def _nothing() -> None:
+    pass

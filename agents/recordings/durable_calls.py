@@ -1,0 +1,49 @@
+"""Calls that ended in an attempt that goes on: each is durable by itself, and a resume is answered with it.
+
+1. A call that ends in an open step is handed to the run's writer. If its step has not ended when the writer makes
+   durable what it has, some milliseconds later, the call becomes part of the step's field `answered`, under
+   ATTEMPT/PLACE. PLACE is its place among the calls of its attempt: numbers with points between them
+   (recorder/context.py).
+2. The end of the attempt writes the attempt whole, into `journal`, and clears `answered`: each call is kept once.
+3. Of a process that was killed in between, the field holds the calls that had ended. A resume begins the next attempt,
+   and a call in it with an equal request is answered with what is recorded, each recorded call once. What is asked
+   beyond that is asked of the world. If the resumed process is killed, too, its own calls stand beside those of the
+   attempts before it, and the next resume is answered with all of them.
+4. Of an attempt that failed, and of those before it, nothing is left here: the next attempt asks anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from refold.agents.journal.record import Call, Plain
+from refold.agents.recorder.step_assembler import Made
+from refold.avro.errors import CorruptionError
+
+
+def answered_key(made: Made) -> str:
+    """Under which a call stands in `answered`."""
+    if made.place is None:
+        raise ValueError("a call that is part of another has no place in a step")
+    return f"{made.place[1]}/{'.'.join(map(str, made.order))}"
+
+
+def answered_calls(entity: str, answered: Mapping[str, Plain], attempt: int) -> tuple[Call, ...]:
+    """The calls of one attempt, in order.
+
+    Raises:
+        CorruptionError: the field was not written by a run.
+    """
+    found: list[tuple[list[int], Call]] = []
+    try:
+        for key, tree in answered.items():
+            number, _, order = key.partition("/")
+            if int(number) == attempt:
+                found.append(([int(each) for each in order.split(".")], msgspec.convert(tree, Call)))
+    except (msgspec.ValidationError, ValueError) as error:
+        raise CorruptionError(
+            f"{entity}: its field answered holds no calls ({error}); it was not written by a run"
+        ) from None
+    return tuple(call for _, call in sorted(found, key=lambda each: each[0]))

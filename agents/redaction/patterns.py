@@ -1,0 +1,239 @@
+"""Secrets that are known by their own form, wherever they stand: keys, tokens that say what they are, mail, cards.
+
+A rule is asked only about texts that give the hint it needs (prefilter.py), so what it finds has to give it.
+
+Numbers that name a person or an account: IBANs, US social security numbers, telephone numbers.
+
+An IBAN has a country, the length that is usual there and two check digits (modulo 97), so it is found without being
+asked for. A social security number and a telephone number are nothing but digits: one in a thousand other numbers looks
+like them, so they are groups that a user switches on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from refold.agents.redaction.cards import cards_in
+from refold.agents.redaction.prefilter import ARMOUR, AT, DIGITS, IBAN, NUMBER, RUN, RUN_CHARACTERS_MIN
+from refold.avro.errors import RedactionFailed
+
+_LENGTHS = {
+    15: "NO", 16: "BE", 18: "DK FI FK FO GL NL SD", 19: "MK SI", 20: "AT BA EE KZ LT LU MN XK", 21: "CH HR LI LV",
+    22: "BG BH CR DE GB GE IE ME RS VA", 23: "AE GI IL IQ OM SO TL", 24: "AD CZ ES MD PK RO SA SE SK TN VG",
+    25: "LY PT ST", 26: "IS TR", 27: "BI DJ FR GR IT MC MR SM", 28: "AL AZ BY CY DO GT HN HU LB NI PL SV",
+    29: "BR EG PS QA UA", 30: "JO KW MU YE", 31: "MT SC", 32: "LC", 33: "RU",
+}  # fmt: skip
+_LENGTH_OF = {country: length for length, countries in _LENGTHS.items() for country in countries.split()}
+_LENGTH_MAX = max(_LENGTHS)
+# In one piece, or in groups of four with the same sign between them.
+_IBAN = re.compile(
+    rf"(?<![0-9A-Za-z])[A-Z]{{2}}[0-9]{{2}}(?:[0-9A-Z]{{11,{_LENGTH_MAX - 4}}}(?![0-9A-Za-z])"
+    r"|([ \u00a0-])(?:[0-9A-Z]{4}\1){1,7}[0-9A-Z]{1,4}(?![0-9A-Za-z]))"
+)
+_SSN = re.compile(r"(?<![\w.-])(?!000|666|9)[0-9]{3}([ -])(?!00)[0-9]{2}\1(?!0000)[0-9]{4}(?![\w-]|\.[0-9])")
+_PHONE = re.compile(
+    r"(?<![\w.+-])(?:"
+    r"(?:\+|00)[1-9](?:[ .()/-]{0,2}[0-9]){6,14}"  # international
+    r"|(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[ .-])[2-9][0-9]{2}[ .-][0-9]{4}"  # North America
+    r"|(?![0-9]{3}-[0-9]{2}-[0-9]{4}\b)\(?0[1-9][0-9]{1,4}\)?[ /-][0-9]{2,5}(?:[ -]?[0-9]){2,8}"  # national
+    r")(?![\w-]|\.[0-9])"
+)
+_SPACES = str.maketrans("", "", " \u00a0-")
+
+
+def ibans_in(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each IBAN in the text."""
+    place = 0
+    while match := _IBAN.search(text, place):
+        start, end = match.span()
+        place = end
+        found = _iban_end(text, start, end)
+        if found is None:
+            place = start + 4  # what follows may begin one
+        else:
+            yield start, found
+            place = found
+
+
+def _iban_end(text: str, start: int, end: int) -> int | None:
+    """Where the IBAN ends that begins at a place; words in capitals after it may look like groups of it."""
+    length = _LENGTH_OF.get(text[start : start + 2])
+    if length is None:
+        return None
+    left = length
+    for at in range(start, end):
+        left -= text[at] not in " \u00a0-"
+        if not left:
+            is_whole = at + 1 == end or text[at + 1] in " \u00a0-"
+            return at + 1 if is_whole and _is_checked(text[start : at + 1].translate(_SPACES)) else None
+    return None
+
+
+def _is_checked(iban: str) -> bool:
+    return int("".join(str(int(each, 36)) for each in iban[4:] + iban[:4])) % 97 == 1
+
+
+def ssns_in(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each US social security number in the text."""
+    return (match.span() for match in _SSN.finditer(text))
+
+
+def phones_in(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each telephone number in the text."""
+    return (match.span() for match in _PHONE.finditer(text))
+
+
+Span: TypeAlias = tuple[int, int]
+Finder: TypeAlias = Callable[[str], Iterable[Span]]
+"""Takes a text, gives start and end of each secret in it."""
+
+
+class Rule(NamedTuple):
+    """One kind of secret. needs: the hint that every text with one gives."""
+
+    kind: str
+    find: Finder
+    needs: int
+
+
+def matching(pattern: re.Pattern[str]) -> Finder:
+    """A finder by a regular expression: its first group where it has one, else the whole match."""
+    group = 1 if pattern.groups else 0
+
+    def find(text: str) -> Iterator[Span]:
+        return (match.span(group) for match in pattern.finditer(text) if match[group])
+
+    return find
+
+
+def spans(rule: Rule, text: str) -> list[Span]:
+    """Where a rule finds secrets, in order and apart; RedactionFailed where its function fails."""
+    try:
+        found = sorted((int(start), int(end)) for start, end in rule.find(text))
+    except Exception as error:  # of a stranger's function, whose message may quote the text
+        failed = f"raised {type(error).__name__}"
+    else:
+        if all(0 <= start <= end <= len(text) for start, end in found):
+            return _apart(found)
+        failed = "gave a place outside of the text"
+    raise RedactionFailed(f"the rule {rule.kind!r} {failed}; nothing was written, and the text is not shown")
+
+
+def _apart(found: list[Span]) -> list[Span]:
+    apart: list[Span] = []
+    for start, end in found:
+        if apart and start < apart[-1][1]:
+            apart[-1] = apart[-1][0], max(end, apart[-1][1])
+        elif start < end:
+            apart.append((start, end))
+    return apart
+
+
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
+    re.DOTALL,
+)
+_JWT_CHARACTERS = re.compile(rf"[\w.-]{{{RUN_CHARACTERS_MIN},}}+", re.ASCII)
+
+# By what a key begins with, and what follows; with RUN_CHARACTERS_MIN of either in a row (hints.RUN).
+_ANYWHERE = (
+    (r"[spr]k_(?:live|test)_", r"\w{10,}"),  # Stripe
+    (r"whsec_", r"\w{16,}"),
+    (r"gh[pousr]_", r"[0-9A-Za-z]{20,}"),  # GitHub
+    (r"github_pat_", r"\w{20,}"),
+    (r"glpat-", r"[\w-]{20,}"),  # GitLab
+    (r"xox[a-z]-", r"[\w-]{11,}"),  # Slack
+    (r"xapp-", r"[\w-]{11,}"),
+    (r"hooks\.slack\.com/services/", r"[\w/]{20,}"),
+    (r"AKIA", r"[0-9A-Z]{16}"),  # AWS
+    (r"ASIA", r"[0-9A-Z]{16}"),
+    (r"AIza", r"[\w-]{35}"),  # Google
+    (r"ya29\.", r"[\w-]{20,}"),
+    (r"GOCSPX-", r"[\w-]{20,}"),
+    (r"npm_", r"[0-9A-Za-z]{36}"),
+    (r"pypi-", r"[\w-]{50,}"),
+    (r"gsk_", r"[0-9A-Za-z]{40,}"),  # Groq
+    (r"xai-", r"[0-9A-Za-z]{40,}"),
+    (r"pplx-", r"[0-9A-Za-z]{40,}"),  # Perplexity
+    (r"SG\.", r"[\w-]{16,}\.[\w-]{16,}"),  # SendGrid
+    (r"dop_v1_", r"[0-9a-f]{60,}"),  # DigitalOcean
+    (r"shp(?:at|ca|pa|ss)_", r"[0-9a-fA-F]{32}"),  # Shopify
+    (r"lin_api_", r"\w{30,}"),  # Linear
+    (r"tskey-", r"[\w-]{20,}"),  # Tailscale
+    (r"AGE-SECRET-KEY-1", r"[0-9A-Z]{50,}"),
+)
+# Other words end in these (task-, desk-), so they have to begin one.
+_FIRST_IN_A_WORD = (
+    (r"sk-", r"[\w-]{16,}"),  # OpenAI, Anthropic and many like them
+    (r"hf_", r"[0-9A-Za-z]{30,}"),  # Hugging Face
+    (r"r8_", r"[0-9A-Za-z]{30,}"),  # Replicate
+    (r"SK", r"[0-9a-f]{32}(?![0-9a-f])"),  # Twilio
+    (r"dapi", r"[0-9a-f]{32}"),  # Databricks
+    (r"ntn_", r"[0-9A-Za-z]{40,}"),  # Notion
+    (r"hvs\.", r"[\w-]{24,}"),  # Vault
+)
+_PREFIX = re.compile("|".join(prefix for prefix, _ in (*_ANYWHERE, *_FIRST_IN_A_WORD)))
+_API_KEY = re.compile(
+    "|".join(
+        [*(prefix + rest for prefix, rest in _ANYWHERE)]
+        + [rf"(?<![0-9A-Za-z]){prefix}{rest}" for prefix, rest in _FIRST_IN_A_WORD]
+    ),
+    re.ASCII,
+)
+
+
+def _api_keys_in(text: str) -> Iterable[Span]:
+    # A tenth of the time of looking for whole keys, which are rare.
+    return matching(_API_KEY)(text) if _PREFIX.search(text) else ()
+
+
+def _jwts_in(text: str) -> Iterator[Span]:
+    """Parts with points between them, of which the first holds `eyJ` and thirteen characters after it.
+
+    Of a run of such characters each is read once. A pattern that looks for `eyJ` reads on from each of them.
+    """
+    for match in _JWT_CHARACTERS.finditer(text):
+        if "eyJ" not in match[0]:
+            continue
+        parts = match[0].split(".")
+        start, number = match.start(), 0
+        while number < len(parts):
+            part, taken = parts[number], 1
+            found = part.find("eyJ")
+            if 0 <= found <= len(part) - RUN_CHARACTERS_MIN and number + 2 < len(parts):
+                taken = min(5, len(parts) - number)
+                yield start + found, start + sum(map(len, parts[number : number + taken])) + taken - 1
+            start += sum(map(len, parts[number : number + taken])) + taken
+            number += taken
+
+
+# The first group starts at the beginning of a run, so no run is looked at twice; %40 is an @ in a URL. A quote belongs
+# to an address in O'Neill and D'Angelo alone: others stand around addresses. There are two of them at most: each may
+# begin an address, too, and were any number allowed, all that follow would be read from each.
+_DOMAIN = r"(?:@|%40)(?:[\w-]++\.)+(?:xn--[a-z0-9-]+|[^\W\d_]{2,})"
+_EMAIL = re.compile(rf"(?<![\w.+-])[.+-]*+(\w[\w.+-]*+(?:(?<=[oOdD])(?<!\w[oOdD])'[\w.+-]*+){{0,2}}+{_DOMAIN})")
+# The name in quotes, which may hold anything, has 64 characters at most (RFC 5321).
+_QUOTED_EMAIL = re.compile(rf'(\\{{0,3}}"(?:[^"\\\r\n]|\\[^\r\n"]){{1,64}}\\{{0,3}}"{_DOMAIN})')
+
+
+def _emails_in(text: str) -> Iterator[Span]:
+    for match in _EMAIL.finditer(text):
+        # git@host:path names a repository.
+        if not (match[1].startswith("git@") and text[match.end() : match.end() + 1] == ":"):
+            yield match.span(1)
+    if '"@' in text or '"%40' in text:
+        yield from (match.span(1) for match in _QUOTED_EMAIL.finditer(text))
+
+
+BEFORE_URLS = (
+    Rule("private-key", matching(_PRIVATE_KEY), ARMOUR),
+    Rule("jwt", _jwts_in, RUN),
+    Rule("api-key", _api_keys_in, RUN),
+)
+"""Before what a URL's user and host are taken for."""
+AFTER_URLS = (Rule("iban", ibans_in, IBAN), Rule("email", _emails_in, AT), Rule("card", cards_in, DIGITS))
+KINDS = tuple(each.kind for each in (*BEFORE_URLS, *AFTER_URLS))
+GROUPS = (Rule("ssn", ssns_in, NUMBER), Rule("phone", phones_in, NUMBER))
+"""What other numbers look like, too: looked for where a user asks for it."""

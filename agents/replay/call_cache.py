@@ -1,0 +1,173 @@
+"""The calls of a recording, found by what was asked: a content-addressed cache, keyed by the request.
+
+What the code or the recording says is volatile in a request does not count (journal/volatile.py).
+
+Each recorded call is served once. Equal requests of a thread or task are answered with what the same one got, by where
+it was started, in the order in which they were recorded; so which of several is faster plays no part. Where the code
+was changed, it is the one that was started in the same place under another name, else whichever got an answer that is
+left; so it is, too, in recordings from before branches were recorded.
+
+Of an attempt that was cut short, the calls that had no answer yet are not there. Then no thread gets what another one
+got, but for writes: each of them was sent, and must not be sent again.
+
+Where a request may be answered from is the scope:
+
+    step    the attempt of the step that asks, and nothing else: how a replay is exact
+    run     first the step that asks, then every other, in order: for a changed agent that does the same things
+            elsewhere, and may look at the clock more often than was recorded
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias
+from uuid import UUID
+
+from refold.agents.journal.record import OF_THE_CODE, Call, Kind, RecordedRequest, Recording, Step
+from refold.agents.journal.same_request import asks_same
+from refold.agents.recorder.answers import CallSite
+
+Scope: TypeAlias = Literal["step", "run"]
+
+_NAMES = re.compile(r"[^/#]+(?=#)")
+
+OF_THE_PROCESS: frozenset[Kind] = frozenset({"now", "random", "uuid"})
+"""What a process gives itself: to ask for more of it than was recorded harms nobody and costs nothing."""
+
+
+class At(NamedTuple):
+    """A recorded call and where it stands; position: in its attempt, counted from 1."""
+
+    place: CallSite
+    position: int
+    call: Call
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """The calls of one attempt. first: before it all are served."""
+
+    calls: tuple[At, ...]
+    served: list[bool]
+    first: int = 0
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether it was recorded which thread or task made a call."""
+        return any(at.call.branch for at in self.calls)
+
+    def serve(self, index: int) -> Call:
+        self.served[index] = True
+        while self.first < len(self.calls) and self.served[self.first]:
+            self.first += 1
+        return self.calls[index].call
+
+
+class Recorded:
+    """The calls of a recording, each to be served once."""
+
+    def __init__(
+        self, recording: Recording, scope: Scope = "step", *, after: int = 0, is_cut_short: bool = False
+    ) -> None:
+        """after: only the calls of the steps behind this one. is_cut_short: the recorded attempts were."""
+        self.run = recording.run
+        self.scope = scope
+        self._is_cut_short = is_cut_short
+        self._lock = threading.Lock()  # calls of a step may come from several threads
+        self._attempts: dict[tuple[int, int], _Attempt] = {}
+        for step in recording.steps:
+            if step.number > after:
+                self._add(step)
+
+    def take(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+        """The recorded call that answers, which is served with this; None where there is none."""
+        with self._lock:
+            return self._take(place, asked)
+
+    def _take(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+        own = self._attempts.get((place.step, place.attempt))
+        # Code that did not change asks in the recorded order: no hash is needed to see it.
+        if own is not None and own.first < len(own.calls):
+            first = own.calls[own.first].call
+            if first.branch == place.branch and asks_same(first.asked, asked):
+                return own.serve(own.first)
+        left = [(attempt, index) for attempt, index in self._alike(asked) if not attempt.served[index]]
+        if self.scope == "step" or any(attempt is own for attempt, _ in left):
+            left = [(attempt, index) for attempt, index in left if attempt is own]
+        if not left:
+            return None
+        ranks = [_rank(attempt.calls[index].call.branch, place.branch) for attempt, index in left]
+        if self._is_cut_short and asked.effect != "write" and min(ranks) and own is not None and own.has_branches:
+            return None
+        attempt, index = left[ranks.index(min(ranks))]
+        return attempt.serve(index)
+
+    def keys(self, place: CallSite) -> frozenset[str]:
+        """The keys of the effects in an attempt."""
+        own = self._attempts.get((place.step, place.attempt))
+        return frozenset(at.call.key for at in own.calls if at.call.key) if own is not None else frozenset()
+
+    def all(self) -> Iterator[tuple[At, bool]]:
+        """Every call, in order, and whether it was served."""
+        for attempt in self._attempts.values():
+            yield from zip(attempt.calls, attempt.served, strict=True)
+
+    def same(self, asked: RecordedRequest) -> tuple[At, ...]:
+        """The calls that were asked so, served or not."""
+        return tuple(attempt.calls[index] for attempt, index in self._alike(asked))
+
+    def made_up(self, asked: RecordedRequest, count: int) -> Call:
+        """A time, a number or a name that stands in for one that is not recorded, the same in every replay.
+
+        count: how many stood in before it. Times go on from the last that was recorded.
+        """
+        if asked.kind == "now":
+            times = [at.call.answer for at, _ in self.all() if at.call.asked.kind == "now"]
+            return Call(asked=asked, answer=max([0, *times]) + count + 1, source="recorded")
+        digest = hashlib.sha256(f"{self.run}/{asked.kind}/{count}".encode()).digest()
+        is_name = asked.kind == "uuid"
+        answer = str(UUID(bytes=digest[:16], version=4)) if is_name else int.from_bytes(digest[:6]) / 2**48
+        return Call(asked=asked, answer=answer, source="recorded")
+
+    def unused(self) -> tuple[At, ...]:
+        """The calls that were never asked for; what the code answers by itself does not count."""
+        return tuple(at for at, served in self.all() if not served and at.call.asked.kind not in OF_THE_CODE)
+
+    def _alike(self, asked: RecordedRequest) -> list[tuple[_Attempt, int]]:
+        """The calls that ask the same, in order."""
+        if asked.is_whole and not self._has_volatile:
+            return self._by_hash.get(asked.hash, [])
+        return [
+            (attempt, index) for attempt in self._attempts.values() for index, at in enumerate(attempt.calls)
+            if asks_same(at.call.asked, asked)
+        ]  # fmt: skip
+
+    @cached_property
+    def _has_volatile(self) -> bool:
+        return any(not at.call.asked.is_whole for attempt in self._attempts.values() for at in attempt.calls)
+
+    @cached_property
+    def _by_hash(self) -> dict[str, list[tuple[_Attempt, int]]]:
+        found: dict[str, list[tuple[_Attempt, int]]] = {}
+        for attempt in self._attempts.values():
+            for index, at in enumerate(attempt.calls):
+                found.setdefault(at.call.asked.hash, []).append((attempt, index))
+        return found
+
+    def _add(self, step: Step) -> None:
+        for attempt in step.attempts:
+            place = CallSite(step.number, step.name, attempt.number)
+            calls = tuple(At(place, position, call) for position, call in enumerate(attempt.calls, 1))
+            self._attempts[step.number, attempt.number] = _Attempt(calls, [False] * len(calls))
+
+
+def _rank(recorded: str, asking: str) -> int:
+    """How well a recorded call's branch fits the one that asks: 0 the same, 1 under another name, 2 another."""
+    if recorded == asking:
+        return 0
+    return 1 if _NAMES.sub("", recorded) == _NAMES.sub("", asking) else 2

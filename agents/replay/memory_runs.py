@@ -1,0 +1,107 @@
+"""Runs that are kept in memory and reach nothing: of a replay, and of what ended within a run that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from refold.agents.journal.chain import start_hash
+from refold.agents.journal.record import Plain, Recording
+from refold.agents.recorder.answers import Answers, Within, WithinRun
+from refold.agents.recorder.children import ChildCall, RunOptions
+from refold.agents.recorder.run import Run
+from refold.agents.recorder.run_backend import Nondeterminism, ReplayBackend
+from refold.agents.recorder.sinks import MemorySink
+from refold.agents.recorder.step_assembler import StepAssembler
+from refold.agents.redaction.redactor import Redact, unredacted
+from refold.agents.replay.watch import outside
+
+Fields = Callable[[str, Plain], Mapping[str, Any]]
+"""The values behind a recorded read: (entity, what is recorded of the read) -> its fields."""
+OnStray = Callable[[str], Exception]
+
+
+class InMemory(NamedTuple):
+    """A run, and what it did."""
+
+    run: Run
+    sink: MemorySink
+    folder: StepAssembler
+    children: MemoryChildren
+
+    @property
+    def recording(self) -> Recording:
+        """What it did so far, and what those within it did."""
+        return msgspec.structs.replace(self.sink.recording, children=self.children.recordings)
+
+
+class MemoryChildren:
+    """Makes the runs within one, of which recordings answer all. why: there are no others."""
+
+    def __init__(self, run: str, fields: Fields | None, redact: Redact | None, on_stray: OnStray | None, why: str = "",
+                 ) -> None:  # fmt: skip
+        self._run = run
+        self._given = fields, redact, on_stray
+        self._why = why or "the recording has nothing of it"
+        self._found: dict[str, InMemory] = {}
+
+    @property
+    def recordings(self) -> dict[str, Recording]:
+        """What they did, by their ids."""
+        return {run: each.recording for run, each in self._found.items()}
+
+    def require_log(self, url: str) -> None:
+        """Any will do: none is asked."""
+
+    def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Run:
+        """As Children."""
+        if within.recording is None or not within.is_whole:
+            raise WithinRun(self._run, head.agent, self._why)
+        made = in_memory(within.recording, within.answers, *self._given, call=call)
+        self._found[made.run.id] = made
+        return made.run
+
+
+def in_memory(
+    recording: Recording, answers: Answers, fields: Fields | None, redact: Redact | None, on_stray: OnStray | None,
+    *, call: ChildCall | None = None,
+) -> InMemory:  # fmt: skip
+    """A run that does again what is recorded.
+
+    fields: looks up what was read. redact: as it was recorded with. on_stray: of a replay, makes the error for a call
+    outside of every run. call: of a run within another, the other's side.
+    """
+    head = msgspec.structs.replace(
+        recording, steps=(), status="running", outcome="", output=None, failure=None, hash="", children={}
+    )
+    known = recording.steps if redact is None else ()
+    start = start_hash(head.agent, head.input, head.seed, head.state)
+    folder = StepAssembler(redact or unredacted, start, head.state, known)
+    sink = MemorySink(head, folder, redact or unredacted)
+    chance = Nondeterminism(lambda: 0, lambda: "", lambda: 0.0, lambda _: None, _no_time)
+    children = MemoryChildren(head.run, fields, redact, on_stray)
+    run = Run(
+        head, answers=answers, sink=sink, reach=Reading(fields), chance=chance, redact=redact or unredacted,
+        on_stray=on_stray, children=children, call=call,
+    )  # fmt: skip
+    return InMemory(run, sink, folder, children)
+
+
+class Reading(ReplayBackend):
+    """Reaches the values of what was read before, and nothing else."""
+
+    def __init__(self, fields: Fields | None) -> None:
+        self._fields = fields
+
+    def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
+        """What stands in the recording, or is looked up: refold's own look at its log, which is not the agent's."""
+        if self._fields is None or "fields" in answer:
+            return super().fields(entity, answer)
+        with outside():
+            return self._fields(entity, answer)
+
+
+async def _no_time(seconds: float) -> None:
+    """A wait in a replay."""

@@ -1,0 +1,151 @@
+"""`refold knew`: what an agent had read and been answered by a moment, beside what the log held then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from refold.agents.journal.difference import ABSENT, Difference, shown_apart
+from refold.agents.knew import Knowledge, KnownEntity
+from refold.agents.received_answers import Heard
+from refold.avro.times import time_text
+from refold.explorer.cli.options import WHEN, LogTarget, as_json, on_log
+from refold.explorer.cli.options import at as at_option
+from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.output.screen import Screen, TableColumn, counted, moment
+from refold.explorer.cli.output.shapes import point_json
+from refold.explorer.cli.runs.lines import Lines
+from refold.explorer.cli.runs.shapes import failure_json
+
+READS = (
+    TableColumn("read", "dim", is_fixed=True),
+    TableColumn("run", "dim"),
+    TableColumn("step", is_fixed=True),
+    TableColumn("entity", "bold"),
+    TableColumn("version", is_fixed=True),
+    TableColumn("held", is_fixed=True),
+    TableColumn("stale", "yellow"),
+    TableColumn("state", "dim", is_fixed=True),
+)
+
+
+@click.command("knew", epilog=WHEN)
+@click.argument("agent", metavar="AGENT")
+@at_option
+@click.option("--run", "run_id", metavar="RUN", help="Only what it knew in this run.")
+@click.option("--all", "is_all", is_flag=True, help="Every read and answer, not the latest.")
+@as_json
+@on_log
+def knew_(place: LogTarget, agent: str, at: str | None, run_id: str | None, is_all: bool, as_json: bool) -> int:
+    """Show what an agent knew at a moment, and what the log held.
+
+    It knew the entities that it had read, and what tools and models had answered. A time is one on the
+    agent's own clock: what it knew by then, whenever that was recorded. Each entity is shown as it was
+    read, rebuilt from the log and held to the hash that was recorded; then the fields that the log held
+    otherwise. A read is stale if the log had more of the entity: already when it was read, or by the
+    moment asked for. Of a question that was asked again the last answer is shown.
+
+    \b
+    Examples
+      refold knew refund-agent --at 2026-11-21T03:12:00Z
+      refold knew refund-agent --at run:8f2c#3 --run 8f2c
+      refold knew refund-agent --all --json
+    """
+    screen = Screen()
+    with place.read() as log:
+        found = log.knew(agent, at, run=run_id, every=is_all)
+        if as_json:
+            screen.json(
+                {
+                    "agent": agent, **point_json(found.point), "reads": [_json(each) for each in found.reads],
+                    "heard": [_heard_json(each) for each in found.heard],
+                    "unheard": [each._asdict() for each in found.unheard],
+                }
+            )  # fmt: skip
+        else:
+            _show(screen, Humane(log.types), found)
+    return 0
+
+
+def _json(given: KnownEntity) -> dict[str, Any]:
+    read, held = given.read, given.held
+    return {
+        "entity": read.entity,
+        "run": read.run,
+        "step": read.step,
+        "read_at": time_text(read.at),
+        "version": given.known.version,
+        "state_hash": read.state_hash,
+        "cut": read.cut,
+        "observations": list(read.observations),
+        "fields": given.known.shown(),
+        "held": None if held is None else {
+            "version": held.version, "state_hash": held.state_hash, "fields": held.shown(),
+        },
+        "stale": given.is_stale,
+        "newer_when_read": given.newer_then,
+        "newer_by_then": given.newer_by,
+        "differing": [_difference_json(each) for each in given.differing],
+    }  # fmt: skip
+
+
+def _heard_json(each: Heard) -> dict[str, Any]:
+    call = each.call
+    return {
+        "kind": call.asked.kind,
+        "name": call.asked.name,
+        "run": each.run,
+        "step": each.step,
+        "attempt": each.attempt,
+        "answered_at": time_text(each.at),
+        "request": call.asked.request,
+        "answer": call.answer,
+        "failure": failure_json(call.failure),
+    }
+
+
+def _difference_json(each: Difference) -> dict[str, Any]:
+    """A side that has nothing there has no key."""
+    sides = (("known", each.left), ("held", each.right))
+    return {"path": each.path, **{name: value for name, value in sides if value is not ABSENT}}
+
+
+def _show(screen: Screen, humane: Humane, found: Knowledge) -> None:
+    screen.point(found.point)
+    screen.say()
+    screen.table(READS, [_row(screen, each) for each in found.reads])
+    for each in found.reads:
+        screen.say()
+        screen.say(f"{each.read.entity} v{each.known.version}, as step {each.read.step} read it", "bold")
+        for name, value in each.known.shown().items():
+            screen.say(f"  {name} = {screen.cell(humane.field(each.read.entity, name, value))}")
+        for differing in each.differing:
+            known, held = shown_apart(differing.left, differing.right)
+            screen.say(f"  but {differing.path} was {held} in the log, and not {known}", "yellow")
+    lines = Lines()
+    for answered in found.heard:
+        screen.say()
+        at = f"{moment(answered.at)}  run {answered.run}, step {answered.step}"
+        screen.say(f"{answered.call.asked.kind} {lines.request(answered.call)}", "bold")
+        screen.say(f"  -> {lines.answer(answered.call)}")
+        screen.say(f"  {at}", "dim")
+    screen.say()
+    for missing in found.unheard:
+        screen.say(f"step {missing.step} of run {missing.run}: {missing.why}", "yellow")
+    stale = sum(each.is_stale for each in found.reads)
+    read = f"{counted(len(found.reads), 'read')}, {stale:,} stale" if found.reads else "it had read nothing by then"
+    screen.say(f"{read}; {counted(len(found.heard), 'answer')} of tools, models and runs within")
+
+
+def _row(screen: Screen, each: KnownEntity) -> list[str]:
+    stale = []
+    if each.newer_then:
+        stale.append(f"{each.newer_then} newer when read")
+    if each.newer_by:
+        stale.append(f"{each.newer_by} newer by then")
+    return [
+        moment(each.read.at), each.read.run, str(each.read.step), each.read.entity, f"v{each.known.version}",
+        "-" if each.held is None else f"v{each.held.version}", ", ".join(stale) or "-",
+        screen.id(each.read.state_hash),
+    ]  # fmt: skip

@@ -1,0 +1,158 @@
+"""`refold why`: from a value back to what was observed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+
+from refold.agents.journal.matching import asked_in, matchings
+from refold.agents.log import AgentLog
+from refold.avro.errors import InputError, UnknownEntity
+from refold.avro.observation import type_of
+from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, at, clock, on_log
+from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.output.screen import Screen, counted, moment
+from refold.explorer.cli.output.sealed import Opener
+from refold.explorer.cli.output.shapes import patch_of, why_json
+from refold.explorer.cli.output.untimed import ObservedText, observed_texts, untimed_json
+from refold.streams.client import Log
+from refold.streams.point import Point
+from refold.streams.trace import TraceLink
+from refold.streams.view import EntityView
+
+
+class FieldReference(NamedTuple):
+    """TYPE/ID.FIELD, taken apart."""
+
+    entity: str
+    field: str
+    key: str | None
+
+
+@click.command(epilog=WHEN_OF_ENTITY)
+@click.argument("value", metavar="TYPE/ID.FIELD[.KEY]")
+@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Go at most N causes back [to the first ones].")
+@at
+@clock
+@as_json
+@on_log
+def why(place: LogTarget, value: str, depth: int | None, at: str | None, clock: str, as_json: bool) -> int:
+    """Trace a value to the observations behind it.
+
+    From each of these it goes on through the causes to the first ones. KEY is a key of a map field. An id
+    may hold dots: the last way to read the argument that names an entity which exists is taken.
+
+    \b
+    Examples
+      refold why tool_config/acme.rate_limit
+      refold why document/user-mia.fields.email --at @deploy-1
+      refold why evaluation/8f2c.score --depth 1 --json
+    """
+    screen = Screen()
+    with place.read() as log:
+        point, view, asked = _found(log, value, at, clock)
+        whole = view.why(asked.field, asked.key)
+        chain = [link for link in whole if depth is None or link.depth <= depth]
+        if as_json:
+            told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
+            screen.json(untimed_json(log, told, point.cut))
+            return 0
+        screen.point(point)
+        sources = (link.statement.source for link in chain if link.statement is not None)
+        _show(screen, log, view, asked, chain, observed_texts(log, sources, point.cut))
+        if len(whole) > len(chain):
+            screen.say(f"and {counted(len(whole) - len(chain), 'observation')} further back")
+    return 0
+
+
+def _found(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, EntityView, FieldReference]:
+    """The entity behind the rightmost split at a field of its type, at the point."""
+    refusal: UnknownEntity | None = None
+    for asked in readings(log, text):
+        try:
+            point = log.point(at, asked.entity, clock)
+            return point, log.state(asked.entity, point.cut), asked
+        except UnknownEntity as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
+    type_name = type_of(text)
+    definition = log.types.get(type_name)
+    if definition is None:
+        raise InputError(f"{text}: unknown type {type_name!r}; `refold types` lists what there is")
+    known = ", ".join(definition.by_first_name)
+    raise InputError(f"{text}: names no field; give {type_name}/ID.FIELD with one of {known}")
+
+
+def readings(log: Log, text: str) -> Iterator[FieldReference]:
+    """Every way to read the argument, the rightmost split first."""
+    definition = log.types.get(type_of(text))
+    fields = {} if definition is None else definition.by_first_name
+    position = text.rfind(".")
+    while position > 0:
+        field, dot, key = text[position + 1 :].partition(".")
+        if field in fields and (not dot or fields[field].reducer == "map"):
+            yield FieldReference(text[:position], field, key if dot else None)
+        position = text.rfind(".", 0, position)
+
+
+def _show(
+    screen: Screen,
+    log: AgentLog,
+    view: EntityView,
+    asked: FieldReference,
+    chain: list[TraceLink],
+    observed: ObservedText,
+) -> None:
+    humane = Humane(log.types, Opener(log).value)
+    value = view.shown()[asked.field]
+    if asked.key is None:
+        shown, name = humane.field(asked.entity, asked.field, value), asked.field
+    else:
+        shown, name = (
+            humane.element(asked.entity, asked.field, value[asked.key]),
+            f"{asked.field}.{asked.key}",
+        )
+    screen.say(f"{asked.entity} v{view.version}", "bold")
+    screen.say(f"{name} = {screen.cell(shown)}", "bold")
+    for link in chain:
+        screen.say()
+        for line in chain_lines(screen, log, humane, link, observed):
+            screen.say("  " * min(link.depth, 12) + line)
+    screen.say()
+    screen.say(f"{counted(len(chain), 'observation')}, {counted(max(link.depth for link in chain), 'step')} back")
+
+
+def chain_lines(
+    screen: Screen, log: AgentLog, humane: Humane, link: TraceLink, observed: ObservedText, *,
+    only: str | None = None,
+) -> Iterator[str]:  # fmt: skip
+    """One observation of a chain: what it says of which entity, where it stands, and who said it.
+
+    only: of its fields this one alone; "" for none.
+    """
+    lead = "because of " if link.depth else ""
+    if link.statement is None or link.position is None or link.recorded_at is None:
+        yield f"{lead}{link.observation}, which does not stand in this log below the point"
+        return
+    statement, source = link.statement, link.statement.source
+    yield f"{lead}{statement.entity}  observation {link.observation}"
+    parts = [("run", source.run), ("step", source.step), ("tool", source.tool)]
+    by = " ".join([source.agent or "-", *(f"{name} {given}" for name, given in parts if given), f"seq {source.seq}"])
+    yield (
+        f"  at {link.position}  observed {observed(statement.observed_at, source)}  "
+        f"recorded {moment(link.recorded_at * 1000)}  by {by}"
+    )
+    for name, given in patch_of(statement, log.port.registry).items():
+        if only not in (None, name):
+            continue
+        yield f"  {name} = {screen.cell(humane.field(statement.entity, name, given))}"
+        if (type_of(statement.entity), name) == ("step", "journal"):
+            opened = Opener(log).value(statement.entity, name, given)
+            yield from (f"    {each}" for each in matchings(asked_in(opened)))
+    if statement.link is not None:
+        yield f"  {statement.kind} {statement.link.relation} {statement.link.target}"
+    yield from (f"  cleared {name}" for name in statement.cleared)
+    yield from (f"  retracts {each.hex()}" for each in statement.retracts)

@@ -1,0 +1,169 @@
+"""`refold acl`: what a user of a secured Kafka may do, by role."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import InOrder, LogTarget, as_json, on_log
+from refold.explorer.cli.output.screen import Screen, TableColumn, counted
+from refold.streams.log.kafka.access import ROLES
+from refold.streams.open import given_url, is_kafka
+
+if TYPE_CHECKING:
+    from refold.streams.log.kafka.access import AccessScope, Grant
+    from refold.streams.log.kafka.clients import Clients
+
+COLUMNS = (TableColumn("", is_fixed=True), TableColumn("operation", "cyan", is_fixed=True), TableColumn("on"))
+
+
+@click.group(cls=InOrder)
+def acl() -> None:
+    """Show or grant the Kafka access that each role needs.
+
+    \b
+      producer   records observations, registers types
+      worker     folds: `refold worker`
+      reader     asks questions, rebuilds, verifies
+      sink       carries state elsewhere: it reads, and writes nothing to Kafka
+      admin      makes the log, marks and pins, retries dead letters, looks at access lists
+
+    Who records runs with effects reads the log too: give it producer and reader. What is and is not protected:
+    docs/SECURITY.md.
+    """
+
+
+def of_roles(command: Callable[..., int]) -> Callable[..., Any]:
+    """A command over what a principal needs: --log, --role, --principal, --keys, --group and --json."""
+
+    @functools.wraps(command)
+    def run(place: LogTarget, role: tuple[str, ...], principal: str, keys: bool, group: tuple[str, ...],
+            **given: Any) -> int:  # fmt: skip
+        url = given_url(place.url)
+        if not is_kafka(url):
+            raise InputError(f"{url}: only a log on Kafka has access lists; give kafka://HOST:PORT/NAME")
+        from refold.streams.log.kafka.access import AccessScope, check_principal
+        from refold.streams.log.kafka.clients import Clients
+        from refold.streams.log.kafka.url import merged, parse_url
+
+        address = parse_url(url)
+        clients = Clients(merged(address, None), address.prefix)
+        asked = AccessScope(address.prefix, role, keys, group, contents=address.blobs is None)
+        return command(clients, asked, check_principal(principal), Screen(), **given)
+
+    for option in (
+        as_json,
+        click.option("--group", multiple=True, metavar="NAME",
+                     help="A consumer group of its own, to join or to rewind; may be repeated."),
+        click.option("--keys", is_flag=True, help="The log has its key ring in a topic, and this role uses it."),
+        click.option("--principal", required=True, metavar="User:NAME", help="Who connects, as the brokers name it."),
+        click.option("--role", multiple=True, required=True, type=click.Choice(ROLES),
+                     help="What it does; may be repeated."),
+    ):  # fmt: skip
+        run = option(run)
+    return on_log(run)
+
+
+@acl.command(name="print")
+@of_roles
+def print_(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, as_json: bool) -> int:
+    """Print what the roles need as commands of Kafka's own tool; asks no broker.
+
+    \b
+    Example
+      refold acl print --log kafka://127.0.0.1:9092/agents --role producer --principal User:agents
+    """
+    from refold.streams.log.kafka.access import commands, needed
+
+    grants = needed(asked)
+    lines = commands(grants, principal, clients.servers)
+    if as_json:
+        screen.json({"principal": principal, "roles": [*asked.roles], "acls": [*map(_json, grants)], "commands": lines})
+        return 0
+    screen.say(f"# {principal} as {', '.join(asked.roles)}; add --command-config FILE to connect as an administrator")
+    for line in lines:
+        screen.say(line)
+    return 0
+
+
+@acl.command()
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be added, and add nothing.")
+@of_roles
+def apply(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, is_dry: bool, as_json: bool) -> int:
+    """Allow a principal what its roles need and it is not allowed yet.
+
+    Connect as a Kafka administrator. What is there stays: nothing is ever removed, and a second time adds
+    nothing. What is more than needed `refold acl check` lists, and kafka-acls.sh --remove takes away.
+
+    \b
+    Example
+      refold acl apply --role worker --principal User:refold-worker --dry-run
+    """
+    from refold.streams.log.kafka.access import missing, needed
+    from refold.streams.log.kafka.acls import add, held_by
+
+    lacking = missing(needed(asked), held_by(clients, principal))
+    denied = [f"{grant} is denied by an entry for {denial.principal}" for grant, denial in lacking if denial]
+    if denied:
+        raise InputError(f"{principal}: {'; '.join(denied)}: remove it with kafka-acls.sh --remove --deny-principal")
+    grants = [grant for grant, _ in lacking]
+    if not is_dry:
+        add(clients, principal, grants)
+    if as_json:
+        screen.json({"principal": principal, "roles": [*asked.roles], "applied": not is_dry,
+                     "added": [*map(_json, grants)]})  # fmt: skip
+        return 0
+    screen.table(COLUMNS, [["would add" if is_dry else "added", each.operation, _resource(each)] for each in grants])
+    if not grants:
+        screen.say(f"{principal} may do all that it needs; nothing to add")
+    elif is_dry:
+        screen.say(f"{counted(len(grants), 'entry', 'entries')}; nothing was added, this was a dry run")
+    return 0
+
+
+@acl.command()
+@of_roles
+def check(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, as_json: bool) -> int:
+    """Compare what a principal is allowed with what its roles need.
+
+    Exits with 1 when something is missing or denied, and prints what adds it. What it is allowed beyond
+    that on the log's own topics, groups and transactions is listed, and is no failure. A super user needs
+    no entries, and the brokers do not say who is one: for it everything is missing here.
+
+    \b
+    Example
+      refold acl check --role reader --principal User:dashboards
+    """
+    from refold.streams.log.kafka.access import commands, extra, missing, needed
+    from refold.streams.log.kafka.acls import held_by
+
+    wanted, held = needed(asked), held_by(clients, principal)
+    lacking, more = missing(wanted, held), extra(wanted, held, principal, asked.prefix)
+    lines = commands([grant for grant, denial in lacking if denial is None], principal, clients.servers)
+    if as_json:
+        screen.json({
+            "ok": not lacking, "principal": principal, "roles": [*asked.roles],
+            "missing": [{**_json(grant), "denied": denial is not None} for grant, denial in lacking],
+            "extra": [*map(_json, more)], "commands": lines,
+        })  # fmt: skip
+        return 1 if lacking else 0
+    rows = [["DENIED" if denial else "MISSING", grant.operation, _resource(grant)] for grant, denial in lacking]
+    screen.table(COLUMNS, rows + [["extra", each.operation, _resource(each)] for each in more])
+    if not lacking:
+        screen.say(f"{principal} may do all that {', '.join(asked.roles)} needs")
+    for line in lines:
+        screen.say(line)
+    return 1 if lacking else 0
+
+
+def _resource(grant: Grant) -> str:
+    return f"{grant.kind} {grant.name}{'*' if grant.is_prefix else ''}"
+
+
+def _json(grant: Grant) -> dict[str, str]:
+    return {"resource": grant.kind, "name": grant.name, "pattern": "prefixed" if grant.is_prefix else "literal",
+            "operation": grant.operation}  # fmt: skip

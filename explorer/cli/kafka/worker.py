@@ -1,0 +1,284 @@
+"""`refold worker`: fold a log on Kafka."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+import refold
+from refold.agents.log import open_log
+from refold.avro.errors import InputError, RefoldError
+from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.output.shapes import row_json, state_json
+from refold.streams.events import tell
+from refold.streams.open import given_url, is_kafka, log_on, process_surroundings
+
+if TYPE_CHECKING:
+    import faust
+
+    from refold.streams.web.server import WebServer
+    from refold.streams.worker.agents import ChangesAgent
+    from refold.streams.worker.config import FoldConfig
+    from refold.streams.worker.host.pages import Pages
+    from refold.streams.worker.service import FoldService
+
+PORT = 6066
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+DATA = ".refold-worker"
+# The exit status of a worker that cannot go on.
+ENDED = 2
+
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@click.option("--data", default=DATA, show_default=True, metavar="DIR", type=click.Path(path_type=Path),
+              help="Where it keeps entity tables. They can be lost: they are made again from the log.")  # fmt: skip
+@click.option("--instance", metavar="NAME",
+              help="Its name among the log's workers, kept over restarts: its partitions wait for it.")  # fmt: skip
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N",
+              help="Run N workers here, with DIR/1, DIR/2, ..., NAME-1, ... and ports from --port on.")  # fmt: skip
+@click.option("--standby", is_flag=True,
+              help="Keep warm tables of the partitions that other workers have, to take them over soon.")  # fmt: skip
+@click.option("--agents", metavar="MODULE", help="Your own agents over the log's changes, as a dotted name.")
+@click.option("--host", default="127.0.0.1", show_default=True,
+              help="Where its pages are. Off loopback they need a token, in REFOLD_TOKEN.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
+@click.option("--tls-cert", metavar="FILE", help="Serve the pages over TLS: a certificate in PEM, with its chain.")
+@click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
+@click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
+              help="A name that callers know this worker by, beside its addresses; may be repeated.")  # fmt: skip
+@click.option("--advertise", metavar="URL", help="The URL that others reach the pages by [http://HOST:PORT].")
+@click.option("--connections", type=click.IntRange(10, 10_000), default=100, show_default=True,
+              help="How many connections its pages have at once.")  # fmt: skip
+@click.option("--commit-interval-ms", "commit_ms", type=click.IntRange(1, 60_000), default=100, show_default=True,
+              help="How long records may wait to be folded together.")  # fmt: skip
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
+              help="From which level on it logs, on standard error.")  # fmt: skip
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True,
+              help="How: lines of time, level, event and key=value, or JSON lines.")  # fmt: skip
+@on_log
+def worker(
+    place: LogTarget, data: Path, instance: str | None, processes: int, standby: bool, agents: str | None, host: str,
+    port: int, tls_cert: str | None, tls_key: str | None, allowed_hosts: tuple[str, ...], advertise: str | None,
+    connections: int, commit_ms: int, log_level: str, log_format: str,
+) -> int:  # fmt: skip
+    """Fold a log on Kafka; emit each change exactly once.
+
+    Workers of one log share its partitions between them, on one machine or several; start as many as you like. Ctrl-C
+    and SIGTERM have it finish what is at hand and leave. What it cannot go on from ends it with one line: have
+    something start it again, and it goes on where it was.
+
+    \b
+    Its pages, on http://127.0.0.1:6066
+      /health  /ready  /status  /metrics       how it stands, for load balancers and Prometheus
+      /state/TYPE/ID?at=WHEN&clock=observed    as `refold state --json`; any worker answers for all
+      /history/TYPE/ID?since=WHEN&until=WHEN   as `refold history --json`
+      POST /snapshot /recover /verify ...      what commands have workers do: docs/OPERATIONS.md
+
+    With REFOLD_TOKEN set, callers send Authorization: Bearer TOKEN; set the same for every worker and for commands that
+    ask them. REFOLD_TLS_CA names the authority of workers' certificates, where the system does not know it.
+
+    \b
+    Examples
+      refold worker --log kafka://127.0.0.1:9092/agents
+      refold worker --log kafka://127.0.0.1:9092/agents --processes 4 --instance "$(hostname)"
+      refold worker --agents refold.agents.examples.loops
+    """
+    url = given_url(place.url)
+    if not is_kafka(url):
+        raise InputError(
+            f"{url}: a worker folds a log on Kafka, such as kafka://127.0.0.1:9092/agents; "
+            "an embedded log is folded by whoever writes it, and needs none"
+        )
+    serving = PageOptions(host, port, tls_cert, tls_key, allowed_hosts, advertise, connections)
+    if processes > 1:
+        from refold.streams.worker.host.logs import logged_to_stderr
+
+        logged = ["--log-level", log_level, "--log-format", log_format]
+        with logged_to_stderr(log_level, log_format):
+            return _several(place, url, processes, data, instance, standby, agents, serving, commit_ms, logged)
+    try:
+        import refold.streams.worker.host.process  # noqa: F401
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("faust", "mode", "confluent_kafka", "prometheus_client", "aiohttp"):
+            raise InputError("a worker needs more than is installed here; pip install 'refold[kafka]'") from error
+        raise
+    from refold.streams.worker.host.logs import logged_to_stderr
+
+    with logged_to_stderr(log_level, log_format):
+        is_json = log_format == "json"
+        try:
+            _run(place, url, data, instance, standby, agents, serving, commit_ms, is_json=is_json)
+        except RefoldError as error:
+            if not is_json:
+                raise
+            tell(_log, "ended", logging.ERROR, why=" ".join(str(error).split()))
+            return ENDED
+    return 0
+
+
+class PageOptions(NamedTuple):
+    """How the pages are served, as it was given."""
+
+    host: str
+    port: int
+    certificate: str | None
+    key: str | None
+    allowed_hosts: tuple[str, ...]
+    advertised: str | None
+    connections: int
+
+    def words(self) -> list[str]:
+        """All but the port, as arguments."""
+        words = ["--host", self.host, "--connections", str(self.connections)]
+        words += ["--tls-cert", self.certificate] if self.certificate else []
+        words += ["--tls-key", self.key] if self.key else []
+        return words + [word for name in self.allowed_hosts for word in ("--allow-host", name)]
+
+    def bind(self) -> WebServer:
+        """The server, bound. InputError."""
+        from refold.streams.web.connection import Bounds
+        from refold.streams.web.guard import token_in
+        from refold.streams.web.server import Access, WebServer
+
+        access = Access(token_in(os.environ), self.allowed_hosts, self.advertised, self.certificate, self.key)
+        return WebServer(self.host, self.port, access, Bounds(connections=self.connections))
+
+
+def _several(
+    place: LogTarget, url: str, processes: int, data: Path, instance: str | None, standby: bool, agents: str | None,
+    serving: PageOptions, commit_ms: int, logged: Sequence[str],
+) -> int:  # fmt: skip
+    from refold.streams.worker.host.processes import run_several
+
+    port = serving.port
+    if serving.advertised:
+        raise InputError("--advertise names the pages of one worker; leave it out with --processes")
+    if port + processes > 1 << 16:
+        raise InputError(
+            f"--port {port}: no room for the ports of {processes} processes from there on; give a lower one"
+        )
+    shared = ["--log", url, *serving.words(), "--commit-interval-ms", str(commit_ms), *logged]
+    shared += [word for path in place.type_paths() for word in ("--types", str(path))]
+    shared += ["--agents", agents] if agents else []
+    shared += ["--standby"] if standby else []
+    commands = []
+    for number in range(1, processes + 1):
+        own = ["--data", str(data / str(number)), "--port", str(port and port + number - 1)]
+        own += ["--instance", f"{instance}-{number}"] if instance else []
+        commands.append([sys.executable, "-m", "refold.explorer.cli.main", "worker", *shared, *own])
+    return run_several(commands)
+
+
+def _run(place: LogTarget, url: str, data: Path, instance: str | None, standby: bool, agents: str | None,
+         serving: PageOptions, commit_ms: int, *, is_json: bool) -> None:  # fmt: skip
+    from refold.reducers import registered
+    from refold.streams import runtime
+    from refold.streams.log.kafka.lookups import client_id
+    from refold.streams.registry.settings import registry_settings
+    from refold.streams.worker.agents import load_agents
+    from refold.streams.worker.config import FoldConfig
+    from refold.streams.worker.host.process import run_process
+    from refold.streams.worker.service import FoldService
+
+    runtime.keep_little()
+    registered.require()
+    found = load_agents(agents) if agents else []
+    with ExitStack() as ending:
+        server = serving.bind()
+        ending.callback(server.close)
+        config = FoldConfig(
+            url=url, folder=data, instance=instance or process_surroundings().new_id(), is_static=instance is not None,
+            is_standby=standby, commit_ms=commit_ms, client_id=client_id(server.url),
+            registry=registry_settings(os.environ),
+        )  # fmt: skip
+        service = FoldService(config)
+        # Behind the service, which makes the log where there is none.
+        server.serve(pages_of(service, config, place, server.url, ending))
+        if is_json:
+            tell(_log, "serving", url=url, pages=server.url)
+        else:
+            click.echo(f"{url}: folding; pages on {server.url}", err=True)
+        if not found:
+            run_process(service)
+            return
+        _run_with_agents(service, found, place, url, data, instance, str(agents), ending)
+
+
+def _run_with_agents(
+    service: FoldService, agents: Sequence[ChangesAgent], place: LogTarget, url: str, data: Path, instance: str | None,
+    module: str, ending: ExitStack,
+) -> None:  # fmt: skip
+    from refold.streams.log.kafka.log import KafkaLog
+    from refold.streams.log.kafka.url import merged, parse_url
+    from refold.streams.worker.host.faust_consumer import AgentThread, Following, following_app
+    from refold.streams.worker.host.faust_schema import ChangesOf
+    from refold.streams.worker.host.process import run_process
+
+    address = parse_url(url)
+    read = ending.enter_context(open_log(url, types=place.type_paths(), read_only=True)).port
+    assert isinstance(read, KafkaLog)
+    thread = AgentThread(agents, lambda: open_log(url, types=place.type_paths()))
+    ending.callback(thread.close)
+    following = Following(read.topics.changes, f"{read.topics.group}.agents.{module}", instance, data / "faust")
+
+    def app() -> faust.App:
+        return following_app(merged(address, None), following, ChangesOf(read), thread)
+
+    run_process(service, app)
+
+
+def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url: str, ending: ExitStack) -> Pages:
+    """The pages of a worker; what they hold open is closed with `ending`."""
+    from refold.streams.log.kafka.log import KafkaLog
+    from refold.streams.log.kafka.lookups import workers_of
+    from refold.streams.log.kafka.url import parse_url
+    from refold.streams.web.client import asker_of
+    from refold.streams.worker.host.metrics import About, metrics_of
+    from refold.streams.worker.host.pages import Pages
+    from refold.streams.worker.lookups import answer_lookup
+    from refold.streams.worker.operations import Operations
+    from refold.streams.worker.tables import OwnTables
+
+    tables = OwnTables(service.table, service.log.partitions)
+    port = KafkaLog(parse_url(config.url), config=config.kafka, read_only=True, tables=tables)
+    log = ending.enter_context(log_on(port, place.own_types(), process_surroundings()))
+    admin = port.clients.admin()
+    about = About(parse_url(config.url).prefix, port.partitions, config.folder, refold.__version__)
+    one_at_a_time = Lock()
+
+    def state(entity: str, given: Mapping[str, str]) -> object:
+        with one_at_a_time:
+            point = log.point(given.get("at"), entity, given.get("clock", "recorded"))
+            return state_json(point, log.state(entity, point.cut))
+
+    def history(entity: str, given: Mapping[str, str]) -> object:
+        with one_at_a_time:
+            rows = log.history(entity, since=given.get("since"), until=given.get("until"),
+                               clock=given.get("clock", "recorded"), python=False)  # fmt: skip
+            return [row_json(row) for row in rows]
+
+    return Pages(
+        status=service.status,
+        around=service.around,
+        metrics=metrics_of(service.status, service.around, about, service.log.foreign, service.log.set_aside),
+        partition_of=port.partition_of,
+        owns=lambda partition: service.table(partition) is not None,
+        workers=lambda: workers_of(admin, port.topics.group, port.topics.observations),
+        questions={"state": state, "history": history},
+        operations=Operations(service, config),
+        lookup=lambda content: answer_lookup(tables, content),
+        log_id=port.log_id,
+        own_url=own_url,
+        asker=asker_of(),
+    )

@@ -1,0 +1,130 @@
+"""`refold blobs`: the store of contents, what in it nothing names, and copying it to another store."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+
+import click
+
+from refold.avro.errors import InputError
+from refold.explorer.cli.operate.retain import contents_remaining
+from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.progress import reading
+from refold.explorer.cli.output.screen import Screen, counted, printable
+from refold.streams.blobs.copy import copy_contents
+from refold.streams.blobs.garbage import GRACE_S, Garbage, collect
+from refold.streams.blobs.store import ContentStore
+from refold.streams.blobs.url import store_url
+
+OWN = "own"
+NAMES = "/PATH, file:///PATH or s3://BUCKET/PREFIX"
+GRACE_HOURS = GRACE_S / 3600
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Remove nothing, only say what would be [the default].")
+@click.option("--apply", "applies", is_flag=True, help="Remove what nothing names. It cannot be brought back.")
+@click.option(
+    "--grace", "grace_hours", type=float, default=GRACE_HOURS, metavar="HOURS",
+    help=f"Leave what was put so lately: its observation may be on its way [{GRACE_HOURS:g}].",
+)  # fmt: skip
+@click.option(
+    "--copy-to", "target", metavar="URL",
+    help=f"Copy the contents to another store: {NAMES}; {OWN} for the log's own.",
+)  # fmt: skip
+@as_json
+@on_log
+def blobs(
+    place: LogTarget, dry_run: bool, applies: bool, grace_hours: float, target: str | None, as_json: bool
+) -> int:  # fmt: skip
+    """Count stored contents, and those that nothing refers to.
+
+    A content is put before the observation that names it is recorded. A process that ends in between leaves
+    it behind: no answer depends on it, and --apply removes it. Every observation is read, and what a content
+    names itself is followed. Contents that have expired are another matter: see `refold retain`.
+
+    To move a log's contents to another store: copy them with --copy-to, end what records, copy once more,
+    which copies what is new, and start everything with the other store (?blobs=, REFOLD_BLOBS, or neither).
+    A copy that was stopped goes on when it is started again. Nothing is removed from the store that they were in.
+
+    \b
+    Examples
+      refold blobs
+      refold blobs --apply
+      refold blobs --copy-to s3://bucket/agents
+    """
+    if target is not None:
+        if dry_run or applies:
+            raise InputError("--copy-to: give it without --dry-run and --apply")
+        return _copy(place, target, as_json=as_json)
+    if dry_run and applies:
+        raise InputError("--dry-run and --apply: give one of them")
+    if not 0 <= grace_hours < float("inf"):
+        raise InputError(f"--grace {grace_hours:g}: give hours, from 0 on")
+    now_ms = time.time_ns() // 1_000_000
+    with place.write(make=False) if applies else place.read() as log:
+        if not log.port.has_store:
+            raise InputError(f"{log.port.url}: this log has no store of contents, so there is nothing to look at")
+        with reading("Reading what is named", "records") as progress:
+            found = collect(log.port, now_ms, grace_s=grace_hours * 3600, dry_run=not applies, progress=progress)
+        parts, remaining = _below(log.port.blobs, now_ms - round(grace_hours * 3_600_000), applies=applies)
+    _say(found, parts, remaining, grace_hours, applies=applies, as_json=as_json)
+    return 0
+
+
+def _below(store: ContentStore | None, before_ms: int, *, applies: bool) -> tuple[int, int]:
+    """What killed processes left of contents that they put, and how many removed contents are not erased yet."""
+    if store is None:
+        return 0, 0
+    parts, remaining = store.sweep(before_ms, dry_run=not applies), store.remaining()
+    if applies and remaining:
+        store.settle()
+    return parts, remaining
+
+
+def _copy(place: LogTarget, target: str, *, as_json: bool) -> int:
+    screen = Screen()
+    with place.write(make=False) as log, log.port.other_store(None if target == OWN else store_url(target)) as other:
+        if log.port.blobs is None:
+            raise InputError(f"{log.port.url}: this log has no store of contents, so there is nothing to copy")
+        source = log.port.blobs.url
+        if other.url == source:
+            raise InputError(f"--copy-to {target}: the log's contents are there already")
+        with reading("Copying contents", "contents", lines=not as_json) as progress:
+            done = copy_contents(log.port.blobs, other, progress)
+    if as_json:
+        screen.json({"from": source, "to": other.url, **asdict(done)})
+        return 1 if done.damaged else 0
+    screen.say(
+        f"{counted(done.contents, 'content')}, {counted(done.bytes, 'byte')}, copied from {source} to {other.url}; "
+        f"{done.there:,} were there already, {done.expired:,} noted as expired"
+    )
+    for why in done.damaged.values():
+        print(f"refold: {printable(why)}", file=sys.stderr)
+    return 1 if done.damaged else 0
+
+
+def _say(
+    found: Garbage, parts: int, remaining: int, grace_hours: float, *, applies: bool, as_json: bool
+) -> None:  # fmt: skip
+    screen = Screen()
+    if as_json:
+        screen.json({"dry_run": not applies, **asdict(found), "parts": parts, "remaining": remaining})
+        return
+    if parts:
+        done = "removed" if applies else "to be removed with --apply"
+        screen.say(f"{counted(parts, 'part')} of contents whose put was not finished: {done}")
+    if remaining:
+        screen.say(contents_remaining(remaining))
+    screen.say(f"{counted(found.contents, 'content')} in the store, {counted(found.bytes, 'byte')}")
+    if found.young:
+        screen.say(f"{counted(found.young, 'content')} put in the last {grace_hours:g} hours: not looked at")
+    unnamed = f"{counted(found.unnamed, 'content')}, {counted(found.unnamed_bytes, 'byte')}"
+    if not applies:
+        screen.say(f"{unnamed} that nothing names" + ("; remove them with --apply" if found.unnamed else ""))
+        return
+    screen.say(f"{counted(found.removed, 'content')} and {counted(found.removed_bytes, 'byte')} removed")
+    if found.left:
+        screen.say(f"{counted(found.left, 'content')} put again meanwhile: left")

@@ -1,0 +1,274 @@
+"""`refold deadletters`: the records that are no observations, and why.
+
+One dead letter, in JSON and on the screen.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from refold.avro.ids import identify
+from refold.avro.json_line import to_line
+from refold.avro.registry import Registry
+from refold.avro.times import millis_text
+from refold.explorer.cli.operate.retry import (
+    Chosen,
+    at_positions,
+    chosen_by,
+    never_retried,
+    positions_of,
+    retry,
+    told_of,
+)
+from refold.explorer.cli.options import WHEN, InOrder, LogTarget, as_json, merged, on_log, place_options
+from refold.explorer.cli.output.screen import Screen, TableColumn, counted, moment
+from refold.explorer.cli.output.shapes import position_json
+from refold.streams.deadletters import Letter
+from refold.streams.open import is_kafka
+
+SHOWN_BYTES = 512
+ROW_BYTES = 16
+
+
+def letter_json(letter: Letter) -> dict[str, Any]:
+    """What a list says of it."""
+    verdict = letter.verdict
+    return {
+        "position": position_json(letter.position),
+        "deadletter": position_json(letter.position._replace(offset=letter.number)),
+        "appended_at": millis_text(verdict.timestamp),
+        "reason": verdict.reason,
+        "detail": verdict.detail,
+        "remedy": letter.remedy,
+        "type": letter.type_name or None,
+        "entity": letter.entity or None,
+        "retry_of": None if letter.retry_of is None else position_json(letter.retry_of),
+    }
+
+
+def whole_json(letter: Letter, registry: Registry) -> dict[str, Any]:
+    """Everything: bytes in hex, and the observation in them as an exported line, where a schema decodes it."""
+    verdict = letter.verdict
+    return {
+        **letter_json(letter),
+        "key": None if verdict.key is None else verdict.key.hex(),
+        "headers": [[name, value.hex() if isinstance(value, bytes) else value] for name, value in verdict.headers],
+        "schema_id": letter.wire_id,
+        "value": None if verdict.value is None else verdict.value.hex(),
+        "observation": _line(letter, registry),
+    }
+
+
+def show_letter(screen: Screen, letter: Letter, registry: Registry) -> None:
+    """The same for people."""
+    verdict = letter.verdict
+    screen.say(f"{letter.position}: {verdict.reason}", "bold")
+    screen.say(f"why          {verdict.detail}")
+    screen.say(f"what to do   {letter.remedy}", "yellow")
+    screen.say(f"appended     {millis_text(verdict.timestamp)}")
+    screen.say(f"dead letter  {letter.position._replace(offset=letter.number)} of .deadletters")
+    if letter.retry_of is not None:
+        screen.say(f"retry of     {letter.retry_of}")
+    screen.say(f"key          {_bytes_text(verdict.key)}")
+    for name, value in verdict.headers:
+        screen.say(f"header       {name}: {value.hex() if isinstance(value, bytes) else _bytes_text(value)}")
+    screen.say(f"schema       {_schema(letter, registry)}")
+    line = _line(letter, registry)
+    if line is not None:
+        screen.say(f"observation  {json.dumps(line, ensure_ascii=False)}")
+    value = verdict.value
+    screen.say(f"value        {'none' if value is None else counted(len(value), 'byte')}")
+    shown = SHOWN_BYTES if screen.is_terminal else len(value or b"")
+    for start in range(0, min(len(value or b""), shown), ROW_BYTES):
+        row = (value or b"")[start : start + ROW_BYTES]
+        text = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
+        screen.say(f"  {start:08x}  {row.hex(' '):<{3 * ROW_BYTES - 1}}  {text}")
+    if shown < len(value or b""):
+        screen.say(f"  and {counted(len(value or b'') - shown, 'byte')} more; --json has all of them")
+
+
+def _line(letter: Letter, registry: Registry) -> dict[str, Any] | None:
+    version = None if letter.observation is None else registry.writer(letter.verdict.value or b"")
+    if letter.observation is None or version is None:
+        return None
+    return to_line(letter.observation, identify(letter.observation), version.definition)
+
+
+def _schema(letter: Letter, registry: Registry) -> str:
+    if letter.wire_id is None:
+        return "its bytes name none"
+    version = registry.writer(letter.verdict.value or b"")
+    if version is None:
+        return f"id {letter.wire_id}, which this log does not hold"
+    return f"id {letter.wire_id}, of the type {version.definition.name}"
+
+
+def _bytes_text(given: bytes | str | None) -> str:
+    """Bytes as the text that they are, else in hex."""
+    if given is None:
+        return "none"
+    if isinstance(given, str):
+        return given
+    try:
+        return given.decode()
+    except UnicodeDecodeError:
+        return f"0x{given.hex()}"
+
+
+COLUMNS = (
+    TableColumn("position", "cyan", is_fixed=True),
+    TableColumn("appended", "dim", is_fixed=True),
+    TableColumn("type"),
+    TableColumn("entity"),
+    TableColumn("reason", is_fixed=True),
+    TableColumn("detail"),
+)
+LISTED = 100
+
+
+@click.group(cls=InOrder, invoke_without_command=True)
+@place_options
+@click.pass_context
+def deadletters(
+    context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None,
+    worker_url: str | None,
+) -> int:  # fmt: skip
+    """List records that are not observations, and retry them.
+
+    Anybody may write to a log's topic on Kafka. A record there that is no observation gets a verdict from a worker, its
+    dead letter: its bytes, its place, and why. Every fold passes over it, for good. What can be mended is retried: the
+    record is appended again, and decided again.
+
+    \b
+    Reasons
+      misplaced       its key is not its observation's entity, or its partition not that key's
+      misidentified   its header refold-id is not its observation's id
+      undecodable     its bytes are no observation
+      no_such_id      its bytes name a schema that this log does not hold
+      foreign_schema  the Schema Registry has that schema for something else
+      held            its type or version names custom code that the worker was not given
+
+    An embedded log refuses what is no observation as it is written, and has no dead letters; the archive of a log on
+    Kafka has those of that log.
+
+    \b
+    Examples
+      refold deadletters list --log kafka://127.0.0.1:9092/agents
+      refold deadletters show 3=1041
+      refold deadletters retry --reason no_such_id --apply
+    """
+    context.obj = merged(context.find_object(LogTarget) or LogTarget(), log_url, types, owner_timeout, worker_url)
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+    return 0
+
+
+@deadletters.command("list", epilog=WHEN)
+@chosen_by
+@click.option("--waiting", is_flag=True,
+              help="Only those that were never retried; reads what was recorded since, to know.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(0), default=LISTED, show_default=True, metavar="N",
+              help="Show the newest so many; 0: all. All are counted.")  # fmt: skip
+@as_json
+@on_log
+def list_(
+    place: LogTarget,
+    reasons: tuple[str, ...],
+    type_name: str | None,
+    since: str | None,
+    until: str | None,
+    waiting: bool,
+    limit: int,
+    as_json: bool,
+) -> int:
+    """List dead letters: where, when, of what, and why.
+
+    \b
+    Examples
+      refold deadletters list
+      refold deadletters list --reason misplaced --since @deploy-1
+      refold deadletters list --waiting --json
+    """
+    screen = Screen()
+    chosen = Chosen(reasons, type_name, since, until)
+    with place.read() as log:
+        found: Iterable[Letter] = chosen.among(log)
+        if waiting:
+            found = never_retried(log, found)
+        counts: Counter[str] = Counter()
+        shown = _newest(_counted(found, counts), limit)
+        if as_json:
+            listed = [letter_json(each) for each in shown]
+            screen.json({"count": counts.total(), "reasons": dict(counts.most_common()), "deadletters": listed})
+            return 0
+        rows = [[str(each.position), moment(each.verdict.timestamp * 1000), each.type_name or "-", each.entity or "-",
+                 each.verdict.reason, each.verdict.detail] for each in shown]  # fmt: skip
+        screen.table(COLUMNS, rows)
+        if not shown:
+            screen.say(_none(place, is_limited=waiting or chosen.is_limited))
+            return 0
+        by_reason = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
+        screen.say(f"{counted(counts.total(), 'dead letter')}: {by_reason}")
+        if len(shown) < counts.total():
+            screen.say(f"{counts.total() - len(shown):,} older ones are not shown; --limit 0 shows all")
+    return 0
+
+
+@deadletters.command(epilog="POSITION is PARTITION=OFFSET of the record, as `refold deadletters list` shows it.")
+@click.argument("position")
+@as_json
+@on_log
+def show(place: LogTarget, position: str, as_json: bool) -> int:
+    """Show everything about one dead letter: the record, its bytes, why, and what to do.
+
+    On Kafka it also says whether the record was retried, and what became of that; to know, it reads what was recorded
+    since.
+
+    \b
+    Examples
+      refold deadletters show 3=1041
+      refold deadletters show 3=1041 --json
+    """
+    screen = Screen()
+    with place.read() as log:
+        (letter,) = at_positions(log, positions_of([position]))
+        told = told_of(log, letter) if is_kafka(place.url) else None
+        if as_json:
+            screen.json({**whole_json(letter, log.port.registry), "retry": None if told is None else told.json()})
+            return 0
+        show_letter(screen, letter, log.port.registry)
+        if told is not None:
+            screen.say(f"retry        {told.text}")
+    return 0
+
+
+deadletters.add_command(retry)
+
+
+def _counted(found: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
+    for each in found:
+        counts[each.verdict.reason] += 1
+        yield each
+
+
+def _newest(found: Iterable[Letter], limit: int) -> list[Letter]:
+    """The newest, so many of them, in the order of their positions; the others are let go of as they come."""
+    newest = found
+    if limit:
+        newest = heapq.nlargest(limit, found, key=lambda each: (each.verdict.timestamp, each.position))
+    return sorted(newest, key=lambda each: each.position)
+
+
+def _none(place: LogTarget, *, is_limited: bool) -> str:
+    """Why there is nothing to list."""
+    if is_limited:
+        return "no dead letters are like that"
+    if is_kafka(place.url):
+        return "no dead letters: every record that workers decided is an observation"
+    return "no dead letters: an embedded log refuses what is no observation as it is written"

@@ -1,0 +1,257 @@
+"""The examinations of a log on Kafka behind `refold doctor`; each gives findings and none of them raises.
+
+Brokers are asked by Kafka's own protocol, and as whoever the settings name: nothing is written, and no right is needed
+but those to look. What would not be answered anyway is not asked for.
+
+What `refold doctor` says of a log's workers: which are alive, by their group, and how far the group is behind.
+
+That nobody folds is no problem of the log: reading works without, and a log may be made before its first worker runs.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from refold.avro.errors import Denied, RefoldError, RegistryUnavailable, Unanswered
+from refold.explorer.cli.operate.doctor_findings import Finding, Looking, disk, inside, nearest
+from refold.explorer.cli.options import LogTarget
+from refold.streams.defaults import OWNER_TIMEOUT_S
+from refold.streams.open import given_url
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from refold.streams.client import Log
+    from refold.streams.log.kafka.clients import Clients
+    from refold.streams.log.kafka.lookups import Member
+    from refold.streams.log.kafka.url import Address
+
+
+REMEDY = "see whether all brokers are up: the one that coordinates the group gave no answer"
+
+
+def workers(clients: Clients, admin: AdminClient, address: Address, timeout_s: float) -> Iterator[Finding]:
+    """Who folds which partitions of a log that is there, and the group's lag."""
+    from confluent_kafka import KafkaException
+
+    from refold.streams.log.kafka.access import DESCRIBE, GROUP, Grant
+    from refold.streams.log.kafka.committed import CommittedOffsets
+    from refold.streams.log.kafka.faults import storage_error
+    from refold.streams.log.kafka.groups import group_lag
+    from refold.streams.log.kafka.lookups import members_of
+    from refold.streams.log.kafka.topics import Topics
+
+    topics = Topics(address.prefix)
+    subject = "workers"
+    try:
+        needs = clients.lacks(Grant(GROUP, topics.group, DESCRIBE))
+        members = members_of(admin, topics.group, topics.observations, timeout_s, needs)
+        found = admin.list_topics(topics.observations, timeout_s).topics[topics.observations]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        yield Finding(subject, True, _alive(members, sorted(found.partitions), topics.group, address.url))
+        subject = "lag"
+        with CommittedOffsets(clients, topics.group, topics.observations, stable=False) as committed:
+            lag = group_lag(committed, admin, topics, found.partitions, timeout_s)
+        yield Finding(subject, True, _behind(lag, len(found.partitions), topics.group))
+    except Denied as error:
+        yield Finding(subject, True, f"not looked at: {error}")
+    except RefoldError as error:
+        yield Finding(subject, False, str(error), REMEDY)
+    except KafkaException as failed:
+        said = storage_error(f"the group {topics.group} cannot be looked at", failed, clients.said)
+        yield Finding(subject, False, str(said), REMEDY)
+
+
+def _alive(members: list[Member], partitions: list[int], group: str, url: str) -> str:
+    if not members:
+        return (f"none in the group {group}: nobody folds, and reading works without; to start one: "
+                f"refold worker --log {url} --data DIR")  # fmt: skip
+    said = [f"{each.url or each.client_id} {_of(each.partitions)}" for each in members]
+    free = {*partitions}.difference(*(each.partitions for each in members))
+    said += [f"nobody {_of(sorted(free))}, as for a moment while workers come and go"] if free else []
+    return f"{len(members)} alive: {'; '.join(said)}"
+
+
+def _of(partitions: list[int] | tuple[int, ...]) -> str:
+    if not partitions:
+        return "without a partition"
+    return f"with {'partition' if len(partitions) == 1 else 'partitions'} {', '.join(map(str, partitions))}"
+
+
+def _behind(lag: dict[int, int], partitions: int, group: str) -> str:
+    """In all, and each partition that is behind."""
+    rows = [f"partition {number}: {offsets:,}" for number, offsets in sorted(lag.items()) if offsets]
+    unsaid = partitions - len(lag)
+    more = f"; of {unsaid} of {partitions} partitions it is not known" if unsaid else ""
+    each = f" ({', '.join(rows)})" if rows else ""
+    return f"{sum(lag.values()):,} recorded and not yet committed by the group {group}{each}{more}"
+
+
+BROKER_REMEDY = "start the brokers, or name others with --log; behind TLS or passwords see docs/SECURITY.md"
+CLOCK_REMEDY = "set this machine's clock, or the brokers': what is observed here gets a time before what is recorded"
+REGISTRY_REMEDY = "start it, or correct REFOLD_SCHEMA_REGISTRY; until it answers no new type can be registered"
+LOST_REMEDY = "restore the brokers' data; if the log is being made at this moment, look again in a minute"
+# What answers is looked at within moments; for what does not, whoever asks should not wait half a minute.
+LOOK_S = 5.0
+# A table that is made again stands beside the old one for a while.
+_TABLES_TIMES = 2
+
+
+def on_kafka(place: LogTarget, looking: Looking) -> Iterator[Finding]:
+    """Settings, brokers, topics, rights, registry, workers, what stands in the log, and the worker's disk."""
+    from refold.streams.log.kafka.clients import Clients
+    from refold.streams.log.kafka.topics import TopicAdmin, Topics
+    from refold.streams.log.kafka.url import merged, parse_url
+
+    url = given_url(place.url)
+    look_s = LOOK_S if place.owner_timeout_s == OWNER_TIMEOUT_S else place.owner_timeout_s
+    if looking.data is not None:
+        tables = sum(each.stat().st_size for each in looking.data.rglob("*") if each.is_file())
+        yield from disk(nearest(looking.data), tables * _TABLES_TIMES)
+    try:
+        address = parse_url(url)
+        clients = Clients(merged(address, None), address.prefix)
+        admin = clients.admin()
+    except RefoldError as error:
+        yield Finding("settings", False, str(error), "see docs/SECURITY.md for what may stand there")
+        return
+    yield from _config_file()
+    yield from _registry()
+    topics = TopicAdmin(admin, look_s, clients)
+    try:
+        unfit = topics.unfit(address)
+    except Unanswered as error:
+        yield Finding("broker", False, str(error), BROKER_REMEDY)
+        return
+    except RefoldError as error:
+        yield from _rights(clients, address, looking, look_s)
+        yield Finding("broker", False, str(error), BROKER_REMEDY)
+        return
+    yield from _rights(clients, address, looking, look_s)
+    yield Finding("broker", True, f"{address.servers}: a broker answers, and takes this user for {_who(clients)}")
+    names = Topics(address.prefix)
+    missing = {each.topic for each in unfit if each.is_missing}
+    if missing == {*names.needed}:
+        yield Finding("log", True, f"{url}: none yet; the first observation makes it")
+        return
+    if names.observations in missing:
+        there = ", ".join(sorted({*names.needed} - missing))
+        yield Finding("log", False, f"{names.observations} is missing, and there are {there}: the log lost its "
+                      "observations, or is being made", LOST_REMEDY)  # fmt: skip
+        return
+    for each in workers(clients, admin, address, look_s):
+        if not each.ok:  # the group's coordinator does not answer, and would be waited for again
+            place = replace(place, owner_timeout_s=look_s)
+        yield each
+    for wrong in unfit:
+        yield Finding(f"topic {wrong.topic}", False, wrong.problem, wrong.remedy)
+    if unfit:
+        return  # whoever opens it is told the first of these
+    yield Finding("topics", True, f"all of {address.prefix}.* are there, and set as a log needs them")
+    yield from inside(place, looking, "mend what it names on the brokers", CLOCK_REMEDY, [_registered, _contents])
+
+
+def _who(clients: Clients) -> str:
+    return "somebody" if clients.principal == "User:NAME" else clients.principal
+
+
+def _config_file() -> Iterator[Finding]:
+    """Whether others may read the passwords."""
+    from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, is_secret, read_settings
+
+    named = os.environ.get(CONFIG_ENVIRONMENT)
+    if not named or not any(map(is_secret, read_settings({CONFIG_ENVIRONMENT: named}))):
+        return
+    found = Path(named).stat()
+    is_open = found.st_uid == os.geteuid() and bool(found.st_mode & stat.S_IROTH)
+    who = "everybody on this machine may read its passwords" if is_open else "not for everybody to read"
+    yield Finding("settings", not is_open, f"{named}: {who}", f"chmod 600 {named}")
+
+
+def _rights(clients: Clients, address: Address, looking: Looking, look_s: float) -> Iterator[Finding]:
+    """What this user may not do that its roles need."""
+    if not looking.roles:
+        return
+    from refold.streams.log.kafka.access import AccessScope, commands, needed
+    from refold.streams.log.kafka.acls import allowed_here
+
+    roles = ", ".join(looking.roles)
+    try:
+        asked = AccessScope(address.prefix, looking.roles, looking.keys, contents=address.blobs is None)
+        found = allowed_here(clients, needed(asked), look_s)
+    except RefoldError as error:
+        yield Finding(f"rights of a {roles}", False, str(error), BROKER_REMEDY)
+        return
+    lacking = [grant for grant, allowed in found.items() if allowed is False]
+    for grant in lacking:
+        (command,) = commands([grant], clients.principal, clients.servers)
+        yield Finding(f"rights of a {roles}", False, f"{_who(clients)} lacks {grant}", f"an administrator: {command}")
+    if not lacking:
+        unsaid = [str(grant) for grant, allowed in found.items() if allowed is None]
+        more = f"; `refold acl check` knows of {', '.join(unsaid)}" if unsaid else ""
+        yield Finding(f"rights of a {roles}", True, f"{_who(clients)} may do what brokers tell of{more}")
+
+
+def _registry() -> Iterator[Finding]:
+    """Whether the Schema Registry answers, where one is named."""
+    from refold.streams.registry.ids import SchemaIds
+    from refold.streams.registry.settings import registry_settings
+
+    try:
+        settings = registry_settings(os.environ)
+        if settings is None:
+            return
+        with SchemaIds(settings, retries=0) as registry:
+            yield Finding("registry", True, f"{settings}: answers; its level is {registry.level()}")
+    except RefoldError as error:
+        yield Finding("registry", False, str(error), REGISTRY_REMEDY)
+
+
+def _contents(log: Log) -> Iterator[Finding]:
+    """Where contents too large for a record are, and whether some are in another store."""
+    from refold.streams.log.kafka.log import KafkaLog
+
+    assert isinstance(log.port, KafkaLog)
+    store, topic = log.port.blobs, log.port.topics.contents
+    if store is None:
+        yield Finding(
+            "contents", True, f"there is no topic {topic}, or this user may not see it: no runs can be recorded; "
+            "refold init makes it, refold acl says who needs which rights",
+        )  # fmt: skip
+    elif log.port.stores.is_divided():
+        yield Finding(
+            "contents", False, f"they are in {store.url} here, and the topic {topic} has some too",
+            f"give every process the same store. To leave the topic: refold blobs --copy-to {store.url} without "
+            "REFOLD_BLOBS, then delete the topic",
+        )  # fmt: skip
+    else:
+        yield Finding("contents", True, f"they are in {store.url}")
+
+
+def _registered(log: Log) -> Iterator[Finding]:
+    """Whether the registry still holds what the log's types got from it."""
+    from refold.streams.registry.ids import SchemaIds, UnknownId
+    from refold.streams.registry.settings import registry_settings
+
+    settings = registry_settings(os.environ)
+    given = {each.definition.name: each.wire_ids.observation for each in log.port.registry if each.wire_ids}
+    if not given:
+        return
+    if settings is None:
+        yield Finding("registry", False, "the log's ids are a Schema Registry's, and none is named here",
+                      "name it in REFOLD_SCHEMA_REGISTRY: without it no new type can be registered")  # fmt: skip
+        return
+    try:
+        with SchemaIds(settings, retries=0) as registry:
+            gone = [f"{name} ({wire_id})" for name, wire_id in sorted(given.items())
+                    if registry.unknown(wire_id) is UnknownId.MISSING]  # fmt: skip
+    except RegistryUnavailable:
+        return  # said above
+    said = f"the registry lacks {', '.join(gone)}" if gone else "the registry holds the schema of every type"
+    yield Finding("registered", not gone, said, "restore the registry's data: it was emptied, or is another one")

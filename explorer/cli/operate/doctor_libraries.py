@@ -1,0 +1,64 @@
+"""Which libraries refold runs on here, and whether each is new enough: the least that its tests ran with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+from collections.abc import Iterator
+
+import refold
+from refold.explorer.cli.operate.doctor_findings import Finding
+
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?>=([0-9.]+)")
+# Extras that run beside refold; the others are for whoever works on it.
+_EXTRAS = ("kafka", "registry")
+
+
+def libraries(*, with_kafka: bool) -> Iterator[Finding]:
+    """One finding for each library that is needed; with_kafka: those of a log on Kafka too."""
+    yield Finding("refold", True, f"{refold.__version__} on Python {platform.python_version()}, {platform.platform()}")
+    try:
+        required = importlib.metadata.requires("refold") or []
+    except importlib.metadata.PackageNotFoundError:
+        return  # it runs from its source, and by now has imported what it needs
+    needed: dict[str, tuple[str, bool]] = {}
+    for each in required:
+        found = _REQUIREMENT.match(each)
+        is_extra = "extra ==" in each
+        is_kafkas = with_kafka and any(f'extra == "{name}"' in each or f"extra == '{name}'" in each for name in _EXTRAS)
+        if found and (not is_extra or is_kafkas):
+            needed.setdefault(found[1], (found[2], is_extra))
+    for name, (least, is_extra) in sorted(needed.items()):
+        yield from _library(name, least, is_extra=is_extra)
+    if with_kafka:
+        yield from _librdkafka()
+
+
+def _library(name: str, least: str, *, is_extra: bool) -> Iterator[Finding]:
+    install = f"pip install 'refold{'[kafka]' if is_extra else ''}' again, or pip install '{name}>={least}'"
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding(name, False, "not installed", f"install refold again: {install}")
+        return
+    if _numbers(version) < _numbers(least):
+        yield Finding(name, False, f"{version}, and refold was not tested with less than {least}", install)
+    else:
+        yield Finding(name, True, version)
+
+
+def _librdkafka() -> Iterator[Finding]:
+    """confluent-kafka may be built against another librdkafka than its own."""
+    try:
+        import confluent_kafka
+    except ModuleNotFoundError:
+        return  # said above
+    own, linked = confluent_kafka.version()[0], confluent_kafka.libversion()[0]
+    is_as_old = _numbers(linked)[:2] >= _numbers(own)[:2]
+    remedy = "pip install --force-reinstall --only-binary :all: confluent-kafka, which brings its own"
+    yield Finding("librdkafka", is_as_old, f"{linked}, under confluent-kafka {own}", remedy)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in re.findall(r"\d+", version)[:3])

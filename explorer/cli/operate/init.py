@@ -1,0 +1,82 @@
+"""`refold init`: the log, made before anybody records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.screen import Screen
+from refold.streams.open import given_url, is_kafka
+
+if TYPE_CHECKING:
+    from refold.streams.log.port import LogPort
+
+
+@click.command("init")
+@as_json
+@on_log
+def init(place: LogTarget, as_json: bool) -> int:
+    """Create the log if it does not exist, and describe it.
+
+    Whoever records, and every worker, makes it too. This is for where they may not: on Kafka, where only some users may
+    make topics, and in a deployment, before anything else starts. It may run again, and beside others. A log on Kafka
+    that an earlier release made gets its topic for contents too large for a record, unless another store is named;
+    where this user may not make it, a warning says so.
+
+    On Kafka it also begins activations: from then on a new version of a type with custom code is pending until a worker
+    has that code. Older releases of refold refuse the log from then on, so upgrade them first. Where this user may not
+    write that, a warning says so, the exit status is 0, and the first worker begins them. With --json, activations is
+    true or false; null for a log that is not on Kafka.
+
+    \b
+    Examples
+      refold init --log 'kafka://127.0.0.1:9092/agents?partitions=32'
+      refold init --json
+    """
+    screen = Screen()
+    url = given_url(place.url)
+    was_there = place.exists()
+    activations: bool | None = None
+    with place.write() as log:
+        log_id, partitions = log.port.log_id.hex(), log.port.partitions
+        if is_kafka(place.url):
+            activations = _begin_activations(log.port)
+        has_new_store = _make_store(log.port)
+    if as_json:
+        screen.json({
+            "log": url, "log_id": log_id, "partitions": partitions, "made": not was_there, "activations": activations,
+            "made_store": has_new_store,
+        })  # fmt: skip
+    else:
+        done = "was there already" if was_there else "made"
+        screen.say(f"{url}: {done}; {partitions} partitions, log id {log_id}")
+        if has_new_store:
+            screen.say("its topic for contents was missing: made")
+    return 0
+
+
+def _make_store(port: LogPort) -> bool:
+    """Make the topic for contents if it is missing; False, with a warning, if this user may not."""
+    from refold.avro.errors import Denied
+
+    try:
+        return port.make_store()
+    except Denied as denied:
+        click.echo(f"warning: the log has no topic for contents: {denied}", err=True)
+        return False
+
+
+def _begin_activations(port: LogPort) -> bool:
+    """Begin activations if nobody has; False, with a warning, if this user may not."""
+    from refold.avro.errors import Denied
+    from refold.streams.log.kafka.log import KafkaLog
+
+    assert isinstance(port, KafkaLog)
+    try:
+        port.schemas.begin()
+    except Denied as denied:
+        click.echo(f"warning: activations are not begun; the first worker will do that: {denied}", err=True)
+        return False
+    return True

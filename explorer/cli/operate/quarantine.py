@@ -1,0 +1,235 @@
+"""`refold quarantine`: definitions and damaged records that an administrator sets aside, and takes back."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refold.avro.errors import InputError
+from refold.avro.times import millis_text
+from refold.explorer.cli.options import InOrder, LogTarget, as_json, merged, on_log, place_options
+from refold.explorer.cli.output.screen import Screen, TableColumn, moment
+from refold.streams.open import given_url, is_kafka
+
+if TYPE_CHECKING:
+    from refold.streams.log.kafka.log import KafkaLog
+    from refold.streams.log.kafka.quarantine import Entry, RecordEntry
+
+POSITION = (
+    "POSITION is 0=OFFSET of a definition in .schemas, as `refold quarantine list` shows it, or TOPIC/PARTITION/OFFSET "
+    "of a damaged record of .observations or .changes, as the error that it causes names it."
+)
+_POSITION = re.compile(r"(?:(.+)/(\d{1,6})/|0=)(\d{1,18})\Z")
+FORMS = (
+    "give 0=OFFSET of a definition, as `refold quarantine list` shows it, or TOPIC/PARTITION/OFFSET of a damaged "
+    "record, as the error names it"
+)
+SCHEMAS = "schemas"
+COLUMNS = (
+    TableColumn("position", "cyan", is_fixed=True), TableColumn("of"), TableColumn("is", is_fixed=True),
+    TableColumn("registered", "dim", is_fixed=True),
+    TableColumn("decided", "dim", is_fixed=True), TableColumn("fingerprint", piped_only=True),
+)  # fmt: skip
+dry_run = click.option("--dry-run", is_flag=True, help="Check everything, write nothing.")
+
+
+@click.group(cls=InOrder, invoke_without_command=True)
+@place_options
+@click.pass_context
+def quarantine(
+    context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None,
+    worker_url: str | None,
+) -> int:  # fmt: skip
+    """Set a harmful definition or a damaged record aside.
+
+    Every producer may register definitions in a log on Kafka. One that cannot be read needs nothing: every reader
+    passes over it. One that can be read is in effect, and may hinder the right one: it changed a type as nobody
+    wanted, or has the id that the Schema Registry gave another schema. An administrator sets it aside.
+
+    From that place of `.schemas` on, the definition before it is in effect again, and workers fold the type's
+    entities again by that. Answers for points before it stay as they were. No observation is lost: where one is
+    written by the definition, it is needed, and setting it aside is refused.
+
+    A record of .observations or .changes is damaged where a disk or a broker lost its bytes: whoever needs it ends
+    with an error, and a worker waits. The error names the record and the command. Setting an observation aside means
+    that the log goes on as if it had never been recorded, at every point. Restore the brokers' data instead if you
+    can. What can be read is never set aside: a wrong observation is corrected by another one.
+
+    Producers send records in compressed batches. Where a batch is so damaged that it cannot be unpacked, all of its
+    records are set aside together, and taken back together.
+
+    Setting aside and taking back are records in the log. They need the rights of the role admin; a producer
+    cannot write them.
+
+    \b
+    Examples
+      refold quarantine list --log kafka://127.0.0.1:9092/agents
+      refold quarantine add 0=41 --dry-run
+      refold quarantine add 0=41
+      refold quarantine add agents.observations/3/1204
+      refold quarantine remove agents.observations/3/1204
+    """
+    context.obj = merged(context.find_object(LogTarget) or LogTarget(), log_url, types, owner_timeout, worker_url)
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+    return 0
+
+
+@quarantine.command("list")
+@as_json
+@on_log
+def list_(place: LogTarget, as_json: bool) -> int:
+    """List every definition of the log, and every damaged record that was ruled on: whether it is set aside.
+
+    \b
+    Example
+      refold quarantine list --json
+    """
+    screen = Screen()
+    with _opened(place, is_writing=False) as log:
+        from refold.streams.log.kafka.quarantine import entries, record_entries
+
+        found, records = entries(log), record_entries(log)
+    if as_json:
+        screen.json([*(_json(each) for each in found), *(_record_json(each) for each in records)])
+        return 0
+    rows = [[f"0={each.offset}", each.type_name, "set aside" if each.is_aside else "in effect",
+             moment(each.registered_at * 1000), "-" if each.decided_at is None else moment(each.decided_at * 1000),
+             each.fingerprint.hex()] for each in found]  # fmt: skip
+    rows += [[f"{each.topic}/{each.partition}/{each.offset}", _whose(each),
+              "set aside" if each.is_aside else "counted again", "-", moment(each.decided_at * 1000), "-"]
+             for each in records]  # fmt: skip
+    screen.table(COLUMNS, rows)
+    return 0
+
+
+@quarantine.command(epilog=POSITION)
+@click.argument("position")
+@dry_run
+@as_json
+@on_log
+def add(place: LogTarget, position: str, dry_run: bool, as_json: bool) -> int:
+    """Set a definition or a damaged record aside.
+
+    Of a definition it reads the log once, to see that no observation is written by it. A record has to be damaged.
+
+    \b
+    Examples
+      refold quarantine add 0=41 --dry-run
+      refold quarantine add 0=41
+      refold quarantine add agents.observations/3/1204
+    """
+    return _decide(place, position, is_lifted=False, is_dry=dry_run, as_json=as_json)
+
+
+@quarantine.command(epilog=POSITION)
+@click.argument("position")
+@dry_run
+@as_json
+@on_log
+def remove(place: LogTarget, position: str, dry_run: bool, as_json: bool) -> int:
+    """Take back what was set aside.
+
+    A definition is registered again, and is its type's newest; that is refused where it may not follow the definitions
+    that are in effect now. A record counts again: where it is damaged still, whoever needs it stops at it again.
+
+    \b
+    Examples
+      refold quarantine remove 0=41
+      refold quarantine remove agents.observations/3/1204
+    """
+    return _decide(place, position, is_lifted=True, is_dry=dry_run, as_json=as_json)
+
+
+def _decide(place: LogTarget, position: str, *, is_lifted: bool, is_dry: bool, as_json: bool) -> int:
+    screen = Screen()
+    match = _POSITION.match(position)
+    if match is None:
+        raise InputError(f"{position!r:.80}: {FORMS}")
+    now_ms, offset = time.time_ns() // 1_000_000, int(match[3])
+    with _opened(place, is_writing=not is_dry) as log:
+        topic = _topic(log, match[1], position)
+        if topic != SCHEMAS:
+            record = _decide_record(log, topic, int(match[2]), offset, now_ms, is_lifted=is_lifted, apply=not is_dry)
+            shown = _record_json(record)
+            at = f"{topic}/{record.partition}/{record.offset}"
+            what = f"the record at {at}" if record.records == 1 else f"the batch of {record.records} records at {at}"
+            what += f" ({record.why})" if record.why else ""
+        else:
+            from refold.streams.log.kafka.quarantine import set_aside, take_back
+
+            done = (take_back if is_lifted else set_aside)(log, offset, now_ms, apply=not is_dry)
+            shown, what = _json(done), f"the definition of {done.type_name} at 0={offset}"
+    if as_json:
+        screen.json({"dry_run": is_dry, **shown})
+        return 0
+    said = "taken back" if is_lifted else "set aside"
+    screen.say(f"{what} {f'would be {said}; nothing was written' if is_dry else f'is {said}'}")
+    return 0
+
+
+def _topic(log: KafkaLog, given: str | None, position: str) -> str:
+    """Which topic a position is of, by its whole name or its last part."""
+    if given is None:
+        return SCHEMAS
+    found = given.removeprefix(f"{log.topics.observations.removesuffix('observations')}")
+    if found not in {SCHEMAS, "observations", "changes"}:
+        raise InputError(f"{position!r:.80}: {FORMS}")
+    return found
+
+
+def _decide_record(
+    log: KafkaLog, topic: str, partition: int, offset: int, now_ms: int, *, is_lifted: bool, apply: bool
+) -> RecordEntry:
+    from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
+
+    decide = take_record_back if is_lifted else set_record_aside
+    return decide(log, topic, partition, offset, now_ms, apply=apply)
+
+
+@contextmanager
+def _opened(place: LogTarget, *, is_writing: bool) -> Iterator[KafkaLog]:
+    if not is_kafka(place.url):
+        raise InputError(
+            f"{given_url(place.url)}: only on Kafka may others register definitions, and only there a damaged record "
+            "can be set aside; give kafka://HOST:PORT/NAME"
+        )
+    from refold.streams.log.kafka.log import KafkaLog
+
+    with place.write(make=False) if is_writing else place.read() as log:
+        assert isinstance(log.port, KafkaLog)
+        yield log.port
+
+
+def _whose(entry: RecordEntry) -> str:
+    """What a ruling is of, in the list."""
+    return entry.entity or ("-" if entry.records == 1 else f"a batch of {entry.records} records")
+
+
+def _record_json(entry: RecordEntry) -> dict[str, Any]:
+    return {
+        "topic": entry.topic,
+        "position": {"partition": entry.partition, "offset": entry.offset},
+        "records": entry.records,
+        "entity": entry.entity or None,
+        "aside": entry.is_aside,
+        "decided_at": millis_text(entry.decided_at),
+        "why": entry.why or None,
+    }
+
+
+def _json(entry: Entry) -> dict[str, Any]:
+    return {
+        "topic": SCHEMAS,
+        "position": {"partition": 0, "offset": entry.offset},
+        "type": entry.type_name,
+        "fingerprint": entry.fingerprint.hex(),
+        "registered_at": millis_text(entry.registered_at),
+        "aside": entry.is_aside,
+        "decided_at": None if entry.decided_at is None else millis_text(entry.decided_at),
+    }

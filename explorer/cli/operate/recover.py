@@ -1,0 +1,38 @@
+"""`refold recover`: damaged tables, made again."""
+
+from __future__ import annotations
+
+import click
+
+from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.screen import Screen, counted
+
+
+@click.command()
+@as_json
+@on_log
+def recover(place: LogTarget, as_json: bool) -> int:
+    """Delete the entity tables and rebuild them.
+
+    For tables that `refold verify` finds damaged. They are made from the nearest snapshots and the records
+    behind them; what was recorded is not touched.
+
+    \b
+    Example
+      refold verify || refold recover
+    """
+    screen = Screen()
+    with place.write(make=False) as log:
+        point = log.point()
+        source = log.recover()
+        entities = sum(1 for _ in log.port.stored_entities())
+        if as_json:
+            screen.json({"entities": entities, "source": source})
+            return 0
+        screen.point(point)
+        screen.say(f"entities     {entities:,}")
+        begun = counted(len(source["snapshot_epochs"]), "snapshot")
+        screen.say(f"made again   from {begun} and {source['replayed']:,} records")
+        for problem in source["fallbacks"]:
+            screen.say(problem, "yellow")
+    return 0

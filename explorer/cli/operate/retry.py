@@ -1,0 +1,272 @@
+"""`refold deadletters retry`, and what became of retries.
+
+Which dead letters a command is about: by position, or by reason, type and point.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import WHEN, Command, LogTarget, as_json, on_log
+from refold.explorer.cli.output.screen import Screen, TableColumn
+from refold.explorer.cli.output.shapes import position_json
+from refold.streams.client import Log
+from refold.streams.deadletters import REASONS, Letter, letters
+from refold.streams.log.port import Position
+from refold.streams.open import is_kafka
+
+if TYPE_CHECKING:
+    from refold.streams.log.kafka.deadletter_retry import Ready
+    from refold.streams.log.kafka.log import KafkaLog
+
+
+POSITION = re.compile(r"(\d{1,5})=(\d{1,18})\Z", re.ASCII)
+NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was given. No reasons or no type: any."""
+
+    reasons: tuple[str, ...]
+    type_name: str | None
+    since: str | None
+    until: str | None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything was given."""
+        return bool(self.reasons or self.type_name or self.since or self.until)
+
+    def among(self, log: Log) -> Iterator[Letter]:
+        """The log's dead letters that these are."""
+        first = {} if self.since is None else log.point(self.since).cut.offsets
+        last = None if self.until is None else log.point(self.until).cut.offsets
+        return (
+            each
+            for each in letters(log.port)
+            if (not self.reasons or each.verdict.reason in self.reasons)
+            and self.type_name in (None, each.type_name)
+            and each.verdict.offset >= first.get(each.verdict.partition, 0)
+            and (last is None or each.verdict.offset < last.get(each.verdict.partition, 0))
+        )
+
+
+def chosen_by(command: Command) -> Command:
+    """--reason, --type, --since and --until, as `reasons`, `type_name`, `since` and `until`."""
+    for option in (
+        click.option("--until", metavar="WHEN", help="Only those recorded up to this point."),
+        click.option("--since", metavar="WHEN", help="Only those recorded after this point."),
+        click.option("--type", "type_name", metavar="TYPE", help="Only those of a type, as far as that can be told."),
+        click.option("--reason", "reasons", type=click.Choice(REASONS), multiple=True,
+                     help="Only those with this reason; may be repeated."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def positions_of(given: Sequence[str]) -> list[Position]:
+    """The positions behind PARTITION=OFFSET."""
+    found = [(each, POSITION.match(each)) for each in given]
+    for text, match in found:
+        if match is None:
+            raise InputError(
+                f"{text!r:.80}: a dead letter is named by its record's PARTITION=OFFSET, as `refold deadletters list` "
+                "shows it"
+            )
+    return [Position(int(match[1]), int(match[2])) for _, match in found if match is not None]
+
+
+def at_positions(log: Log, positions: Sequence[Position]) -> list[Letter]:
+    """The dead letters on these records, in this order; InputError where a record has none."""
+    there = {each.position: each for each in letters(log.port) if each.position in positions}
+    missing = [each for each in dict.fromkeys(positions) if each not in there]
+    if missing:
+        named = ", ".join(map(str, islice(missing, NAMED_MAX))) + (", ..." if len(missing) > NAMED_MAX else "")
+        raise InputError(f"{named}: there is no dead letter on it; `refold deadletters list` shows those there are")
+    return [there[each] for each in dict.fromkeys(positions)]
+
+
+COLUMNS = (TableColumn("position", "cyan", is_fixed=True), TableColumn("entity"), TableColumn("retry"))
+WAIT_S = 30.0
+POLL_S = 0.2
+FATES = {
+    "folded": "it is an observation now",
+    "refused": "it got a verdict again",
+    "waiting": "no worker has decided it yet",
+}
+
+
+class RetryReport(NamedTuple):
+    """What is said of one dead letter. outcome: ready, refused, retried (before) or appended; at: its retry."""
+
+    letter: Letter
+    outcome: str
+    text: str
+    at: Position | None = None
+    fate: str | None = None
+
+    def json(self) -> dict[str, Any]:
+        """The same for `--json`."""
+        at = None if self.at is None else position_json(self.at)
+        return {"position": position_json(self.letter.position), "entity": self.letter.entity or None,
+                "outcome": self.outcome, "at": at, "fate": self.fate, "text": self.text}  # fmt: skip
+
+
+@click.command(epilog=WHEN)
+@click.argument("positions", metavar="[POSITION]...", nargs=-1)
+@chosen_by
+@click.option("--all", "all_", is_flag=True, help="All there are.")
+@click.option("--again", is_flag=True, help="Also those that were retried before.")
+@click.option("--dry-run/--apply", "is_dry", default=True, help="Say what would be appended [default], or append it.")
+@click.option("--wait", "wait_s", type=click.FloatRange(0, 3600), default=WAIT_S, show_default=True, metavar="SECONDS",
+              help="How long to wait for the workers' decision.")  # fmt: skip
+@as_json
+@on_log
+def retry(
+    place: LogTarget, positions: tuple[str, ...], reasons: tuple[str, ...], type_name: str | None, since: str | None,
+    until: str | None, all_: bool, again: bool, is_dry: bool, wait_s: float, as_json: bool,
+) -> int:  # fmt: skip
+    """Append the records of dead letters again, to be decided again.
+
+    A verdict is final; a retry is a new record with the same bytes. It goes under the key of the observation in it, to
+    that key's partition, and its header refold-retry-of names the record it repeats. What would get a verdict again, as
+    things are, is not appended: mend the cause first, such as by registering a definition. Without --apply nothing is
+    appended.
+
+    Each is retried once; to know, the command reads what was recorded since. --again repeats it. None of this counts
+    anything twice: where the same observation stands in the log already, by a retry or because its producer sent it
+    again, a further one changes nothing.
+
+    Exits with 1 when one of them would be refused again, or was.
+
+    \b
+    Examples
+      refold deadletters retry 3=1041 3=1044
+      refold deadletters retry --reason no_such_id --type ticket --apply
+      refold deadletters retry --all --since @deploy-1 --apply
+    """
+    chosen = Chosen(reasons, type_name, since, until)
+    if positions and (all_ or chosen.is_limited):
+        raise InputError("give either POSITIONs, or --reason, --type, --since, --until, --all")
+    if not (positions or all_ or chosen.is_limited):
+        raise InputError(
+            "which ones? Name them by PARTITION=OFFSET, or choose them with --reason, --type, --since, --until; "
+            "--all for all there are"
+        )
+    named = positions_of(positions)
+    screen = Screen()
+    if is_dry or not is_kafka(place.url):
+        with place.read() as log:
+            found = at_positions(log, named) if named else list(chosen.among(log))
+            told, _ = _judged(log, found, again=again)
+    else:
+        with place.write(make=False) as log:
+            found = at_positions(log, named) if named else list(chosen.among(log))
+            told, ready = _judged(log, found, again=again)
+            told = _appended(kafka_port(log), told, ready, wait_s)
+    if as_json:
+        screen.json({"applied": not is_dry, "deadletters": [each.json() for each in told]})
+    else:
+        _show(screen, told, is_dry=is_dry)
+    return int(any("refused" in (each.outcome, each.fate) for each in told))
+
+
+def kafka_port(log: Log) -> KafkaLog:
+    """The log on Kafka; InputError where it is another."""
+    if not is_kafka(log.port.url):
+        raise InputError(
+            f"{log.port.url}: an embedded log refuses what is no observation as it is written, so there is nothing to "
+            "retry, and of an archive's dead letters it does not know what became; ask the log on Kafka"
+        )
+    from refold.streams.log.kafka.log import KafkaLog
+
+    assert isinstance(log.port, KafkaLog)
+    return log.port
+
+
+def never_retried(log: Log, found: Iterable[Letter]) -> list[Letter]:
+    """Those that were not retried yet."""
+    told, _ = _judged(log, list(found), again=False)
+    return [each.letter for each in told if each.outcome != "retried"]
+
+
+def told_of(log: Log, letter: Letter) -> RetryReport:
+    """Whether one was retried, and what became of it; else what a retry would do."""
+    (told,), _ = _judged(log, [letter], again=False)
+    return told
+
+
+def _judged(log: Log, found: Sequence[Letter], *, again: bool) -> tuple[list[RetryReport], dict[Position, Ready]]:
+    """Of each what would be done, and the records to be appended."""
+    from refold.streams.log.kafka.deadletter_retry import Refused, fates, judge, retried
+
+    port = kafka_port(log)
+    judged = {each.position: judge(port.registry, port.partitions, each.verdict) for each in found}
+    ready = {at: each for at, each in judged.items() if not isinstance(each, Refused)}
+    before = retried(port, ready.values())
+    became = fates(port, before.values())
+    told = []
+    for letter in found:
+        each, at = judged[letter.position], before.get(letter.position)
+        if isinstance(each, Refused):
+            told.append(RetryReport(letter, "refused", f"would be refused again, {each.reason}: {each.detail}"))
+        elif at is not None and not again:
+            told.append(RetryReport(letter, "retried", f"was retried at {at}; {FATES[became[at]]}", at, became[at]))
+            del ready[letter.position]
+        else:
+            moved = "" if each.entity.encode() == letter.verdict.key else f" under the key {each.entity}"
+            told.append(RetryReport(letter, "ready", f"would be appended to partition {each.partition}{moved}"))
+    return told, ready
+
+
+def _appended(
+    port: KafkaLog, told: Sequence[RetryReport], ready: Mapping[Position, Ready], wait_s: float
+) -> list[RetryReport]:  # fmt: skip
+    """Append what is ready, and wait for what becomes of it."""
+    from refold.streams.log.kafka.deadletter_retry import fates, retry
+
+    stands = retry(port, list(ready.values()))
+    deadline = time.monotonic() + wait_s
+    became = fates(port, stands.values())
+    while "waiting" in became.values() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        port.refresh()
+        became = fates(port, stands.values())
+    done = []
+    for each in told:
+        if each.outcome != "ready":
+            done.append(each)
+            continue
+        at = stands.get(each.letter.position)
+        fate = "waiting" if at is None else became[at]
+        place = "" if at is None else f" at {at}"
+        done.append(RetryReport(each.letter, "appended", f"appended{place}; {FATES[fate]}", at, fate))
+    return done
+
+
+def _show(screen: Screen, told: Sequence[RetryReport], *, is_dry: bool) -> None:
+    screen.table(COLUMNS, [[str(each.letter.position), each.letter.entity or "-", each.text] for each in told])
+    counts = Counter(each.outcome for each in told)
+    waiting = sum(each.fate == "waiting" for each in told)
+    words = {
+        "ready": "would be appended", "appended": "appended", "refused": "would be refused again",
+        "retried": "retried before (--again repeats them)",
+    }  # fmt: skip
+    said = [f"{counts[outcome]:,} {text}" for outcome, text in words.items() if counts[outcome]]
+    screen.say("; ".join(said) if said else "no dead letters are like that")
+    if waiting:
+        screen.say(
+            f"{waiting:,} wait for a worker's decision: see that one runs, then `refold deadletters show` says it"
+        )
+    if is_dry and counts["ready"]:
+        screen.say("nothing was appended, this was a dry run; append with --apply")

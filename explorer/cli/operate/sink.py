@@ -1,0 +1,277 @@
+"""`refold sink`: keep a store up with a log.
+
+What `refold sink` shows on standard error: bars while it loads, then how far behind it is.
+
+The bars are for a terminal alone. Everywhere: a line when the store refuses, when it answers again, when it has caught
+up, and once a minute while it is behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from threading import Event
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from refold.avro.errors import InputError, StorageError
+from refold.explorer.cli.options import LogTarget, on_log
+from refold.sinks.feed import Lag
+from refold.sinks.port import Batch, Load, Sink
+from refold.sinks.registry import open_sink
+from refold.sinks.run import Report, SinkCommit, SinkWatch, keep_snapshots, keep_up
+from refold.streams.open import given_url
+from refold.streams.runtime import calm_collector
+
+if TYPE_CHECKING:
+    from refold.sinks.metrics import SinkMetrics
+
+
+SAY_EVERY_S = 60.0
+DRAW_EVERY_S = 0.1
+
+
+class SinkScreen:
+    """For one sink; is_long: whether it goes on at the log's end. A context manager."""
+
+    def __init__(self, name: str, *, is_long: bool) -> None:
+        self._name = name
+        self._is_long = is_long
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._tasks: dict[str, TaskID] = {}
+        self._waiting: dict[str, int] = {}
+        self._drawn_at_s = 0.0
+        self._refusal = ""
+        self._is_behind: bool | None = None
+        self._said_at_s = 0.0
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def loading(self, more: int, total: int) -> None:
+        """More records were read, of so many."""
+        self._advance("reading the log (records)", more, total)
+
+    def storing(self, more: int, total: int) -> None:
+        """More entities were handed to the store, of so many."""
+        self._advance("loading the store (entities)", more, total)
+
+    def wrote(self, changes: int) -> None:
+        """A transaction was committed."""
+        for task in self._tasks.values():
+            if self._bar is not None:
+                self._bar.remove_task(task)
+        self._tasks.clear()
+        self._waiting.clear()
+        self.answered()
+
+    def answered(self) -> None:
+        """The store takes what it is given."""
+        if self._refusal:
+            self._refusal = ""
+            self._say("the store answers again")
+
+    def refused(self, why: str, retry_after_s: float) -> None:
+        """The store takes nothing now."""
+        if why != self._refusal:
+            self._refusal = why
+            self._say(f"waiting, for the store refuses: {why}")
+
+    def lags(self, changes: int, seconds: float) -> None:
+        """So many changes are not in the store, and the oldest was recorded so long ago."""
+        now, is_behind = time.monotonic(), changes > 0
+        turned = is_behind != self._is_behind and not is_behind
+        if self._is_long and (turned or (is_behind and now - self._said_at_s >= SAY_EVERY_S)):
+            self._say(f"{changes:,} changes behind, {seconds:.0f} s" if is_behind else "caught up")
+            self._said_at_s = now
+        self._is_behind = is_behind
+
+    def _advance(self, doing: str, more: int, total: int) -> None:
+        if self._bar is None:
+            return
+        self._waiting[doing] = self._waiting.get(doing, 0) + more
+        now = time.monotonic()
+        if now - self._drawn_at_s >= DRAW_EVERY_S:
+            self._drawn_at_s = now
+            if doing not in self._tasks:
+                self._tasks[doing] = self._bar.add_task(doing, total=total)
+            self._bar.update(self._tasks[doing], completed=self._waiting[doing], total=total)
+
+    def _say(self, text: str) -> None:
+        line = f"{self._name}: {text}"
+        if self._bar is None:
+            click.echo(line, err=True)
+        else:  # above the bars
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+HOST = "127.0.0.1"
+TERMINATED = 143
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.option("--to", required=True, metavar="URL", envvar="REFOLD_SINK_TO", show_envvar=False,
+              help="The store, with its options [$REFOLD_SINK_TO, which no list of processes shows].")  # fmt: skip
+@click.option("--once/--follow", "once", default=True,
+              help="Stop at the log's end [this], or keep up with it until SIGTERM or Ctrl-C.")  # fmt: skip
+@click.option("--every", "every_s", type=click.FloatRange(0.1), default=60.0, show_default=True, metavar="SECONDS",
+              help="With --follow, how often a store that takes whole cuts is given one.")  # fmt: skip
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
+              help="Serve Prometheus' /metrics there; 0: a free one.")  # fmt: skip
+@click.option("--host", default=HOST, show_default=True,
+              help="Where /metrics is. Off loopback it needs a token, in REFOLD_TOKEN.")  # fmt: skip
+@click.option("--tls-cert", metavar="FILE", help="Serve /metrics over TLS: a certificate in PEM, with its chain.")
+@click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
+@click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
+              help="A name that Prometheus knows this machine by, beside its addresses; may be repeated.")  # fmt: skip
+@on_log
+def sink(
+    place: LogTarget, name: str, to: str, once: bool, every_s: float, metrics_port: int | None, host: str,
+    tls_cert: str | None, tls_key: str | None, allowed_hosts: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Keep a store up to date with a log, at an exact cut.
+
+    \b
+      postgres   postgresql://USER@HOST/DATABASE[?schema=refold]   a table for each type, a row for each entity
+      parquet    file:///FOLDER or s3://BUCKET/PREFIX[?grace_s=N]  files for each type, whole cuts: every --every
+      otlp       http://HOST:4318 or grpc://HOST:4317              each run of an agent that ended, as a trace
+      MODULE:FUNCTION                                              a sink of your own: docs/SINKS.md
+
+    What the store holds and the cut it is the state of are written in one transaction, so it can be stopped and killed
+    at any moment: it goes on from what stands there. A store that refuses for now is waited for. Of two sinks on one
+    store one waits for the other. SIGTERM has it finish the batch at hand and leave; a second one ends it at once.
+
+    \b
+    Examples
+      refold sink postgres --to postgresql://localhost/agents
+      refold sink postgres --to 'postgresql://db/agents?schema=acme' --follow --metrics-port 9464
+      refold sink parquet --to s3://lake/agents --follow --every 300
+      refold sink otlp --to http://localhost:4318 --follow
+      refold sink my_sinks:open_sink --to anything --once
+    """
+    stop = Event()
+    with ExitStack() as ending:
+        store = ending.enter_context(closing(open_sink(name, to)))
+        log = ending.enter_context(place.read()).port
+        metrics = None
+        if metrics_port is not None:
+            page = MetricsPage(host, metrics_port, tls_cert, tls_key, allowed_hosts)
+            metrics = _metrics(place, name, page, ending)
+        screen = ending.enter_context(SinkScreen(name, is_long=not once))
+        ending.enter_context(_ended_by_signals(stop))
+        ending.enter_context(calm_collector())
+        watch = _watch(screen, metrics, is_of_changes=isinstance(store, Sink))
+        if isinstance(store, Sink):
+            report = keep_up(log, store, follow=not once, stop=stop, watch=watch)
+        else:
+            report = keep_snapshots(log, store, follow=not once, every_s=every_s, stop=stop, watch=watch)
+    click.echo(_said(report))
+    return 0
+
+
+class MetricsPage(NamedTuple):
+    """Where and how /metrics is served, as it was given."""
+
+    host: str
+    port: int
+    certificate: str | None
+    key: str | None
+    allowed_hosts: tuple[str, ...]
+
+
+def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bool) -> SinkWatch:
+    """What the screen shows and Prometheus asks for. Of a sink of whole cuts no line says how far."""
+
+    def wrote(taken: Load | Batch | SinkCommit) -> None:
+        changes = 0 if isinstance(taken, Load) else taken.changes
+        if isinstance(taken, Batch):
+            entities = len(taken.states)
+        else:
+            entities = taken.total if isinstance(taken, Load) else taken.entities
+        screen.wrote(changes)
+        if metrics is not None:
+            metrics.committed(changes, entities)
+
+    def asked() -> None:
+        screen.answered()
+        if metrics is not None:
+            metrics.asked()
+
+    def refused(error: StorageError, retry_after_s: float) -> None:
+        screen.refused(str(error), retry_after_s)
+        if metrics is not None:
+            metrics.refused()
+
+    def lags(lag: Lag) -> None:
+        oldest_s = None if lag.oldest_ms is None else lag.oldest_ms / 1000
+        if is_of_changes:
+            screen.lags(lag.changes, 0.0 if oldest_s is None else max(0.0, time.time() - oldest_s))
+        if metrics is not None:
+            metrics.lags(lag.changes, oldest_s)
+
+    return SinkWatch(screen.loading, screen.storing, wrote, asked, refused, lags)
+
+
+def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack) -> SinkMetrics:
+    """Metrics of this sink, served until the end."""
+    try:
+        from refold.sinks.metrics import SinkMetrics
+        from refold.sinks.pages import SinkPages
+        from refold.streams.web.guard import token_in
+        from refold.streams.web.server import Access, WebServer
+    except ModuleNotFoundError as error:
+        if error.name not in ("prometheus_client", "aiohttp"):
+            raise
+        raise InputError("--metrics-port needs more than is installed here; pip install 'refold[kafka]'") from error
+    url = given_url(place.url)
+    found = SinkMetrics(url.partition("?")[0].rstrip("/").rpartition("/")[2].removeprefix("file:"), name, time.time)
+    access = Access(token_in(os.environ), given.allowed_hosts, None, given.certificate, given.key)
+    server = WebServer(given.host, given.port, access, what="the sink's pages")
+    ending.callback(server.close)
+    server.serve(SinkPages(found.page))
+    click.echo(f"metrics on {server.url}/metrics", err=True)
+    return found
+
+
+@contextmanager
+def _ended_by_signals(stop: Event) -> Iterator[None]:
+    """The first SIGTERM or Ctrl-C sets `stop`; the next one ends the process as it does elsewhere."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def asked(number: int, _: object) -> None:
+        stop.set()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for number in before:
+        signal.signal(number, asked)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _said(report: Report) -> str:
+    if report.position is None:
+        return "it was ended before anything was written"
+    written = f"{report.changes:,} changes in {report.batches:,} batches, {report.loads:,} loads"
+    return f"holds {report.position.short}; wrote {report.entities:,} states of entities: {written}\n{report.position}"

@@ -1,0 +1,149 @@
+"""Text on the screen: tables and lines, in colour and fitted on a terminal, whole and plain elsewhere.
+
+Values come from agents: what is not printable is escaped, so that no recorded text can steer a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from refold.avro.times import time_text
+from refold.streams.exchange.atomic_file import json_line
+from refold.streams.point import Point
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ID_DIGITS = 12
+CELL_CHARACTERS_MAX = 240
+PADDED_CHARACTERS_MAX = 72
+GAP = "  "
+_FORCING = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+
+
+def printable(text: str) -> str:
+    """The text on one line, with what a terminal would act on escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def moment(micros: int | None) -> str:
+    """A time in RFC 3339, without zeros that say nothing."""
+    if micros is None:
+        return "-"
+    text = time_text(micros)
+    return text.removesuffix("Z").rstrip("0").rstrip(".") + "Z" if "." in text else text
+
+
+NO_TIME = "no time"
+"""Where a source gave none, and the one by which an observation is put in order was made up."""
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number and what it counts: "1 step", "2,000 steps"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+class TableColumn(NamedTuple):
+    """A column of a table. is_fixed: never wrapped; piped_only: left out on a terminal, for lack of room."""
+
+    header: str
+    style: str = ""
+    is_fixed: bool = False
+    piped_only: bool = False
+
+
+class Screen:
+    """Standard output."""
+
+    def __init__(self) -> None:
+        # Elsewhere rich need not be asked, nor imported: of all it looks at only these make a pipe a terminal.
+        may_be = sys.stdout.isatty() or not _FORCING.isdisjoint(os.environ)
+        self.is_terminal = may_be and self._console.is_terminal
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    def say(self, text: str = "", style: str = "") -> None:
+        """One line."""
+        if self.is_terminal:
+            from rich.text import Text
+
+            self._console.print(Text(printable(text), style))
+        else:
+            sys.stdout.write(printable(text) + "\n")
+
+    def id(self, hexadecimal: str) -> str:
+        """An id or hash: its first digits on a terminal, whole elsewhere."""
+        return hexadecimal[:ID_DIGITS] if self.is_terminal else hexadecimal
+
+    def cell(self, text: str) -> str:
+        """A value in a table: cut on a terminal, whole elsewhere."""
+        if not self.is_terminal or len(text) <= CELL_CHARACTERS_MAX:
+            return text
+        return f"{text[:CELL_CHARACTERS_MAX]}... ({len(text):,} characters)"
+
+    def table(self, columns: Sequence[TableColumn], rows: Sequence[Sequence[str]]) -> None:
+        """Aligned columns; nothing where there are no rows."""
+        if not rows:
+            return
+        if self.is_terminal:
+            self._fitted(columns, rows)
+            return
+        lines = [[column.header for column in columns], *([printable(cell) for cell in row] for row in rows)]
+        # A column is as wide as most need it: a long value moves its own row aside, not all rows.
+        widths = [
+            max(len(line[number]) for line in lines if len(line[number]) <= PADDED_CHARACTERS_MAX)
+            for number in range(len(columns) - 1)
+        ]
+        for line in lines:
+            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
+            sys.stdout.write(GAP.join([*padded, line[-1]]).rstrip() + "\n")
+
+    def _fitted(self, columns: Sequence[TableColumn], rows: Sequence[Sequence[str]]) -> None:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+        shown = [number for number, column in enumerate(columns) if not column.piped_only]
+        for column in (columns[number] for number in shown):
+            table.add_column(column.header, style=column.style, no_wrap=column.is_fixed, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(printable(self.cell(row[number]))) for number in shown))
+        self._console.print(table)
+
+    def point(self, point: Point, name: str = "at") -> None:
+        """The cut that an answer about the past is for, and whether it may still grow."""
+        self.say(f"{name} {point.cut} ({point.cut.short})", "dim")
+        if point.open and point.cut.observed_until is not None:
+            self.say(f"still open: more may be recorded that was observed by {moment(point.cut.observed_until)}")
+        elif point.is_future:
+            self.say("still open: this time lies in the future, so more may be recorded before it")
+        elif point.open:
+            self.say("still open: this time is not yet 5 s old, so more may be recorded before it")
+
+    def json(self, tree: Any) -> None:
+        """One JSON value, indented."""
+        sys.stdout.write(json.dumps(tree, ensure_ascii=not _is_utf8(), indent=2) + "\n")
+
+    def json_line(self, tree: Any) -> None:
+        """One JSON value on one line."""
+        sys.stdout.write(json_line(tree, ascii_only=not _is_utf8()))
+
+    def flush(self) -> None:
+        """Let readers of a pipe see everything so far."""
+        sys.stdout.flush()
+
+
+def _is_utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,0 +1,93 @@
+"""Observations of imported runs whose source has no time.
+
+Each observation needs a time to be put in order by. Where the source has none it was made up, and answers say so
+instead of showing it: "no time" as text, null with `synthetic_time` in JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from refold.avro.envelope import check_entity
+from refold.avro.errors import ValidationError
+from refold.avro.observation import Source
+from refold.explorer.cli.output.screen import NO_TIME, moment
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+
+RUNS_AT_ONCE = 500
+VALUES = frozenset({"value", "old", "new", "key", "patch", "conflicts"})
+"""What stands below these in JSON was observed, whatever it looks like."""
+
+ObservedText = Callable[[int, Source], str]
+"""The text of when something was observed, microseconds, by a source."""
+
+
+def observed_texts(log: Log, sources: Iterable[Source], cut: Cut) -> ObservedText:
+    """How to show when something was observed.
+
+    Args:
+        log: The log that the observations are in.
+        sources: Of all observations that are to be shown.
+        cut: Up to where their runs are looked at.
+
+    Returns:
+        A function from a time and its source to text.
+    """
+    found = _untimed(log, (each.run for each in sources), cut)
+    return lambda micros, source: NO_TIME if source.run in found else moment(micros)
+
+
+def untimed_json(log: Log, tree: Any, cut: Cut) -> Any:
+    """The JSON of an answer, in which observations without a time say so.
+
+    Args:
+        log: The log that the answer is of.
+        tree: The answer; it is changed in place.
+        cut: Up to where the runs of its observations are looked at.
+
+    Returns:
+        The same tree.
+    """
+    observed = list(_observed(tree))
+    found = _untimed(log, (each["source"]["run"] for each in observed), cut)
+    for each in observed:
+        if each["source"]["run"] in found:
+            each["observed_at"] = None
+            each["synthetic_time"] = True
+    return tree
+
+
+def _observed(tree: Any) -> Iterator[dict[str, Any]]:
+    """Each object that says when and by which run something was observed."""
+    if isinstance(tree, list):
+        for each in tree:
+            yield from _observed(each)
+    elif isinstance(tree, dict):
+        source = tree.get("source")
+        if "observed_at" in tree and isinstance(source, Mapping) and isinstance(source.get("run"), str):
+            yield tree
+        for key, each in tree.items():
+            if key not in VALUES:
+                yield from _observed(each)
+
+
+def _untimed(log: Log, runs: Iterable[str], cut: Cut) -> set[str]:
+    """Those of some runs that were imported without any time. A run in which some messages have a time is none."""
+    names = sorted(filter(_is_entity, {f"run/{each}" for each in runs if each}))
+    found: set[str] = set()
+    for begin in range(0, len(names), RUNS_AT_ONCE):
+        for name, view in log.states(names[begin : begin + RUNS_AT_ONCE], cut).items():
+            fields = view.fields
+            if fields.get("imported_from") and fields.get("synthetic_time") and fields.get("started_at") is None:
+                found.add(name.removeprefix("run/"))
+    return found
+
+
+def _is_entity(name: str) -> bool:
+    try:
+        check_entity(name)
+    except ValidationError:
+        return False
+    return True

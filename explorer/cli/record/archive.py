@@ -1,0 +1,95 @@
+"""Archives on the command line: a whole log to a file, a file to a log, and a log that goes on from one."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import LogTarget
+from refold.explorer.cli.output.progress import counting, files_read
+from refold.explorer.cli.output.screen import Screen, counted
+from refold.explorer.cli.output.shapes import point_json
+from refold.streams.exchange.archive_export import write_archive
+from refold.streams.exchange.archive_form import End
+from refold.streams.exchange.archive_import import Archive
+from refold.streams.exchange.atomic_file import whole_file
+from refold.streams.exchange.files import ExchangeFile
+from refold.streams.log.file.restore import fork
+from refold.streams.open import asked_blobs, asked_partitions, file_path
+from refold.streams.point import Point, Points
+
+ARCHIVE = "archive"
+STDOUT = "-"
+
+
+def export_archive(place: LogTarget, file: str, *, force: bool, as_json: bool) -> None:
+    """Write the whole log, as it is now, to a file."""
+    if Path(file).suffix in (".gz", ".jsonl"):
+        raise InputError(f"{file}: an archive is an Avro container; give a name that ends in .avro")
+    now_ms = time.time_ns() // 1_000_000
+    with place.read() as log, log.port.still() as port:
+        point = Point(Points(port, now_ms).end())
+        with counting("Archiving", point.cut.records, "records") as progress:
+            if file == STDOUT:
+                write_archive(sys.stdout.buffer, port, point.cut, now_ms, progress)
+                sys.stdout.buffer.flush()
+                return
+            with whole_file(Path(file), replace=force) as target:
+                end = write_archive(target, port, point.cut, now_ms, progress)
+    _report_export(Screen(), point, end, file, as_json)
+
+
+def import_archive(place: LogTarget, files: list[ExchangeFile], *, is_fork: bool, as_json: bool) -> None:
+    """Make a log of an archive, and its fork if asked; without a file, fork the archive that is the log already."""
+    screen = Screen()
+    path = file_path(place.url)
+    fork_id = uuid.uuid4().bytes if is_fork else None
+    if not files and fork_id is not None:
+        after = fork(path, fork_id)
+        assert after.forked_from is not None
+        if as_json:
+            screen.json({"log": after.id.hex(), "forked_from": after.forked_from.hex()})
+        else:
+            screen.say(f"{path} takes appends now, as the log {after.id.hex()}, forked from {after.forked_from.hex()}")
+        return
+    if len(files) != 1:
+        raise InputError("an archive makes one log: name one file")
+    if place.exists():
+        raise InputError(
+            f"{path}: a log is here already; an archive makes one of its own: give another place with --log"
+        )
+    paths = [files[0].path]
+    with files_read("Checking", paths) as progress:
+        archive = Archive(files[0], progress[0])
+    partitions = asked_partitions(place.url)
+    if partitions not in {None, len(archive.cut.offsets)}:
+        raise InputError(
+            f"{files[0].shown}: the archived log has {len(archive.cut.offsets)} partitions; leave out "
+            f"?partitions={partitions}"
+        )
+    with files_read("Importing", paths) as progress:
+        identity = archive.restore(path, fork_id, progress[0], asked_blobs(place.url))
+    if as_json:
+        forked_from = None if identity.forked_from is None else identity.forked_from.hex()
+        counts = {"observations": archive.cut.records, "definitions": archive.cut.schemas}
+        screen.json({"log": identity.id.hex(), "forked_from": forked_from, "cut": str(archive.cut), **counts})
+        return
+    screen.say(f"{counted(archive.cut.records, 'record')} in {path}, the log {identity.id.hex()}")
+    if fork_id is None:
+        screen.say("it answers as that log did, and takes no appends; --fork lets it go on under an id of its own")
+
+
+def _report_export(screen: Screen, point: Point, end: End, file: str, as_json: bool) -> None:
+    if as_json:
+        counts = {name: count for name, count in end._asdict().items() if name != "sha256"}
+        screen.json({"file": file, **counts, "sha256": end.sha256.hex(), **point_json(point)})
+        return
+    screen.point(point)
+    parts = (
+        counted(end.observations, "record"), counted(end.definitions, "definition"),
+        counted(end.contents, "content"), counted(end.markers, "marker"),
+    )  # fmt: skip
+    screen.say(f"{', '.join(parts)} in {file}")

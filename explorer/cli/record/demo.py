@@ -1,0 +1,67 @@
+"""`refold demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.output.screen import Screen
+
+
+@click.command()
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where the demo's log goes, and stays [.refold-demo].",
+)
+@click.option("--keep", is_flag=True, help="Leave a former demo's log there, and put the new one beside it.")
+@click.option("--incident", is_flag=True, help="Only record the failing run of docs/INCIDENT.md, into the log.")
+@click.option("--capture", is_flag=True, help="A program that knows nothing of refold, recorded and played.")
+@on_log
+def demo(place: LogTarget, folder: Path | None, keep: bool, incident: bool, capture: bool) -> int:
+    """See refold work, end to end.
+
+    An agent is recorded, killed midway, and explained from its log alone; then another one fails, for you to find out
+    why. Nothing is downloaded, and nothing outside the folder is touched. At the end you are given commands to ask more
+    of its log.
+
+    With --incident only that failing run is recorded, into the log that every command works on: docs/INCIDENT.md begins
+    with it.
+
+    With --capture a small agent is run by `refold record`, and again by `refold play`, with a stand-in for its model
+    (docs/guides/capture.md); its log is in .refold-capture.
+
+    \b
+    Examples
+      refold demo
+      refold demo --capture
+      refold demo --incident --log kafka://127.0.0.1:9092/agents
+    """
+    if capture:
+        if place.url is not None or keep or incident:
+            raise InputError("--capture makes a log of its own, in the folder of --folder: leave the others out")
+        from refold.explorer.demo.capture.demo import run as run_capture
+
+        return run_capture(folder)
+    if incident:
+        if folder is not None or keep:
+            raise InputError("--incident records into the log of --log or REFOLD_LOG: leave --folder and --keep out")
+        return _fail(place)
+    if place.url is not None:
+        raise InputError("the demo makes a log of its own: name its folder with --folder, or say --incident")
+    from refold.explorer.demo.run import run
+
+    return run(folder, keep)
+
+
+def _fail(place: LogTarget) -> int:
+    from refold.explorer.demo.desk import AGENT, RUN, fail
+
+    with place.write() as log:
+        fail(log)
+        Screen().say(f"{AGENT} failed in run {RUN}, recorded in {log.port.url}; find out why: docs/INCIDENT.md")
+    return 0

@@ -1,0 +1,199 @@
+"""`refold proxy`: capture what agents ask of models, or answer them from a recording."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.output.screen import counted
+from refold.explorer.cli.runs.argument import known_run
+from refold.explorer.cli.runs.code import redact_option, redactor_for
+
+if TYPE_CHECKING:
+    from refold.agents.capture.capture import CaptureSettings
+    from refold.agents.capture.playback import RecordedUpstream
+    from refold.agents.capture.server import LoopbackServer
+    from refold.agents.capture.spool_drain import Stored
+
+CLOSING_S = 10.0
+PORT = 8080
+
+spool_option = click.option(
+    "--spool", type=click.Path(path_type=Path), metavar="FOLDER",
+    help="Where what is captured waits for the log [a folder of yours, by the log].",
+)  # fmt: skip
+spool_max_option = click.option(
+    "--spool-max", "spool_mib", type=click.IntRange(1), default=1024, show_default=True, metavar="MIB",
+    help="How much may wait there; what comes beyond is passed on, not kept, and counted.",
+)  # fmt: skip
+
+
+@click.command()
+@click.option("--listen", default=f"127.0.0.1:{PORT}", show_default=True, metavar="HOST:PORT",
+              help="Where it answers: on loopback only; port 0 is a free one.")  # fmt: skip
+@click.option("--upstream", metavar="URL", help="The provider, such as https://api.openai.com.")
+@click.option("--agent", default="proxy", show_default=True, metavar="NAME", help="What the runs are named by.")
+@click.option("--silence", "silence_s", type=click.FloatRange(0.1), metavar="SECONDS",
+              help="How long the provider may send nothing [as long as the agent waits].")  # fmt: skip
+@click.option("--replay", "run_id", metavar="RUN", help="Answer from this run alone; there is no upstream.")
+@click.option("--rhythm", type=click.Choice(["none", "recorded"]), default="none", show_default=True,
+              help="With --replay: pieces at once, or with the pauses that they had.")  # fmt: skip
+@redact_option
+@spool_option
+@spool_max_option
+@on_log
+def proxy(
+    place: LogTarget, listen: str, upstream: str | None, agent: str, silence_s: float | None, run_id: str | None,
+    rhythm: str, redact: str | None, spool: Path | None, spool_mib: int,
+) -> int:  # fmt: skip
+    """Capture model calls by a proxy that agents are pointed at.
+
+    Every request is passed on as it is, to --upstream, and every piece of the response comes back at once, byte for
+    byte. A copy becomes a run in the log: a session is found by its conversation, each turn is a step, and tool calls
+    have their results. Anthropic's messages and OpenAI's chat completions and responses are understood; all else is
+    kept as it is. Credentials are kept nowhere. If the log is slow or away, what is captured waits in a spool.
+
+    SIGTERM and Ctrl-C end it: what waits is stored, and the runs end.
+
+    With --replay it answers from a run that was captured, and connects to nothing. A request that is not recorded gets
+    an error that names the turn and what differs.
+
+    \b
+    Examples
+      refold proxy --upstream https://api.openai.com
+      OPENAI_BASE_URL=http://127.0.0.1:8080/v1 python my_agent.py
+      refold proxy --replay 8f2c --listen 127.0.0.1:8081
+    """
+    host, port = address_of(listen)
+    stop = Event()
+    _stop_by_signals(stop)
+    if run_id is not None:
+        if upstream is not None:
+            raise InputError("--replay answers from the recording alone: leave --upstream out")
+        return _replay(place, run_id, host, port, redact, stop, is_paced=rhythm == "recorded")
+    if upstream is None:
+        raise InputError("give the provider's address with --upstream, or a recorded run with --replay")
+    capture_module = capture_modules()
+    given = capture_settings(
+        place, agent, {"upstream": capture_module.shown(upstream)}, redact, spool, spool_mib,
+        host=host, port=port, silence_s=silence_s,
+    )  # fmt: skip
+    capture = capture_module.Capture(given, {"": upstream})
+    click.echo(f"refold proxy: {capture.url} passes on to {capture_module.shown(upstream)}; Ctrl-C ends it")
+    stop.wait()
+    tell_stored(capture.close(CLOSING_S), given.log_url)
+    return 0
+
+
+def _replay(
+    place: LogTarget, run_id: str, host: str, port: int, redact: str | None, stop: Event, *, is_paced: bool
+) -> int:
+    serving, replaying, run_id = serve_recording(place, run_id, redact, host, port, is_paced=is_paced)
+    click.echo(f"refold proxy: {serving.url} answers from run {run_id}; Ctrl-C ends it")
+    stop.wait()
+    serving.close()
+    return 1 if replaying.unrecorded else 0
+
+
+def serve_recording(
+    place: LogTarget, run_id: str, redact: str | None, host: str, port: int, *, is_paced: bool
+) -> tuple[LoopbackServer, RecordedUpstream, str]:
+    """A server that answers from a run, and those that were captured with it; and the run's whole id."""
+    module = capture_modules()
+    with place.read() as log:
+        run_id = known_run(log, run_id, log.point().cut)
+        recordings = module.together(log, log.recording(run_id))
+        given = redactor_for(redact)
+        redacting = None if given is None else log.capturing(given).redactor()
+    replaying: RecordedUpstream = module.Replaying(
+        recordings, redacting, is_paced=is_paced, say=lambda line: click.echo(f"refold: {line}", err=True)
+    )
+    return module.Serving(lambda: replaying, host, port), replaying, run_id
+
+
+class CaptureModules:
+    """What capturing needs, imported."""
+
+    def __init__(self) -> None:
+        from refold.agents.capture.capture import Capture, CaptureSettings, whole_url
+        from refold.agents.capture.exchange import shown_url
+        from refold.agents.capture.playback import RecordedUpstream, recorded_together
+        from refold.agents.capture.server import LoopbackServer
+
+        self.Capture, self.CaptureSettings, self.whole_url = Capture, CaptureSettings, whole_url
+        self.shown, self.Replaying, self.Serving = shown_url, RecordedUpstream, LoopbackServer
+        self.together = recorded_together
+
+
+def capture_modules() -> CaptureModules:
+    """What capturing needs. InputError where the extra is not installed."""
+    try:
+        import brotli  # noqa: F401
+        import zstandard  # noqa: F401
+
+        return CaptureModules()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("aiohttp", "brotli", "zstandard", "multidict", "yarl"):
+            raise
+        raise InputError(f'{error.name} is not installed: pip install "refold[capture]"') from None
+
+
+def capture_settings(
+    place: LogTarget, agent: str, settings: dict[str, Any], redact: str | None, spool: Path | None, spool_mib: int,
+    **more: Any,
+) -> CaptureSettings:  # fmt: skip
+    """How to capture into a command's log."""
+    from refold.agents.log import open_log
+    from refold.streams.open import given_url
+
+    module = capture_modules()
+    url = module.whole_url(given_url(place.url))
+    given: CaptureSettings = module.CaptureSettings(
+        url,
+        lambda: open_log(
+            url, types=place.type_paths(), owner_timeout_s=place.owner_timeout_s, worker=place.worker
+        ),
+        agent, settings, lambda line: click.echo(f"refold: {line}", err=True), redactor_for(redact),
+        None if spool is None else spool.absolute(), spool_mib << 20, **more,
+    )  # fmt: skip
+    return given
+
+
+def tell_stored(stored: Stored, log_url: str) -> None:
+    """Say what was captured, and how to look at it."""
+    runs = counted(len(stored.runs), "run")
+    if stored.exchanges:
+        click.echo(f"refold: {counted(stored.exchanges, 'exchange')} in {runs}, in {log_url}", err=True)
+    for run in stored.runs:
+        click.echo(f"  refold run steps {run}", err=True)
+    if stored.missed:
+        click.echo(f"refold: {counted(stored.missed, 'exchange')} not kept", err=True)
+    if stored.waiting:
+        click.echo(
+            f"refold: {counted(stored.waiting, 'exchange')} wait in the spool, for the next `refold proxy` or `refold "
+            "record` into this log",
+            err=True,
+        )
+
+
+def address_of(listen: str) -> tuple[str, int]:
+    """HOST:PORT, or a port alone."""
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise InputError(f"--listen {listen}: write it HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _stop_by_signals(stop: Event) -> None:
+    def ended(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ended)

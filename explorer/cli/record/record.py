@@ -1,0 +1,90 @@
+"""`refold record`: run a program, and capture what it asks of models."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.record.proxy import (
+    CLOSING_S,
+    capture_modules,
+    capture_settings,
+    spool_max_option,
+    spool_option,
+    tell_stored,
+)
+from refold.explorer.cli.runs.code import redact_option
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--agent", metavar="NAME", help="What the runs are named by [the program's name].")
+@click.option("--upstream", metavar="URL",
+              help="The provider [what OPENAI_BASE_URL and its like name, else the provider's own].")  # fmt: skip
+@redact_option
+@spool_option
+@spool_max_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
+@on_log
+def record(
+    place: LogTarget, agent: str | None, upstream: str | None, redact: str | None, spool: Path | None, spool_mib: int,
+    command: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Run a program and capture its model calls.
+
+    The program runs as it is, on this terminal. A proxy of its own listens on a free port, and the variables by which
+    SDKs and agents find their provider are set to it: OPENAI_BASE_URL, OPENAI_API_BASE, OPENAI_HOST,
+    ANTHROPIC_BASE_URL, ANTHROPIC_API_BASE, ANTHROPIC_HOST. Claude Code (`claude`) and Codex (`codex`) get the switches
+    that they need besides. What was set is part of the record.
+
+    At the end it says what was captured, or that nothing was. It exits as the program did; where a signal ended the
+    program, the same signal ends this.
+
+    \b
+    Examples
+      refold record -- python my_agent.py
+      refold record --agent fixer --upstream http://localhost:11434 -- ./fix.sh 17
+      refold record -- claude -p "what does this folder do?"
+    """
+    module = capture_modules()
+    from refold.agents.capture.program import pointing, run_program, upstreams_of
+
+    upstreams = upstreams_of(os.environ, upstream)
+    shown = {name: module.shown(url) for name, url in upstreams.items()}
+    name = Path(command[0]).name
+    settings = {"program": name, "upstreams": shown}
+    given = capture_settings(place, agent or name, settings, redact, spool, spool_mib)
+    capture = module.Capture(given, upstreams)
+    try:
+        pointed = pointing(command, capture.url, upstreams, os.environ)
+        settings |= {
+            "set": pointed.variables,
+            "switches": pointed.arguments[1 : len(pointed.arguments) - len(command) + 1],
+        }
+        ended = run_program(pointed.arguments, {**os.environ, **pointed.variables})
+    finally:
+        stored = capture.close(CLOSING_S)
+        tell_stored(stored, given.log_url)
+    if not (stored.exchanges or stored.missed or stored.waiting):
+        names = ", ".join(pointed.variables)
+        click.echo(
+            f"refold: nothing was captured: {name} made no request by {names}. Point it at a proxy by its own "
+            "settings: refold proxy --help",
+            err=True,
+        )
+    return exit_as(ended)
+
+
+def exit_as(ended: int) -> int:
+    """The exit status; where a signal ended the program, end by it too."""
+    if ended >= 0:
+        return ended
+    sys.stdout.flush()
+    if -ended != signal.SIGKILL:
+        signal.signal(-ended, signal.SIG_DFL)
+    os.kill(os.getpid(), -ended)
+    return 128 - ended  # where the signal is one that does not end a process

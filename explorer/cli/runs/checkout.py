@@ -1,0 +1,80 @@
+"""`refold checkout`: a run as it stood, by a hash."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import click
+
+from refold.agents.journal.record import Plain, Recording
+from refold.agents.journal.self_replay import states
+from refold.agents.recordings.hashes import Stood, at_hash
+from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.screen import Screen, counted
+from refold.explorer.cli.runs.lines import Lines, head_of
+
+WHATS = {"step": "the chain after this step", "run": "the whole run", "state": "the state after this step"}
+
+
+@click.command()
+@click.argument("hash_", metavar="HASH")
+@click.option("--state", "only_state", is_flag=True, help="Print the run's state there, as JSON, and nothing else.")
+@as_json
+@on_log
+def checkout(place: LogTarget, hash_: str, only_state: bool, as_json: bool) -> int:
+    """Open a run at a hash: its state there, and how to continue.
+
+    Every step has a hash, which covers all that was asked, answered, decided and changed in it and in the steps before
+    it. HASH is one of these, that of a whole run, or that of a state; its beginning is enough.
+
+    \b
+    Examples
+      refold checkout a7b6f7a73238
+      refold checkout a7b6f7a73238 --state
+    """
+    screen = Screen()
+    with place.read() as log:
+        stood = at_hash(log, log.vault, hash_)
+        run = log.recording(stood.run)
+    state: Plain = next(islice(states(run), stood.step, None))
+    if only_state:
+        screen.json(state)
+    elif as_json:
+        screen.json(_json(stood, run, state))
+    else:
+        _show(screen, stood, run, state)
+    return 0
+
+
+def _json(stood: Stood, run: Recording, state: Plain) -> dict[str, Any]:
+    step = run.steps[stood.step - 1] if stood.step else None
+    return {
+        "run": stood.run,
+        "step": stood.step,
+        "name": None if step is None else step.name,
+        "what": stood.what,
+        "hash": stood.hash,
+        "state_hash": None if step is None else step.state_after or None,
+        "state": state,
+        "others": stood.others,
+    }
+
+
+def _show(screen: Screen, stood: Stood, run: Recording, state: Plain) -> None:
+    screen.say(f"run {run.run} of {run.agent}, after step {stood.step} of {len(run.steps)}", "bold")
+    if stood.step:
+        screen.say(f"  {head_of(run.steps[stood.step - 1])}")
+    screen.say(f"  hash    {stood.hash}  ({WHATS[stood.what]})")
+    if stood.others:
+        screen.say(f"  also    {counted(stood.others, 'other place')} in this log with this hash: the same was done")
+    lines = Lines()
+    whole = not isinstance(state, dict) or not state
+    screen.say(f"  state   {lines.value(state)}" if whole else "  state")
+    for name, value in () if whole else state.items():
+        screen.say(f"    {name} = {lines.value(value)}")
+    if not run.has_code:
+        return
+    screen.say()
+    screen.say("to go on from here with something changed:")
+    screen.say(f"  refold run fork {run.run} --at {stood.step} --set NAME=VALUE")

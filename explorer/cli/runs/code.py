@@ -1,0 +1,145 @@
+"""What `refold run replay`, `resume` and `fork` have in common: the agent's code, found by its name, and run."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+
+from refold.agents.confined.files import not_offered
+from refold.agents.entry import Agent, agent_of, require_known
+from refold.agents.journal.record import Plain, Recording
+from refold.agents.log import AgentLog
+from refold.agents.recorder.answers import Departure
+from refold.agents.recorder.run import Run
+from refold.agents.redaction.redactor import Redact, Redactor, groups_in
+from refold.avro.errors import InputError, RefoldError
+from refold.avro.strict_json import json_or_text
+from refold.explorer.cli.output.screen import Screen, counted
+from refold.explorer.cli.runs.lines import Lines
+from refold.explorer.cli.runs.shapes import run_json
+
+agent_option = click.option(
+    "--agent", "entry", metavar="NAME",
+    help="The agent's function: module:function or folder/file.py:function [what the run names].",
+)  # fmt: skip
+
+redact_option = click.option(
+    "--redact", is_flag=False, flag_value="", default=None, metavar="[NAME]",
+    help="What the run was recorded through: the standard rules, or a function of yours, module:function.",
+)  # fmt: skip
+
+
+def redactor_for(given: str | None) -> Redact | None:
+    """What --redact names: nothing without it, the standard rules, or the function of that name."""
+    if given is None:
+        return None
+    return agent_of(given, Path.cwd(), "redactor") if given else Redactor(groups=groups_in(os.environ))
+
+
+def entry_of(log: AgentLog, run: str) -> str:
+    """The function that a run names as its code; empty where it names none."""
+    name: str = log.state(f"run/{run}").fields.get("entry", "")
+    return name
+
+
+def _say_what_is_not_held(context: click.Context, option: click.Parameter, confined: bool) -> bool:
+    if confined and (why := not_offered()):
+        click.echo(f"warning: --confined holds sockets and processes here, but no files: {why}", err=True)
+    return confined
+
+
+confined_option = click.option(
+    "--confined", is_flag=True, callback=_say_what_is_not_held,
+    help="In a process of its own, which the kernel lets open no socket, start no process and write files in a "
+    "temporary folder only (Linux).",
+)  # fmt: skip
+
+
+def agent_for(log: AgentLog, run: str, entry: str | None) -> tuple[str, Agent]:
+    """The function, and its name; looked up from this folder. InputError where the run names none."""
+    name = name_for(log, run, entry)
+    return name, agent_of(name, Path.cwd())
+
+
+def name_for(log: AgentLog, run: str, entry: str | None) -> str:
+    """The function's name. InputError where the run names none."""
+    if log.state(f"run/{run}").fields.get("imported_from"):
+        raise InputError(
+            f"run {run} was imported: there is no code that did it; go through it with `refold run steps {run}`"
+        )
+    name = entry or entry_of(log, run)
+    if not name:
+        raise InputError(
+            f"run {run} names no agent: give its function with --agent module:function, or go through the recording "
+            f"alone with `refold run steps {run}`"
+        )
+    if not entry:
+        require_known(name, Path.cwd())
+    return name
+
+
+def driven(run: Run, agent: Agent) -> Exception | None:
+    """Run the agent's code to its end. What it raised itself, if it did; refold's own errors come through.
+
+    What the code prints goes to standard error: standard output is for the answer.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            if inspect.iscoroutinefunction(agent):
+                asyncio.run(run.drive_async(agent))
+            else:
+                run.drive(agent)
+    except Departure as error:
+        return error
+    except RefoldError:
+        raise
+    except Exception as error:
+        return error
+    return None
+
+
+def tell_end(screen: Screen, run: Recording, begun_at: int, error: Exception | None, *, as_json: bool) -> int:
+    """How a run that was driven ended; the exit status. begun_at: the number of the last step that stood before."""
+    if as_json:
+        departure = str(error) if isinstance(error, Departure) else None
+        screen.json({**run_json(run), "departure": departure})
+        return 0 if run.outcome == "succeeded" else 1
+    lines = Lines()
+    own = len(run.steps) - begun_at
+    screen.say(f"run {run.run} {run.outcome or 'did not end'}, after {counted(own, 'step')} of its own", "bold")
+    if isinstance(error, Departure):
+        for line in str(error).splitlines():
+            screen.say(f"  {line}", "red")
+    elif run.failure is not None:
+        screen.say(f"  failed    {lines.failure(run.failure)}", "red")
+    if run.output is not None:
+        screen.say(f"  output    {lines.value(run.output)}")
+    if run.hash:
+        screen.say(f"  hash      {run.hash}")
+    return 0 if run.outcome == "succeeded" else 1
+
+
+def pairs(given: tuple[str, ...], option: str, read: Callable[[str], Any]) -> dict[str, Any]:
+    """NAME=VALUE, many times over. InputError where there is no =, or a name is given twice."""
+    found: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise InputError(f"{option} {each}: write it NAME=VALUE")
+        if name in found:
+            raise InputError(f"{option} {name}: given twice")
+        found[name] = read(value)
+    return found
+
+
+def plain_value(text: str) -> Plain:
+    """JSON where it is any, so 50 is a number and "50" a text; else the text itself."""
+    return json_or_text(text)

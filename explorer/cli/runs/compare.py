@@ -1,0 +1,216 @@
+"""`refold run compare`: where two runs first part, or every run of a log against its own replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from refold.agents.compare.compare import compare as compared
+from refold.agents.compare.compare import uncompared
+from refold.agents.compare.divergence import Divergence, divergence_json
+from refold.agents.compare.provenance import DEPTH, Behind, FieldProvenance, RunInLog, folded, provenance
+from refold.agents.compare.render import told
+from refold.agents.compare.self_check import Itself, against_itself
+from refold.agents.log import AgentLog
+from refold.agents.recordings.load import recordings
+from refold.avro.errors import InputError, NotAnswerable
+from refold.explorer.cli.ask.why import chain_lines
+from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.output.screen import Screen, counted
+from refold.explorer.cli.output.sealed import Opener
+from refold.explorer.cli.output.shapes import why_json
+from refold.explorer.cli.output.untimed import observed_texts, untimed_json
+from refold.explorer.cli.runs.argument import known_run
+from refold.explorer.cli.runs.clear import clear_json, compare_clear
+from refold.streams.trace import TraceLink
+
+Pair = tuple[RunInLog, RunInLog]
+
+
+@click.command("compare")
+@click.argument("a", metavar="[A", required=False)
+@click.argument("b", metavar="B]", required=False)
+@click.option("--all", "is_all", is_flag=True, help="Every run of the log, each with its own replay.")
+@click.option("--other", "other_url", metavar="URL", help="The log in which B stands [the same].")
+@click.option(
+    "--exact", is_flag=True, help="Let clock, randomness, fresh ids, points of reading and earlier attempts count too."
+)
+@click.option(
+    "--depth", type=click.IntRange(min=0), default=DEPTH, metavar="N", show_default=True,
+    help="How many causes back to follow what differs.",
+)  # fmt: skip
+@click.option("--full", is_flag=True, help="Every value whole, every place that differs, every cause.")
+@as_json
+@on_log
+def compare(
+    place: LogTarget, a: str | None, b: str | None, is_all: bool, other_url: str | None, exact: bool, depth: int,
+    full: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Find the first point where two runs differ, and why.
+
+    It says at which step, what differs there place by place, and whose doing it is: the world's, which
+    answered otherwise though it was asked the same, or the agent's, which heard the same and did something
+    else. Then, in short, the observations behind it on both sides, with their agents, steps and causes;
+    --full has all of them. What every live run hears anew (clock, randomness, fresh ids) is no difference
+    by itself, and neither is a crash that the run was resumed from, or a step that was tried again.
+
+    With --all each run is gone through again step by step, from what it was started with, and compared with
+    what is recorded.
+
+    Where the content of a run has expired, or is sealed with no key here, their hashes are compared: equal
+    ones are equal runs, and of others it says from which step on they differ.
+
+    Exits with 1 when something differs, and with 0 when nothing does.
+
+    \b
+    Examples
+      refold run compare 8f2c 91aa
+      refold run compare 8f2c 91aa --json
+      refold run compare 8f2c 8f2c --other file:copy
+      refold run compare --all
+    """
+    if is_all:
+        if a or b or other_url or exact:
+            raise InputError("--all compares each run with itself: leave out A, B, --other and --exact")
+        return _all(place, as_json)
+    if a is None or b is None:
+        raise click.UsageError("name two runs, or say --all")
+    with ExitStack() as stack:
+        log = stack.enter_context(place.read())
+        other = log if other_url is None else stack.enter_context(replace(place, url=other_url).read())
+        try:
+            pair = _known(log, a), _known(other, b)
+        except NotAnswerable:
+            return compare_clear(_clear(log, a), _clear(other, b), is_exact=exact, as_json=as_json)
+        found = compared(pair[0].run, pair[1].run, exact=exact)
+        behind = [] if found is None else provenance(found, *pair, depth)
+        if as_json:
+            Screen().json(_json({"a": log, "b": other}, pair, found, behind))
+        else:
+            _show(Screen(), {"a": log, "b": other}, pair, found, behind, is_full=full)
+    return 0 if found is None else 1
+
+
+def _known(log: AgentLog, run: str) -> RunInLog:
+    cut = log.point().cut
+    return RunInLog(log.recording(known_run(log, run, cut), cut), log)
+
+
+def _clear(log: AgentLog, given: str) -> dict[str, Any]:
+    """A run without its content, and why it has none here; "" where it has."""
+    cut = log.point().cut
+    run = known_run(log, given, cut)
+    try:
+        log.recording(run, cut)
+    except NotAnswerable as error:
+        return clear_json(log, run, cut, error)
+    return clear_json(log, run, cut, None)
+
+
+def _json(
+    logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: list[Behind]
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "equal": found is None,
+        "a": {"run": pair[0].run.run, "hash": pair[0].run.hash, "steps": len(pair[0].run.steps)},
+        "b": {"run": pair[1].run.run, "hash": pair[1].run.hash, "steps": len(pair[1].run.steps)},
+        "divergence": None if found is None else divergence_json(found),
+        "uncompared": uncompared(pair[0].run, pair[1].run),
+        "provenance": [
+            {
+                "side": each.side, "entity": each.entity, "field": each.field, "key": each.key,
+                "chain": _chain_json(logs[each.side], each.chain),
+            }
+            for each in behind
+        ],
+    }  # fmt: skip
+
+
+def _chain_json(log: AgentLog, chain: Sequence[TraceLink]) -> Any:
+    told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
+    return untimed_json(log, told, log.point().cut)
+
+
+def _show(
+    screen: Screen, logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: list[Behind], *,
+    is_full: bool,
+) -> None:  # fmt: skip
+    """The answer first, then which runs they are, and what stands behind it."""
+    lines = list(told(found, is_short=not is_full, is_folded=not is_full))
+    screen.say(lines[0], "bold")
+    for label, known in zip("AB", pair, strict=True):
+        steps = counted(len(known.run.steps), "step")
+        screen.say(f"{label} {known.run.run}  {known.run.agent} {known.run.version}".rstrip() + f"  {steps}", "dim")
+    for line in uncompared(pair[0].run, pair[1].run):
+        screen.say(line, "dim")
+    for line in lines[1:]:
+        screen.say(line)
+    for each in [FieldProvenance(each, each.chain, 0, 0) for each in behind] if is_full else folded(behind):
+        _show_behind(screen, logs[each.behind.side], each, is_full=is_full)
+
+
+def _show_behind(screen: Screen, log: AgentLog, folded: FieldProvenance, *, is_full: bool) -> None:
+    behind = folded.behind
+    screen.say()
+    name = ".".join(part for part in (behind.entity, behind.field, behind.key) if part)
+    screen.say(f"behind it in {behind.side.upper()}: {name}", "bold")
+    humane = Humane(log.types, Opener(log).value)
+    sources = (link.statement.source for link in folded.links if link.statement is not None)
+    observed = observed_texts(log, sources, log.point().cut)
+    for link in folded.links:
+        # What is recorded of a step is shown already: it is what differs.
+        of_field = None if is_full else behind.field if link.depth == 0 and behind.field != "journal" else ""
+        for line in chain_lines(screen, log, humane, link, observed, only=of_field):
+            screen.say("  " * (min(link.depth, 12) + 1) + line)
+    if folded.shared:
+        screen.say(f"  and {counted(folded.shared, 'observation')} that both sides rest on", "dim")
+    if folded.more:
+        screen.say(f"  and {counted(folded.more, 'cause')} more (--full)", "dim")
+
+
+def _all(place: LogTarget, as_json: bool) -> int:
+    screen = Screen()
+    with place.read() as log:
+        found = list(_each(log))
+    different = [each for each in found if not each.is_equal]
+    if as_json:
+        screen.json(
+            {
+                "runs": len(found), "steps": sum(each.steps for each in found),
+                "equal": len(found) - len(different), "different": [_itself_json(each) for each in different],
+            }
+        )  # fmt: skip
+        return 1 if different else 0
+    for each in different:
+        screen.say(f"run {each.run}", "bold")
+        for line in _wrong(each):
+            screen.say(f"  {line}")
+    steps = counted(sum(each.steps for each in found), "step")
+    runs = counted(len(found), "run")
+    equal = "each equal to itself" if not different else f"{len(different):,} not equal to their own replay"
+    screen.say(f"{runs}, {steps} replayed and compared: {equal}" if found else "no run is recorded in this log")
+    return 1 if different else 0
+
+
+def _each(log: AgentLog) -> Iterator[Itself]:
+    return map(against_itself, recordings(log, None, log.vault))
+
+
+def _itself_json(each: Itself) -> dict[str, Any]:
+    divergence = None if each.divergence is None else divergence_json(each.divergence)
+    return {"run": each.run, "altered_steps": list(each.altered), "altered": each.is_altered, "divergence": divergence}
+
+
+def _wrong(each: Itself) -> Iterator[str]:
+    if each.divergence is not None:
+        yield from told(each.divergence)
+    if each.altered:
+        numbers = ", ".join(map(str, each.altered))
+        yield f"the recorded hashes of step {numbers} are not those of what stands there: it was altered"
+    elif each.is_altered:
+        yield "the run's recorded hash is not that of what stands there: its end was altered"

@@ -1,0 +1,304 @@
+"""`refold effects`: what write tools did and may have done; settling what is unknown, and undoing."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from refold.agents.effects.errors import NotDone, ResultNotKept
+from refold.agents.effects.ledger import Ledger
+from refold.agents.effects.listing import FATES, Effect
+from refold.agents.effects.order import Done, Undo
+from refold.agents.effects.undo import Undone, to_undo
+from refold.agents.entry import agent_of, recorded_agent_of
+from refold.agents.journal.objects import bare
+from refold.avro.errors import InputError, NotAnswerable
+from refold.avro.strict_json import json_or_text
+from refold.avro.times import time_text
+from refold.explorer.cli.options import InOrder, LogTarget, as_json, merged, on_log, place_options
+from refold.explorer.cli.output.screen import Screen, TableColumn, counted, moment
+
+COLUMNS = (
+    TableColumn("status"),
+    TableColumn("intended", "dim", is_fixed=True),
+    TableColumn("tries", is_fixed=True),
+    TableColumn("key", "cyan"),
+    TableColumn("what came of it"),
+)
+UNDONE = (TableColumn("ended"), TableColumn("key", "cyan"), TableColumn("why"))
+
+
+@click.group(cls=InOrder, invoke_without_command=True)
+@place_options
+@click.pass_context
+def effects(
+    context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None,
+    worker_url: str | None,
+) -> int:  # fmt: skip
+    """List what write tools did; settle what is unknown; undo.
+
+    Each call of a write tool is an effect. Its key is TASK:STEP:TOOL:HASH of the arguments; it takes place once.
+
+    \b
+    Status
+      intended   about to be sent; its holder is at work
+      done       took place; whoever asks again gets the first result
+      failed     did not take place; may be tried again as often as its tool allows
+      released   given up before it was sent
+      unknown    sent, and nobody knows what became of it: never sent again before it is settled
+
+    \b
+    Examples
+      refold effects list --status unknown
+      refold effects settle order-7:3:refund:5a0c --done '{"id": "r-1"}' --note "seen in the bank's list"
+      refold effects compensate 8f2c --dry-run
+    """
+    context.obj = merged(context.find_object(LogTarget) or LogTarget(), log_url, types, owner_timeout, worker_url)
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+    return 0
+
+
+@effects.command("list")
+@click.option("--status", type=click.Choice(FATES), help="Only those that stand so.")
+@click.option("--run", "run_id", default="", metavar="RUN", help="That this run carried out, or may have.")
+@click.option("--tool", default="", help="Of this tool.")
+@as_json
+@on_log
+def list_(place: LogTarget, status: str | None, run_id: str, tool: str, as_json: bool) -> int:
+    """List effects, in the order in which they were first intended.
+
+    One that is still intended when its lease is over is listed as unknown: whoever was about to send it is gone.
+
+    \b
+    Examples
+      refold effects list
+      refold effects list --status unknown --json
+      refold effects list --run 8f2c --tool refund
+    """
+    screen = Screen()
+    with place.read() as log:
+        ledger = log.effects
+        every = ledger.list()
+        run = _run_of(every, run_id) if run_id else ""
+        found = [each for each in every if (status in (None, each.status)) and (not run or run in each.runs)
+                 and tool in ("", each.tool)]  # fmt: skip
+        if as_json:
+            screen.json([effect_json(ledger, each) for each in found])
+            return 0
+        screen.table(COLUMNS, [_cells(ledger, each) for each in found])
+    if not found:
+        screen.say("no effect is like that" if every else "no effect is recorded here: no run called a write tool")
+        return 0
+    unknown = sum(each.status == "unknown" for each in found)
+    screen.say(counted(len(found), "effect") + (f", {unknown} to be settled" if unknown else ""))
+    return 0
+
+
+@effects.command()
+@click.argument("key")
+@click.option(
+    "--done", "result", metavar="RESULT", help="It took place; what the tool would have returned: JSON, or text."
+)
+@click.option("--not-done", is_flag=True, help="It did not take place, and will not: it may be tried again.")
+@click.option("--probe", metavar="MODULE:FUNCTION", help="Have this function find out; called with key and arguments.")
+@click.option("--note", default="", help="How it was found out.")
+@click.option("--by", default="", metavar="NAME", help="Who found out [the user].")
+@as_json
+@on_log
+def settle(
+    place: LogTarget, key: str, result: str | None, not_done: bool, probe: str | None, note: str, by: str, as_json: bool
+) -> int:  # fmt: skip
+    """Say what became of an effect whose fate is unknown.
+
+    KEY may be the beginning of one. What is said of it is final if it is that it took place; said wrongly that it did
+    not, it is sent again. A probe may also be folder/file.py:function; it returns refold.Done(result), raises
+    refold.NotDone, or returns None where it cannot tell: then this ends with 1.
+
+    An effect that failed as often as it may gets new attempts with --not-done; one that is done and whose result could
+    not be recorded gets it with --done.
+
+    \b
+    Examples
+      refold effects settle order-7:3:refund:5a0c --not-done --note "not in the bank's list"
+      refold effects settle order-7:3:refund:5a0c --done '{"id": "r-1"}'
+      refold effects settle order-7:3:refund:5a0c --probe payments:look_up
+    """
+    if sum((result is not None, not_done, probe is not None)) != 1:
+        raise InputError(f"{key}: say what became of it, with one of --done RESULT, --not-done and --probe")
+    asked = None if probe is None else agent_of(probe, Path.cwd(), "probe")
+    screen = Screen()
+    with place.write(make=False) as log:
+        ledger = log.effects
+        effect = _effect_of(ledger.list(), key)
+        who = by or getpass.getuser()
+        if asked is not None:
+            found = ledger.settle_by(effect.key, asked, by=who, note=note)
+        else:
+            told = NotDone() if result is None else Done(_value(result))
+            found = ledger.settle(effect.key, told, by=who, note=note)
+        if as_json:
+            screen.json(effect_json(ledger, found))
+        elif found.status == "unknown":
+            screen.say(f"{found.key} is still unknown: the probe cannot tell")
+        else:
+            screen.say(f"{found.key} is {found.status}, says {who}")
+    return 1 if found.status == "unknown" else 0
+
+
+@effects.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--undo", "given", multiple=True, metavar="TOOL=MODULE:FUNCTION",
+              help="What undoes a tool's effects, instead of what it is registered with; several times.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be undone, and undo nothing.")
+@as_json
+@on_log
+def compensate(place: LogTarget, run_id: str, given: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
+    """Undo what a run did, the last effect first.
+
+    Each is undone by the function that its tool was registered with (undo=...), found in the folder this is started in,
+    or by one that --undo names. An undoing is an effect of its own, so nothing is undone twice: after a crash, ask
+    again. What could not be undone is named, the others go on, and this ends with 1.
+
+    \b
+    Examples
+      refold effects compensate 8f2c --dry-run
+      refold effects compensate 8f2c
+      refold effects compensate 8f2c --undo refund=payments:cancel
+    """
+    screen = Screen()
+    named = dict(map(_assigned, given))
+    with place.write(make=False) as log:
+        ledger = log.effects
+        every = ledger.list()
+        run = _run_of(every, run_id)
+        undos, missing = _undos(to_undo(every, run), named)
+        found = [
+            _with_why(each, missing) for each in ledger.compensate(run, undos, agent=getpass.getuser(), is_dry=dry_run)
+        ]
+    if as_json:
+        screen.json(
+            [{"key": each.key, "tool": each.tool, "ended": each.ended, "why": each.why or None} for each in found]
+        )
+    elif found:
+        screen.table(UNDONE, [[each.ended, each.key, each.why or "-"] for each in found])
+    else:
+        screen.say(f"run {run} did nothing that could be undone")
+    return 1 if any(each.is_left for each in found) else 0
+
+
+def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:
+    """One effect. Times in RFC 3339 UTC; null where there is none. Add keys, rename none."""
+    arguments, why = _opened(lambda: ledger.arguments(effect))
+    result, no_result = _opened(lambda: ledger.result(effect)) if effect.status == "done" else (None, None)
+    message, _ = _opened(lambda: ledger.message(effect))
+    error = {"exception": effect.error.get("exception"), "message": message, "at": _time(effect.error.get("at"))}
+    return {
+        "key": effect.key,
+        "status": effect.status,
+        "tool": effect.tool,
+        "run": effect.run,
+        "agent": effect.agent or None,
+        "step": effect.step or None,
+        "attempts": effect.attempts,
+        "intended_at": _time(effect.intended_at),
+        "settled_at": _time(effect.settled_at),
+        "lease_until": _time(effect.until),
+        "arguments": arguments,
+        "result": result,
+        "error": error if effect.error else None,
+        "reconciled_by": effect.reconciled_by or None,
+        "undo": effect.undo or None,
+        "compensates": effect.compensates or None,
+        "compensated_by": effect.compensated_by or None,
+        "times_done": effect.times_done,
+        "unreadable": why or no_result,
+    }
+
+
+def _cells(ledger: Ledger, effect: Effect) -> list[str]:
+    intended = moment(effect.intended_at)[:19].replace("T", " ")
+    return [effect.status, intended, str(effect.attempts), effect.key, _told(ledger, effect)]
+
+
+def _told(ledger: Ledger, effect: Effect) -> str:
+    """What came of it, in a few words."""
+    if effect.times_done > 1:
+        return f"done {effect.times_done} times: it was settled wrongly in between"
+    if effect.compensated_by:
+        return "undone"
+    if effect.status == "done":
+        result, why = _opened(lambda: ledger.result(effect))
+        return f"[{why}]" if why else json.dumps(bare(result), ensure_ascii=False)
+    message, _ = _opened(lambda: ledger.message(effect))
+    return f"{effect.error.get('exception') or ''}: {message or ''}".strip(": ") or "-"
+
+
+def _opened(read: Any) -> tuple[Any, str | None]:
+    """A value, or why it cannot be read."""
+    try:
+        return read(), None
+    except (NotAnswerable, ResultNotKept) as error:
+        return None, str(error)
+
+
+def _time(micros: int | None) -> str | None:
+    return time_text(micros) if micros else None
+
+
+def _value(text: str) -> Any:
+    """JSON; what is none is text."""
+    return json_or_text(text)
+
+
+def _run_of(every: Iterable[Effect], given: str) -> str:
+    """A run with effects, by its id or the beginning of it."""
+    runs = sorted({run for each in every for run in each.runs})
+    found = [given] if given in runs else [run for run in runs if given and run.startswith(given)]
+    return _only(found, given, "run with effects")
+
+
+def _effect_of(every: Iterable[Effect], given: str) -> Effect:
+    """An effect, by its key or the beginning of it."""
+    by_key = {each.key: each for each in every}
+    found = [given] if given in by_key else [key for key in by_key if given and key.startswith(given)]
+    return by_key[_only(found, given, "effect")]
+
+
+def _only(found: list[str], given: str, what: str) -> str:
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(f"{given}: {len(found)} begin so; give more of it: {', '.join(found[:3])}")
+    raise InputError(f"{given}: no {what} is called so; `refold effects list` shows what there is")
+
+
+def _assigned(text: str) -> tuple[str, str]:
+    tool, equals, name = text.partition("=")
+    if not (tool and equals and name):
+        raise InputError(f"--undo {text!r}: give TOOL=MODULE:FUNCTION, such as refund=payments:cancel")
+    return tool, name
+
+
+def _undos(own: Iterable[Effect], named: dict[str, str]) -> tuple[dict[str, Undo], dict[str, str]]:
+    """The functions by tool, and why there is none. InputError where one that was given cannot be found."""
+    undos: dict[str, Undo] = {tool: agent_of(name, Path.cwd(), "undo function") for tool, name in named.items()}
+    missing: dict[str, str] = {}
+    for each in own:
+        if each.undo and each.tool not in undos and each.tool not in missing:
+            try:
+                undos[each.tool] = recorded_agent_of(each.undo, Path.cwd(), "undo function")
+            except InputError as error:
+                missing[each.tool] = f"{error}; or name one with --undo {each.tool}=MODULE:FUNCTION"
+    return undos, missing
+
+
+def _with_why(undone: Undone, missing: dict[str, str]) -> Undone:
+    if undone.is_unregistered and undone.tool in missing:
+        return Undone(undone.key, undone.tool, undone.ended, missing[undone.tool])
+    return undone

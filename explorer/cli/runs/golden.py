@@ -1,0 +1,296 @@
+"""`refold golden`: runs kept as tests, in files that stand alone.
+
+`refold golden add`: a recorded run becomes a test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from refold.agents.golden.add import golden_of_run
+from refold.agents.golden.file import SUFFIX, Golden, found, golden_of, read, replace, signed, text_in, write
+from refold.agents.golden.runner import exercised
+from refold.agents.golden.verdict import CheckResult, admitted
+from refold.agents.journal.record import Plain
+from refold.agents.recorder.log_backend import read_again
+from refold.avro import strict_json
+from refold.avro.errors import InputError, NotConfinable, RefoldError, StorageError
+from refold.explorer.cli.options import InOrder, LogTarget, as_json, merged, on_log, place_options
+from refold.explorer.cli.output.screen import Screen, TableColumn, counted
+from refold.explorer.cli.runs.argument import recorded_run, run_argument
+from refold.explorer.cli.runs.code import confined_option, redactor_for
+from refold.streams.client import Log
+
+FOLDER = "golden"
+SOURCE = "refold golden"
+
+EXPECTATIONS = """\b
+An expectation is one of
+  exact                          it does all that was recorded, and nothing else (the default)
+  outcome=succeeded              how it ends: succeeded, failed, cancelled, timed_out
+  tools=lookup,...,send_mail     the tools it calls, in order; ... stands for any others. Also steps, decisions
+  search_docs<=3                 how often it calls a tool; also tools, steps, decisions, model_calls, reads
+  state[3].ticket.status=open    its state after step 3; state.ticket: at the end
+  output.refund=50               what it returns
+  error=TimeoutError             what it fails with; error~lost: what that says
+with = != < <= > >= or ~ (holds this part). Values are JSON where they can be: 50 is a number, "50" is text.
+"""
+
+
+@click.command(epilog=EXPECTATIONS)
+@run_argument
+@click.option("--expect", multiple=True, metavar="TEXT", help="What must hold; may be repeated [exact].")
+@click.option("--name", default="", metavar="NAME", help="What it is called, and its file [the agent and the run].")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=FOLDER, show_default=True, metavar="DIR",
+    help="The folder it is written into.",
+)  # fmt: skip
+@click.option("--entry", default="", metavar="ENTRY", help="The agent, module:function [what the run says].")
+@click.option("--describe", default="", metavar="TEXT", help="What it is about, for whoever sees it fail.")
+@click.option("--known-bad", default="", metavar="WHY", help="The run itself went wrong: it misses what is expected.")
+@click.option("--must-fail", default="", metavar="WHY", help="Today's code fails it still; passing is a failure.")
+@click.option(
+    "--answer", "answers", multiple=True, metavar="NAME=JSON",
+    help="What a tool or model answers to a request that was not recorded; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--redact", is_flag=False, flag_value="", default=None, metavar="[ENTRY]",
+    help="Take secrets out: by the standard rules, or by a function of yours, module:function.",
+)  # fmt: skip
+@click.option("--replace", is_flag=True, help="Write over a golden trace of that name.")
+@as_json
+@on_log
+def add(
+    place: LogTarget, run_id: str, expect: tuple[str, ...], name: str, out: Path, entry: str, describe: str,
+    known_bad: str, must_fail: str, answers: tuple[str, ...], redact: str | None, replace: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Keep a run as a golden trace: one file that replays without log, broker or network.
+
+    The file holds what the run was given, every answer it got, the values of what it read, and what is expected of the
+    code from now on. Of a run that went wrong, say --known-bad and what good code does instead. The run's own content
+    is kept from then on, whatever its class; where this user may not write to the log, a warning says that it is not.
+
+    \b
+    Examples
+      refold golden add 8f2c
+      refold golden add 8f2c --name paid-twice --known-bad "it refunded twice" \\
+          --expect outcome=succeeded --expect "refund<=1" --expect "state[2].case.status=open"
+    """
+    screen = Screen()
+    stand_ins = _answers(answers)
+    with place.read() as log:
+        run = recorded_run(log, run_id, log.point(None).cut)
+        golden = golden_of_run(
+            run, lambda entity, answer: read_again(log, entity, answer).shown(),
+            name=name, entry=entry or _entry(log, run.run), expect=expect, description=describe, known_bad=known_bad,
+            must_fail=must_fail, answers=stand_ins, redact=redactor_for(redact), redactor=redact or "",
+        )  # fmt: skip
+        path = out / f"{golden.name}{SUFFIX}"
+        if path.exists() and not replace:
+            raise InputError(f"{path} is there already; give another --name, or --replace it")
+        path = write(golden, out)
+    not_kept = _keep(place, run.run, golden.name)
+    if as_json:
+        screen.json({"file": str(path), "name": golden.name, "run": run.run, "expect": list(golden.expect),
+                     "steps": len(golden.run.steps), "hash": golden.run.hash, "kept": not not_kept})  # fmt: skip
+    else:
+        screen.say(f"{path}: {counted(len(golden.run.steps), 'step')}, expects {'; '.join(golden.expect)}")
+        screen.say(f"run it with: refold golden run {out}", "dim")
+    if not_kept:
+        click.echo(f"warning: the file is complete, but the run's content may expire in the log: {not_kept}", err=True)
+    return 0
+
+
+def _keep(place: LogTarget, run: str, name: str) -> str:
+    """Have the run's content kept; why it is not, where this user may not write to the log."""
+    try:
+        with place.write(make=False) as log:
+            log.observe(f"run/{run}", {"golden": name}, source=SOURCE)
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
+def _entry(log: Log, run: str) -> str:
+    return str(log.state(f"run/{run}").fields.get("entry", ""))
+
+
+def _answers(texts: Sequence[str]) -> dict[str, Plain]:
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        try:
+            found[name.strip()] = strict_json.loads(value)
+        except ValueError:
+            sign = ""
+        if not (sign and name.strip()):
+            raise InputError(f"--answer is NAME=JSON, as in --answer 'send_mail=null'; given {text!r}")
+    return found
+
+
+LISTED = (
+    TableColumn("name", "cyan", is_fixed=True),
+    TableColumn("agent"),
+    TableColumn("steps", is_fixed=True),
+    TableColumn("expects"),
+    TableColumn("what it is", "dim"),
+)
+places = click.argument("places", metavar="[DIR]...", nargs=-1, type=click.Path(path_type=Path))
+
+
+@click.group("golden", cls=InOrder, invoke_without_command=True)
+@place_options
+@click.pass_context
+def golden(
+    context: click.Context, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None,
+    worker_url: str | None,
+) -> int:  # fmt: skip
+    """Keep runs as tests, and run today's code against them.
+
+    A golden trace is a file NAME.golden.json: a recorded run, whole, with what is expected of the agent. It needs no
+    log, no broker, no model and no network. DIR is a folder of them [golden]. docs/GOLDEN.md says more; pytest takes
+    them with --refold-golden DIR.
+
+    \b
+    Examples
+      refold golden add 8f2c --expect "refund<=1" --known-bad "it refunded twice"
+      refold golden run
+    """
+    context.obj = merged(context.find_object(LogTarget) or LogTarget(), log_url, types, owner_timeout, worker_url)
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+    return 0
+
+
+@click.command()
+@places
+@click.option("--agent", metavar="ENTRY", help="Run this agent, module:function or FILE.py:function, in all of them.")
+@confined_option
+@as_json
+def run(places: tuple[Path, ...], agent: str | None, confined: bool, as_json: bool) -> int:
+    """Run today's agents against the golden traces; exits with 1 where one does not do what is expected.
+
+    Modules are looked up from the folder this is run in. Nothing is sent, written or asked for outside: what is not
+    recorded stops a run, and says what comes nearest. With --confined the kernel holds native code to that, too; where
+    it refuses, nothing is run, and the exit status is 2.
+
+    \b
+    Examples
+      refold golden run
+      refold golden run --confined
+      refold golden run docs/examples/golden --agent docs/examples/golden/old_agent.py:answer
+      refold golden run golden/paid-twice.golden.json --json
+    """
+    screen = Screen()
+    results = []
+    for path in _files(places):
+        tree, said, is_good = _result(path, agent, confined=confined)
+        results.append({"file": str(path), **tree})
+        if not as_json:
+            for line in said.splitlines():
+                screen.say(line, "green" if is_good else "red")
+    bad = sum(not each["passed"] for each in results)
+    if as_json:
+        screen.json(results)
+    else:
+        screen.say(f"{counted(len(results), 'golden trace')}, {bad} failed" if bad else f"all {len(results)} passed")
+    return 1 if bad else 0
+
+
+@click.command("list")
+@places
+@as_json
+def list_(places: tuple[Path, ...], as_json: bool) -> int:
+    """List the golden traces, and what each expects.
+
+    \b
+    Examples
+      refold golden list
+      refold golden list docs/examples/golden --json
+    """
+    screen = Screen()
+    goldens = [(path, read(path)) for path in _files(places)]
+    if as_json:
+        screen.json([_listed(path, each) for path, each in goldens])
+        return 0
+    rows = []
+    for _, each in goldens:
+        notes = [each.description, each.known_bad and f"known bad: {each.known_bad}"]
+        notes += [each.must_fail and f"must fail: {each.must_fail}"]
+        rows.append([each.name, each.entry, str(len(each.run.steps)), "; ".join(each.expect),
+                     "; ".join(note for note in notes if note) or "-"])  # fmt: skip
+    screen.table(LISTED, rows)
+    return 0
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+def sign(files: tuple[Path, ...]) -> int:
+    """Say that an edit of a golden trace is meant: sign the file as it stands.
+
+    A golden trace carries a hash of what stands in it, and one that was edited is refused. Edit an expectation, or a
+    recorded answer, then sign it.
+
+    \b
+    Examples
+      refold golden sign golden/paid-twice.golden.json
+    """
+    screen = Screen()
+    for path in files:
+        before = text_in(path)
+        text = signed(before, str(path))
+        try:
+            admitted(golden_of(text, str(path)))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        if text != before:
+            replace(path, text)
+        screen.say(f"{path}: {'signed' if text != before else 'is signed as it stands'}")
+    return 0
+
+
+def _files(places: tuple[Path, ...]) -> list[Path]:
+    return [path for place in places or (Path(FOLDER),) for path in found(place)]
+
+
+def _result(path: Path, agent: str | None, *, confined: bool) -> tuple[dict[str, Any], str, bool]:
+    """What comes of one file: for programs, for people, and whether it is good."""
+    try:
+        verdict = _verdict(read(path), agent, confined=confined)
+    except NotConfinable:
+        raise  # of every file
+    except RefoldError as error:
+        return {"name": path.name, "passed": False, "error": str(error)}, f"{path.name}: {error}", False
+    return {**verdict.tree, "error": None}, str(verdict), verdict.passed
+
+
+def _verdict(golden: Golden, agent: str | None, *, confined: bool) -> CheckResult:
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what agents print goes beside the answer
+            return exercised(golden, Path.cwd(), agent or "", confined=confined)
+    except RefoldError:
+        raise
+    except Exception as error:  # whatever a user's module raises when it is imported
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"{agent or golden.entry} cannot be run: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+        ) from error
+
+
+def _listed(path: Path, golden: Golden) -> dict[str, Any]:
+    return {
+        "name": golden.name, "file": str(path), "description": golden.description, "entry": golden.entry,
+        "expect": list(golden.expect), "known_bad": golden.known_bad, "must_fail": golden.must_fail,
+        "run": golden.recorded.run, "steps": len(golden.run.steps), "hash": golden.run.hash,
+    }  # fmt: skip
+
+
+for _command in (add, run, list_, sign):
+    golden.add_command(_command)

@@ -1,0 +1,68 @@
+"""`refold run flag` and `refold run pin`: keeping a run longer than its class is kept."""
+
+from __future__ import annotations
+
+import click
+
+from refold.agents.retention.marks import flag as set_flag
+from refold.agents.retention.marks import pin as set_pin
+from refold.agents.retention.marks import unflag, unpin
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.screen import Screen
+from refold.explorer.cli.runs.argument import known_run, run_argument
+from refold.explorer.cli.runs.code import redact_option, redactor_for
+
+
+@click.command()
+@run_argument
+@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever looks at it later.")
+@click.option("--unflag", "takes_back", is_flag=True, help="Take the flag back.")
+@redact_option
+@as_json
+@on_log
+def flag(place: LogTarget, run_id: str, reason: str, takes_back: bool, redact: str | None, as_json: bool) -> int:
+    """Flag a run: it is kept longer, and `runs --flagged` lists it.
+
+    The reason is redacted: by the standard rules, or by what --redact names.
+
+    \b
+    Examples
+      refold run flag 8f2c --reason "refunded twice"
+      refold run flag 8f2c --unflag
+    """
+    if takes_back and reason:
+        raise InputError("--unflag and --reason: give one of them")
+    redactor = redactor_for(redact)
+    with place.write(make=False) as log:
+        run = known_run(log, run_id, log.point().cut)
+        observation = unflag(log, run) if takes_back else set_flag(log, log.vault, run, reason, redactor)
+    return _said(run, observation, "no longer flagged" if takes_back else "flagged", as_json=as_json)
+
+
+@click.command()
+@run_argument
+@click.option("--unpin", "takes_back", is_flag=True, help="Let it go as others do.")
+@as_json
+@on_log
+def pin(place: LogTarget, run_id: str, takes_back: bool, as_json: bool) -> int:
+    """Keep a run's content until it is unpinned.
+
+    \b
+    Examples
+      refold run pin 8f2c
+      refold run pin 8f2c --unpin
+    """
+    with place.write(make=False) as log:
+        run = known_run(log, run_id, log.point().cut)
+        observation = unpin(log, run) if takes_back else set_pin(log, log.vault, run)
+    return _said(run, observation, "no longer pinned" if takes_back else "pinned", as_json=as_json)
+
+
+def _said(run: str, observation: str, done: str, *, as_json: bool) -> int:
+    screen = Screen()
+    if as_json:
+        screen.json({"run": run, "observation": observation})
+    else:
+        screen.say(f"run {run} is {done} (observation {screen.id(observation)})")
+    return 0

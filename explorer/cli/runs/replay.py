@@ -1,0 +1,146 @@
+"""`refold run replay`: today's code against a recorded run, or the recording alone."""
+
+from __future__ import annotations
+
+import click
+
+from refold.agents.journal.record import Recording
+from refold.agents.replay.edges import counted as counted_edges
+from refold.agents.replay.edges import edges
+from refold.agents.replay.run import Stepped, stepped
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.screen import Screen, counted
+from refold.explorer.cli.runs.argument import known_run
+from refold.explorer.cli.runs.code import agent_option, confined_option, redact_option, redactor_for
+from refold.explorer.cli.runs.lines import Lines, head_of
+from refold.explorer.cli.runs.replay_all import replay_all
+from refold.explorer.cli.runs.replay_outcome import ReplayOutcome, run_again, step_through
+
+
+@click.command()
+@click.argument("run_id", metavar="[RUN]", required=False)
+@click.option("--all", "is_all", is_flag=True, help="Every run of the log, each compared with its own replay.")
+@agent_option
+@redact_option
+@click.option(
+    "--times", type=click.IntRange(1), default=1, metavar="N", help="Replay it so often; every hash must be the same."
+)
+@confined_option
+@click.option("--alone", is_flag=True, help="Without any code: step through the recording, and check its hashes.")
+@as_json
+@on_log
+def replay(
+    place: LogTarget,
+    run_id: str | None,
+    is_all: bool,
+    entry: str | None,
+    redact: str | None,
+    times: int,
+    confined: bool,
+    alone: bool,
+    as_json: bool,
+) -> int:
+    """Run the agent's code on its recording; report differences.
+
+    Every answer of a model or a tool, every time and every random number comes from the recording, and the network is
+    closed off: a replay costs nothing and changes nothing. The hash is of what the code did: asked, decided, kept and
+    returned. Where it does something else the first step that differs is named, and a request that is not recorded is
+    shown beside the nearest one that is.
+
+    A guard in Python closes the network off. With --confined the kernel does, also for native code (Linux); where it
+    refuses, nothing is run, and the exit status is 2. docs/REPLAY.md says what each of them holds.
+
+    A run that was imported has no code: it is stepped through, and its hashes are computed again.
+
+    With --all each run of the log is replayed by the code that it names, or stepped through where it names none, and
+    those that did something else are listed. Runs whose content has expired are counted apart.
+
+    Exits with 0 where the hashes are equal and nothing else was done, and with 1 where not.
+
+    \b
+    Examples
+      refold run replay 8f2c
+      refold run replay 8f2c --times 100
+      refold run replay 8f2c --agent desk.agents:refund
+      refold run replay 8f2c --alone
+      refold run replay --all --confined
+    """
+    if is_all == bool(run_id):
+        raise InputError("name one run, or give --all for every run of the log")
+    if is_all and entry:
+        raise InputError("--agent is for one run: with --all each run is replayed by the code that it names")
+    if alone and confined:
+        raise InputError("--confined is for code that is run, and --alone runs none: give one of them")
+    screen, redactor = Screen(), redactor_for(redact)
+    with place.read() as log:
+        if not run_id:
+            return replay_all(screen, log, redactor, times, alone=alone, confined=confined, as_json=as_json)
+        recording = log.recording(known_run(log, run_id, log.point().cut))
+        is_alone = alone or not (recording.has_code or entry)
+        if is_alone:
+            outcome = step_through(recording)
+        else:
+            outcome = run_again(log, recording, entry, redactor, times, confined=confined)
+    if as_json:
+        screen.json(outcome.json())
+    elif is_alone:
+        _tell_stepped(screen, outcome)
+    else:
+        _tell(screen, outcome)
+    return 0 if outcome.is_same else 1
+
+
+def _tell(screen: Screen, outcome: ReplayOutcome) -> None:
+    run, result = outcome.recording.run, outcome.result
+    if outcome.departure is not None:
+        screen.say(f"run {run} cannot be replayed with {outcome.agent}: it left the recording", "bold")
+        for line in str(outcome.departure).splitlines():
+            screen.say(f"  {line}", "red")
+        return
+    assert result is not None
+    steps, times = counted(len(outcome.recording.steps), "step"), len(outcome.hashes)
+    often = f", {counted(times, 'time')}" if times > 1 else ""
+    screen.say(f"replayed run {run} with {outcome.agent}: {steps}{often}", "bold")
+    screen.say(f"  recorded  {result.recorded_hash}")
+    is_equal = result.hash == result.recorded_hash
+    verdict = "equal: the code did the same" if is_equal else "another: the code did something else"
+    if is_equal and result.escapes:
+        verdict = "equal, but something ran that is not in the recording"
+    screen.say(f"  replayed  {result.hash}  {verdict}", "green" if result.is_same else "red")
+    for escape in result.escapes:
+        screen.say(f"  outside   {escape}", "red")
+    screen.say(f"  edges     {_edges(outcome.recording)}")
+    parting = result.parting
+    if parting is not None:
+        for line in f"first differs at {parting}".splitlines():
+            screen.say(f"  {line}")
+        if result.unused:
+            screen.say(f"  {counted(len(result.unused), 'recorded call')} it did not make")
+
+
+def _tell_stepped(screen: Screen, outcome: ReplayOutcome) -> None:
+    recording = outcome.recording
+    screen.say(f"run {recording.run}, stepped through without code: {counted(len(recording.steps), 'step')}", "bold")
+    for each in stepped(recording):
+        _tell_step(screen, each)
+    screen.say()
+    screen.say(f"  edges     {_edges(recording)}")
+    is_same = outcome.is_same
+    verdict = "every hash follows from what stands there" if is_same else "some steps do not hash to what is recorded"
+    screen.say(f"  hash      {recording.hash or '-'}  {verdict}", "green" if is_same else "red")
+
+
+def _tell_step(screen: Screen, each: Stepped) -> None:
+    lines = Lines()
+    screen.say()
+    screen.say(head_of(each.step), "cyan")
+    for edit in each.step.delta:
+        screen.say(f"  state     {lines.edit(edit)}")
+    if each.step.hash:
+        said = "" if each.is_whole else "  which does not follow from what stands there"
+        screen.say(f"  hash      {each.step.hash}{said}", "dim" if each.is_whole else "red")
+
+
+def _edges(recording: Recording) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counted_edges(edges(recording)).items())

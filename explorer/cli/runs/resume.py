@@ -1,0 +1,39 @@
+"""`refold run resume`: go on with a run that did not end, or that failed."""
+
+from __future__ import annotations
+
+import click
+
+from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.screen import Screen
+from refold.explorer.cli.runs.argument import known_run, run_argument
+from refold.explorer.cli.runs.code import agent_for, agent_option, driven, redact_option, redactor_for, tell_end
+
+
+@click.command()
+@run_argument
+@agent_option
+@redact_option
+@as_json
+@on_log
+def resume(place: LogTarget, run_id: str, entry: str | None, redact: str | None, as_json: bool) -> int:
+    """Continue a run from where its record ends.
+
+    Steps that were committed are not run again, and what they asked for is answered from the record: no model is paid
+    twice, and no write tool takes effect twice. A step that was begun goes on with the attempts that are left to it. An
+    effect of which nothing is known is not repeated either: `refold effects` lists it.
+
+    Exits with 1 where the run failed.
+
+    \b
+    Examples
+      refold run resume 8f2c
+      refold run resume 8f2c --agent desk.agents:refund
+    """
+    screen = Screen()
+    with place.write(make=False) as log:
+        run_id = known_run(log, run_id, log.point().cut)
+        _, agent = agent_for(log, run_id, entry)
+        stood = sum(step.outcome == "succeeded" for step in log.recording(run_id).steps)
+        error = driven(log.run("", resume=run_id, redact=redactor_for(redact)), agent)
+        return tell_end(screen, log.recording(run_id), stood, error, as_json=as_json)

@@ -1,0 +1,148 @@
+"""`refold runs`: which runs are recorded, and finding one among them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from refold.agents.recordings.find import OUTCOMES, RunList, RunRow
+from refold.avro.times import parse_time
+from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.screen import NO_TIME, Screen, TableColumn, counted, moment, printable
+from refold.explorer.cli.runs.shapes import row_json
+
+LISTED = 50
+COLUMNS = (
+    TableColumn("run", "cyan"),
+    TableColumn("agent"),
+    TableColumn("version", "dim"),
+    TableColumn("started", "dim", is_fixed=True),
+    TableColumn("took", "dim", is_fixed=True),
+    TableColumn("outcome"),
+    TableColumn("steps", is_fixed=True),
+    TableColumn("parent", "dim"),
+    TableColumn("title"),
+)
+
+
+def _time(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        parse_time(value, option.opts[0])  # what is wrong with it is said of the option
+    return value
+
+
+@click.command()
+@click.option(
+    "--since", callback=_time, metavar="TIME", help="Begun at this time or later, such as 2026-11-21T03:12:00Z."
+)
+@click.option("--until", callback=_time, metavar="TIME", help="Begun then or before.")
+@click.option("--text", default="", help="In whose input, output, messages, calls or results this text stands.")
+@click.option("--tool", default="", help="That called this tool.")
+@click.option("--error", default="", help="That failed, or had to try again, with this in an error's class or message.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="That ended so, or did not end yet.")
+@click.option("--agent", default="", help="Of this agent.")
+@click.option("--user", default="", help="For this user, by the pseudonym that was recorded.")
+@click.option("--tag", default="", help="With this tag.")
+@click.option("--parent", default="", metavar="RUN", help="That are forks of this run.")
+@click.option("--flagged", is_flag=True, help="That somebody flagged.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", help=f"At most the newest N [as text {LISTED}, as JSON all]."
+)
+@as_json
+@on_log
+def runs(
+    place: LogTarget, since: str | None, until: str | None, text: str, tool: str, error: str, outcome: str | None,
+    agent: str, user: str, tag: str, parent: str, flagged: bool, limit: int | None, as_json: bool,
+) -> int:  # fmt: skip
+    """List the runs of agents, the newest first.
+
+    A run that began within another comes after that one, indented, the first first.
+    All that is asked for has to hold. Text and errors are searched in any case of letters, and only where content
+    has not expired. A run whose content or key is damaged is named at the end, and the exit status is 1.
+
+    \b
+    Examples
+      refold runs
+      refold runs --outcome failed --since 2026-11-21T00:00:00Z
+      refold runs --tool payments.refund --error timeout
+      refold runs --text "order 7" --json
+    """
+    screen = Screen()
+    wanted: dict[str, Any] = {
+        "since": since, "until": until, "text": text, "tool": tool, "error": error, "outcome": outcome or "",
+        "agent": agent, "user": user, "tag": tag, "parent": parent, "flagged": flagged,
+    }  # fmt: skip
+    most = LISTED if limit is None and not as_json else limit
+    with place.read() as log:
+        found = log.runs(limit=most, **wanted)
+    if as_json:
+        screen.json([row_json(row) for row in found.rows])
+    else:
+        screen.table(COLUMNS, [_cells(row, depth) for row, depth in as_tree(found.rows)])
+        if not found.rows:
+            asked = any(wanted.values())
+            screen.say("no run is like that" if asked else "no run is recorded in this log yet; see `refold demo`")
+        if found.older:
+            screen.say(_older(len(found), found.older, is_searched=bool(text or tool or error)))
+    _say_unread(found)
+    return 1 if found.damaged else 0
+
+
+def as_tree(rows: Sequence[RunRow]) -> Iterator[tuple[RunRow, int]]:
+    """The rows, each run within another after that one, if it is among them, and how deep it is."""
+    listed = {row.run for row in rows}
+    within: dict[str, list[RunRow]] = {}
+    for row in rows:
+        within.setdefault(row.caller if row.caller in listed else "", []).append(row)
+    left = [(row, 0) for row in reversed(within.get("", ()))]
+    while left:
+        row, depth = left.pop()
+        yield row, depth
+        left += [(each, depth + 1) for each in within.get(row.run, ())]  # the newest comes last
+
+
+def _cells(row: RunRow, depth: int) -> list[str]:
+    return [
+        f"{'  ' * depth}{row.run}",
+        row.agent or "-",
+        row.version or "-",
+        NO_TIME if row.synthetic_time and row.started_at is None else moment(row.started_at)[:19].replace("T", " "),
+        took(row.started_at, row.ended_at),
+        row.outcome + (", flagged" if row.flagged else ""),
+        str(row.steps),
+        row.parent or "-",
+        "[unreadable]" if row.title is None else row.title or "-",
+    ]
+
+
+def took(started_at: int | None, ended_at: int | None) -> str:
+    """How long, in the unit that reads best; "-" for what did not end."""
+    if not started_at or not ended_at:
+        return "-"
+    seconds = (ended_at - started_at) / 1_000_000
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _older(shown: int, older: int, *, is_searched: bool) -> str:
+    """What the limit left out, and how to see it."""
+    how = f"--limit {shown + older} shows them, --json all of them"
+    if is_searched:
+        return f"the newest {shown}; {counted(older, 'older run')} not searched: {how}"
+    return f"the newest {shown}; {counted(older, 'older run')} not shown: {how}"
+
+
+def _say_unread(found: RunList) -> None:
+    for run, why in found.damaged.items():
+        print(f"refold: {printable(f'run {run}: {why}')}", file=sys.stderr)
+    if found.unread:
+        some = ", ".join(found.unread[:3]) + (", ..." if len(found.unread) > 3 else "")
+        many = counted(len(found.unread), "run")
+        text = f"{many} could not be searched, for the content has expired, or is sealed: {some}"
+        print(f"refold: {printable(text)}", file=sys.stderr)

@@ -1,0 +1,188 @@
+"""`refold run show` and `refold run steps`: one run, in short and step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from refold.agents.journal.chain import broken
+from refold.agents.journal.record import Recording, Step
+from refold.agents.journal.self_replay import chained
+from refold.avro.errors import NotAnswerable
+from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
+from refold.explorer.cli.output.screen import NO_TIME, Screen, TableColumn, counted, moment
+from refold.explorer.cli.runs.argument import known_run, recorded_run, run_argument
+from refold.explorer.cli.runs.clear import clear_json, show_clear
+from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, head_of, tree_of
+from refold.explorer.cli.runs.runs import took
+from refold.explorer.cli.runs.shapes import run_json, status_of, step_json
+from refold.streams.point import Point
+
+STEPS = (
+    TableColumn("step", "cyan", is_fixed=True),
+    TableColumn("name"),
+    TableColumn("stands"),
+    TableColumn("decided"),
+    TableColumn("called"),
+    TableColumn("retried", is_fixed=True),
+    TableColumn("failed"),
+    TableColumn("hash", "dim", is_fixed=True),
+)
+SHOWN = ("tool", "model", "read", "observe", "run")
+
+
+@click.command(epilog=WHEN)
+@run_argument
+@at
+@click.option(
+    "--verify", is_flag=True, help="Check the chain of hashes over the steps; exits with 1 where it is broken."
+)
+@as_json
+@on_log
+def show(place: LogTarget, run_id: str, at: str | None, verify: bool, as_json: bool) -> int:
+    """Show a run: what it was given, where it stands, what it came to.
+
+    RUN is the run's id, or the beginning of it. Each step is one line: what was decided, what was called, how often
+    it was tried again, how it failed; `refold run steps` has all of it. Runs that began within it are shown as a tree.
+    Of a run whose content has expired, or is sealed with no key here, it shows what stands in clear.
+
+    \b
+    Examples
+      refold run show 8f2c
+      refold run show 8f2c --verify
+      refold run show 8f2c --at 2026-11-21T03:12:00Z --json
+    """
+    screen = Screen()
+    with place.read() as log:
+        point = log.point(at)
+        run_id = known_run(log, run_id, point.cut)
+        try:
+            run = log.recording(run_id, point.cut)
+        except NotAnswerable as error:
+            if verify:
+                raise
+            return _show_clear(screen, point, clear_json(log, run_id, point.cut, error), as_json)
+    wrong = list(broken(run)) if verify else []
+    is_whole = not wrong and (not verify or not run.hash or chained(run).hash == run.hash)
+    if as_json:
+        chain = {"ok": is_whole, "broken": wrong} if verify else None
+        screen.json(
+            {**run_json(run), "chain": chain, "layers": [step_json(step, has_code=run.has_code) for step in run.steps]}
+        )
+        return 0 if is_whole else 1
+    screen.point(point)
+    for line in _head(run, Lines()):
+        screen.say(line)
+    screen.say()
+    screen.table(STEPS, [_row(screen, step) for step in run.steps])
+    if verify:
+        screen.say()
+        screen.say(_said_of_chain(wrong, run, is_whole=is_whole), "green" if is_whole else "red")
+    return 0 if is_whole else 1
+
+
+@click.command(epilog=WHEN)
+@run_argument
+@at
+@click.option("--step", "number", type=click.IntRange(1), metavar="N", help="Only this one.")
+@click.option("--full", is_flag=True, help="Every value whole, however long.")
+@as_json
+@on_log
+def steps(place: LogTarget, run_id: str, at: str | None, number: int | None, full: bool, as_json: bool) -> int:
+    """Show what a run did, step by step.
+
+    Of each step: what was decided and why, each call with its arguments and what came back, what was tried again, how
+    it failed, and what it changed in the run's state. An edge is what a replay has of a call: `recorded` is served
+    from here, `deterministic` comes of the code itself, and of what is `unknown` nothing was recorded.
+
+    \b
+    Examples
+      refold run steps 8f2c
+      refold run steps 8f2c --step 3 --full
+      refold run steps 8f2c --json
+    """
+    screen = Screen()
+    with place.read() as log:
+        point = log.point(at)
+        run = recorded_run(log, run_id, point.cut)
+    chosen = [step for step in run.steps if number in (None, step.number)]
+    if as_json:
+        screen.json([step_json(step, has_code=run.has_code) for step in chosen])
+        return 0
+    screen.point(point)
+    lines = Lines(is_whole=full, has_code=run.has_code)
+    for step in chosen:
+        screen.say()
+        screen.say(head_of(step), "bold")
+        for name, text in lines.step(step):
+            screen.say(f"  {name:<{LABEL_WIDTH}}{text}")
+        if step.hash:
+            screen.say(f"  {'hash':<{LABEL_WIDTH}}{step.hash}", "dim")
+    if not chosen:
+        screen.say(f"run {run.run} has {counted(len(run.steps), 'step')}")
+    return 0
+
+
+def _show_clear(screen: Screen, point: Point, found: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        screen.json(found)
+    else:
+        screen.point(point)
+        show_clear(screen, found)
+    return 0
+
+
+def _head(run: Recording, lines: Lines) -> list[str]:
+    version = f" {run.version}" if run.version else ""
+    said = [f"run {run.run} of {run.agent or 'an agent'}{version}" + (f": {run.title}" if run.title else "")]
+    outcome = run.outcome or "running"
+    said.append(f"  outcome   {outcome}" + (f": {lines.failure(run.failure)}" if run.failure else ""))
+    took_text = f", took {took(run.started_at, run.ended_at)}" if run.ended_at else ""
+    started = NO_TIME if run.synthetic_time and not run.started_at else moment(run.started_at or None)
+    said.append(f"  started   {started}{took_text}{_untimed_text(run)}")
+    if run.steps:
+        said.append(f"  position  {head_of(run.steps[-1])}")
+    for name, value in (("user", run.user), ("task", run.task), ("code", run.code_version), ("kind", run.kind)):
+        said += [f"  {name:<10}{value}"] if value else []
+    if run.parent:
+        said.append(f"  parent    {run.parent}, forked after step {run.forked_at} with {lines.value(run.patch)}")
+    if run.caller:
+        said.append(f"  within    {run.caller}, in its step {run.caller_step}")
+    if run.flagged:
+        said.append("  flagged   to be kept longer")
+    said += [f"  {name:<10}{lines.value(value)}" for name, value in (("input", run.input), ("output", run.output))
+             if value is not None]  # fmt: skip
+    said += [f"  hash      {run.hash}"] if run.hash else []
+    said += [f"  {'runs' if not number else '':<10}{line}" for number, line in enumerate(tree_of(run))]
+    return said
+
+
+def _untimed_text(run: Recording) -> str:
+    if not run.synthetic_time:
+        return ""
+    return "; some messages came without a time" if run.started_at else ": its source has none"
+
+
+def _row(screen: Screen, step: Step) -> list[str]:
+    called = ", ".join(call.asked.name for call in step.calls if call.asked.kind in SHOWN)
+    retried = sum(len(call.retries) for call in step.calls) + len(step.attempts) - 1
+    failure = step.failure
+    return [
+        str(step.number),
+        step.name or "-",
+        step.outcome or status_of(step),
+        screen.cell(decision_text(step)),
+        screen.cell(called) or "-",
+        str(max(retried, 0)) if retried > 0 else "-",
+        "-" if failure is None else Lines().failure(failure),
+        screen.id(step.hash) or "-",
+    ]
+
+
+def _said_of_chain(wrong: list[int], run: Recording, *, is_whole: bool) -> str:
+    if is_whole:
+        return f"the chain holds: {counted(len(run.steps), 'step')}, each hash covers the one before"
+    if not wrong:
+        return "the chain is broken at the end: how the run ended is not what its hash covers"
+    return f"the chain is broken at step {', '.join(map(str, wrong))}: what stands there is not what its hash covers"

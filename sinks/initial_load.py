@@ -1,0 +1,146 @@
+"""Everything at a cut, for a sink that holds nothing, or types that were defined anew.
+
+States come of a rebuild. History comes of the changes, where the type never had another definition and a change says
+all (states.is_exact); else entity by entity of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+from refold.avro.definition import TypeDefinition
+from refold.avro.observation import type_of
+from refold.avro.registry import Registry
+from refold.reducers.entity import Entity, unpack
+from refold.sinks.port import EntityState, HistoryStep, Load
+from refold.sinks.recompute import AT_ONCE, told
+from refold.sinks.states import is_exact, state_of
+from refold.streams.changes import Change, Shown
+from refold.streams.cut import Cut
+from refold.streams.feed import ChangeReader
+from refold.streams.log.port import LogPort
+from refold.streams.rebuild.limits import limits_of
+from refold.streams.rebuild.part import Progress
+from refold.streams.rebuild.rebuilt import Rebuilt
+from refold.streams.rebuild.run import rebuild
+from refold.streams.table.folds import Folds
+
+TIMED_AT_ONCE = 50_000
+
+
+def definitions_at(registry: Registry, schemas: int) -> dict[str, TypeDefinition]:
+    """The definition of each type below an offset of `.schemas`, by name."""
+    return {name: registry.newest(name, schemas).definition for name in registry.fingerprints(schemas)}
+
+
+def load_of(
+    log: LogPort, before: Cut | None, cut: Cut, types: frozenset[str] | None, *, history: bool,
+    progress: Progress = lambda more, total: None,
+) -> Load:  # fmt: skip
+    """All entities at a cut, or those of some types; rebuilt before this returns. history: whether rows are wanted."""
+    rebuilt = rebuild(log, cut, progress, limits=limits_of(log.registry, cut.schemas, types))
+    loading = _Loading(log, cut, rebuilt, types)
+    return Load(
+        before, cut, types, loading.entities, loading.history if history else lambda: iter(()), rebuilt.entities,
+        definitions_at(log.registry, cut.schemas),
+    )  # fmt: skip
+
+
+class _Loading:
+    """One load's entities and history."""
+
+    def __init__(self, log: LogPort, cut: Cut, rebuilt: Rebuilt, types: frozenset[str] | None) -> None:
+        self._log = log
+        self._cut = cut
+        self._rebuilt = rebuilt
+        self._types = types
+        self._folds = Folds(log.registry, cut.schemas)
+        self._shown: dict[str, Shown] = {}
+
+    def entities(self) -> Iterator[EntityState]:
+        """Each entity with the time of its latest observation, looked up for many at a time."""
+        stored = self._rebuilt.rows()
+        while some := [unpack(*each) for each in islice(stored, TIMED_AT_ONCE)]:
+            times = self._times(some)
+            for entity in some:
+                type_fold, partition = self._folds.of_entity(entity.name), self._log.partition_of(entity.name)
+                recorded_at = times[partition][entity.residue.highest_offset]
+                yield state_of(entity, type_fold.fold, type_fold.version.definition, partition, recorded_at)
+
+    def _times(self, entities: Iterable[Entity]) -> dict[int, dict[int, int]]:
+        """recorded_at by partition and offset."""
+        wanted: dict[int, set[int]] = {}
+        for each in entities:
+            wanted.setdefault(self._log.partition_of(each.name), set()).add(each.residue.highest_offset)
+        return {partition: self._times_in(partition, offsets) for partition, offsets in wanted.items()}
+
+    def _times_in(self, partition: int, offsets: set[int]) -> dict[int, int]:
+        if self._log.is_indexed:
+            return {each: self._log.recorded_below(partition, each + 1) for each in offsets}
+        records = self._log.read(partition, min(offsets), max(offsets) + 1)
+        return {record.offset: record.recorded_at for record in records if record.offset in offsets}
+
+    def history(self) -> Iterator[HistoryStep]:
+        """Every mutation below the cut, those of redefined types entity by entity."""
+        again = {name for name, versions in self._versions().items() if versions > 1}
+        for ruling in self._log.registry.rulings.all():  # changes may say what is set aside, or lack what is not
+            again.update([type_of(ruling.entity)] if ruling.entity else self._versions())
+        if self._types is not None:
+            again |= self._types
+        for partition in self._cut.offsets if self._types is None else ():
+            yield from self._changed(partition, again)
+        names = (name for name, _ in self._rebuilt.rows() if type_of(name) in again)
+        while some := list(islice(names, AT_ONCE)) if again else []:
+            for each in told(self._log, self._folds, some, self._cut):
+                yield from each.history(self._shown_of(each.type), 0)
+
+    def _versions(self) -> Mapping[str, int]:
+        """How many definitions each type has had by the cut."""
+        count: dict[str, int] = {}
+        for version in self._log.registry:
+            if version.offset < self._cut.schemas:
+                count[version.definition.name] = count.get(version.definition.name, 0) + 1
+        return count
+
+    def _changed(self, partition: int, without: set[str]) -> Iterator[HistoryStep]:
+        """What a partition's changes say of history, and the log where they do not."""
+        reader, end = ChangeReader(self._log), self._cut.offsets[partition]
+        inexact: dict[str, set[int]] = {}
+        for record in self._log.read_changes(partition, 0):
+            change = reader.read(record)
+            if change.steps and change.steps[0].offset >= end:
+                break
+            type_name = type_of(change.entity)
+            if type_name in without:
+                continue
+            if is_exact(change, self._folds.of(type_name).version.definition):
+                yield from change_history(self._shown_of(type_name), change, partition, end)
+                continue
+            inexact.setdefault(change.entity, set()).update(step.version for step in change.steps)
+            if len(inexact) == AT_ONCE:
+                yield from self._told(inexact)
+                inexact.clear()
+        yield from self._told(inexact)
+
+    def _told(self, versions: Mapping[str, set[int]]) -> Iterator[HistoryStep]:
+        for each in told(self._log, self._folds, versions, self._cut):
+            wanted = versions[each.entity]
+            yield from (step for step in each.history(self._shown_of(each.type), 0) if step.version in wanted)
+
+    def _shown_of(self, type_name: str) -> Shown:
+        found = self._shown.get(type_name)
+        if found is None:
+            found = self._shown[type_name] = Shown(self._folds.of(type_name).version.definition, python=False)
+        return found
+
+
+def change_history(shown: Shown, change: Change, partition: int, end: int | None = None) -> Iterator[HistoryStep]:
+    """A change's history, below an offset if one is given."""
+    entity = change.entity
+    for step in change.steps:
+        if step.mutations and (end is None or step.offset < end):
+            yield HistoryStep(
+                entity, step.version, step.observation, partition, step.offset, step.observed_at, step.recorded_at,
+                step.source, step.mutations, shown,
+            )  # fmt: skip

@@ -1,0 +1,93 @@
+"""Exporting: every distinct observation below a cut, once, by partition and offset, with the types it needs.
+
+{"definition": {...}, "offset": n}        for each type that is not simply the shipped one; offset orders them
+{"id": ..., "entity": ..., ...}           avro/json_line.py, with "origin", and "blobs" where it names contents
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from refold.avro.codec import framed_id
+from refold.avro.errors import CorruptionError, InputError
+from refold.avro.json_line import to_line
+from refold.avro.registry import TypeVersion
+from refold.avro.shipped import shipped_types
+from refold.avro.times import millis_text
+from refold.streams.cut import Cut
+from refold.streams.exchange.contents import carried
+from refold.streams.exchange.files import DEFINITION
+from refold.streams.log.port import LogPort, Record
+
+
+class RunningExport:
+    """One export. `exported` counts the observations given so far."""
+
+    def __init__(self, log: LogPort, cut: Cut) -> None:
+        if cut.observed_until is not None:
+            raise InputError(
+                "an export holds what was recorded by a point; give a cut without an observed time, "
+                "or a time, a marker or offsets"
+            )
+        self._log = log
+        self._cut = cut
+        self._by_wire_id: dict[int, TypeVersion] = {}
+        for version in log.registry:
+            self._by_wire_id.setdefault(version.codec.schema_id, version)
+        self.exported = 0
+
+    def definitions(self) -> list[Mapping[str, Any]]:
+        """The definitions to carry: all versions of a type, unless the shipped one is its only one."""
+        shipped = {each.fingerprint for each in shipped_types().values()}
+        known = [version for version in self._log.registry if version.offset < self._cut.schemas]
+        own = {each.definition.name for each in known if each.definition.fingerprint not in shipped}
+        return [
+            {DEFINITION: each.definition.document, "offset": each.offset}
+            for each in known
+            if each.definition.name in own
+        ]
+
+    def lines(self, progress: Callable[[int], None] = lambda read: None) -> Iterator[dict[str, Any]]:
+        """The observations as line objects; `progress` is told how many more records were read."""
+        origin = self._log.log_id.hex()
+        for partition, end in sorted(self._cut.offsets.items()):
+            known: set[bytes] = set()
+            for record in self._log.read(partition, 0, end):
+                progress(1)
+                if self._is_first(record, known):
+                    self.exported += 1
+                    yield self._line(record, origin)
+
+    def _is_first(self, record: Record, known: set[bytes]) -> bool:
+        """Whether this is the id's first occurrence: equal ids are of one entity, so of one partition.
+
+        known: the partition's ids so far, where the log has no index of its own.
+        """
+        if not self._log.is_indexed:
+            is_first = record.id not in known
+            known.add(record.id)
+            return is_first
+        first = self._log.find(record.id)
+        if first is None:
+            place = f"observations {record.partition}={record.offset}"
+            raise CorruptionError(f"{place}: the log does not find its own id; run refold verify")
+        return (first.partition, first.offset) == (record.partition, record.offset)
+
+    def _line(self, record: Record, origin: str) -> dict[str, Any]:
+        place = f"observations {record.partition}={record.offset}"
+        version = self._by_wire_id.get(framed_id(record.data))
+        if version is None:
+            raise CorruptionError(f"{place}: no schema of this log reads it; run refold verify")
+        observation = version.codec.decode_observation(record.data)
+        line = to_line(observation, record.id, version.definition)
+        line["origin"] = {
+            "log": origin,
+            "partition": record.partition,
+            "offset": record.offset,
+            "recorded_at": millis_text(record.recorded_at),
+        }
+        blobs = carried(observation, self._log, place)
+        if blobs:
+            line["blobs"] = blobs
+        return line

@@ -1,0 +1,70 @@
+"""Importing files of observations, in two passes: nothing is written before every line was found good.
+
+1. `check`: collect the definitions the files bring, wherever they stand; build every observation and
+   compare its id.
+2. `record`: register the definitions in their order, build every observation again and hand it to the log.
+What stops the second pass leaves a prefix of the files in the log; importing again adds the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from refold.avro.definition import TypeDefinition
+from refold.avro.errors import InputError
+from refold.avro.json_line import check_keys
+from refold.avro.observation import Observation
+from refold.streams.client import Log
+from refold.streams.exchange.contents import needed
+from refold.streams.exchange.files import ExchangeFile, FileObservation
+from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.intake import Intake, Take
+from refold.streams.exchange.json_lines import Progress
+
+IsHeld: TypeAlias = Callable[[bytes], bool]
+"""Whether a log's store has a content, by its SHA-256."""
+
+
+class Incoming:
+    """Files on their way into a log."""
+
+    def __init__(self, files: Sequence[ExchangeFile], vocabulary: Vocabulary) -> None:
+        self._files = files
+        self._vocabulary = vocabulary
+        self._new: list[TypeDefinition] = []
+
+    def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
+        """Pass 1: how many observations there are. InputError names file and line; one `progress` a file."""
+        carried = [each for file in self._files for each in file.definitions()]
+        self._new = self._vocabulary.adopt(carried)
+        count = 0
+
+        def one_more(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        self._each(one_more, is_held, progress)
+        return count
+
+    def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
+        """Pass 2, into a log that is open for writing; durable on return."""
+        for definition in self._new:
+            log.register(definition)
+        self._each(intake.take, lambda digest: log.port.blob(digest) is not None, progress)
+        intake.flush()
+
+    def _each(self, take: Take, is_held: IsHeld, progress: Sequence[Progress | None]) -> None:
+        for number, file in enumerate(self._files):
+            for given in file.lines(progress[number] if progress else None):
+                take(*self._built(given, is_held))
+
+    def _built(
+        self, given: FileObservation, is_held: IsHeld
+    ) -> tuple[Observation, bytes, TypeDefinition, dict[bytes, bytes]]:
+        blobs: dict[bytes, bytes] = {}
+        try:
+            observation, observation_id, definition = self._vocabulary.read(check_keys(given.line), blobs)
+            return observation, observation_id, definition, needed(observation, blobs, is_held)
+        except InputError as error:
+            raise InputError(f"{given.place}: {error}") from None

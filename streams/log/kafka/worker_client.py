@@ -1,0 +1,267 @@
+"""A log's workers as a client asks them, over their pages.
+
+Which they are, the members of their group say (lookups.py), or the URL of one that was given: that one passes on what
+another has to answer. A look-up that nobody answers is none: the log itself answers then. What only a worker can do
+names what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import cbor2
+from confluent_kafka.admin import AdminClient
+
+from refold.avro.errors import InputError, NotAnswerable, StorageError
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.lookups import (
+    CBOR,
+    LOOKUP,
+    OTHER_LOG,
+    arrived_of,
+    ask,
+    held_of,
+    pairs_of,
+    places_of,
+    read_answer,
+    totals_of,
+    workers_of,
+)
+from refold.streams.log.kafka.topics import Topics
+from refold.streams.log.kafka.url import Address, merged
+from refold.streams.log.kafka.worker_tables import Folding, IndexedHistory, IndexedRecords, Places, TableClient
+from refold.streams.log.port import Checkpoint, Elsewhere, Mismatch
+from refold.streams.snapshots.garbage import Collected, collected_of
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.table import keys
+from refold.streams.table.checkpoints import checkpoint_of
+from refold.streams.web.client import Asker, asker_of
+from refold.streams.web.page import PageResponse
+
+WORKER_ENVIRONMENT = "REFOLD_WORKER"
+KNOWN_S = 5.0
+LOOKUP_S = 5.0
+# What a worker may take for what it is told to do.
+PATIENCE_S = 3_600.0
+RETRY_S = 0.1
+
+
+class Workers:
+    """Where the pages of a log's workers are. url: of one of them, if it is to be asked alone; InputError if it is no
+    URL. asker: how they are asked; else with the token and the authority of this process's environment. log_id: to be
+    set by whoever opens the log, before anything is asked.
+    """
+
+    def __init__(
+        self, address: Address, config: Mapping[str, str] | None, url: str | None = None, asker: Asker | None = None
+    ) -> None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise InputError(f"{url}: a worker's pages are given as http://HOST:PORT or https://HOST:PORT")
+        self.asker = asker or asker_of()
+        self.log = address.url
+        self.log_id = b""
+        self.given = None if url is None else url.rstrip("/")
+        self._clients = Clients(merged(address, config), address.prefix)
+        self._topics = Topics(address.prefix)
+        self._admin: AdminClient | None = None
+        self._owners: dict[int, str] = {}
+        self._known_at_s: float | None = None
+
+    def owner(self, partition: int) -> str | None:
+        """Whom to ask about a partition."""
+        return self.given or self._by_partition().get(partition)
+
+    def all(self) -> list[str]:
+        """Whom to ask, one after another, until one answers."""
+        return [self.given] if self.given else sorted(set(self._by_partition().values()))
+
+    def forget(self) -> None:
+        """Look anew who there is: one of them did not answer."""
+        self._known_at_s = None
+
+    def absent(self, why: str) -> NotAnswerable:
+        """What is said where nobody answers."""
+        if self.given:
+            return NotAnswerable(f"no worker answers at {self.given} ({why}): start `refold worker` there, or give "
+                                 "another one's pages with --worker URL")  # fmt: skip
+        return NotAnswerable(f"no worker of {self.log} answers ({why}): start `refold worker`, or give the pages of "
+                             "one that this machine reaches with --worker URL")  # fmt: skip
+
+    def _by_partition(self) -> Mapping[int, str]:
+        now = time.monotonic()
+        if self._known_at_s is None or now - self._known_at_s > KNOWN_S:
+            self._admin = self._admin or self._clients.admin()
+            try:
+                self._owners = workers_of(self._admin, self._topics.group, self._topics.observations)
+            except StorageError:  # who may not look at the group knows of no worker
+                self._owners = {}
+            self._known_at_s = now
+        return self._owners
+
+
+class AskedTables(TableClient):
+    """Look-ups in the workers' tables."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def arrivals(self, partition: int, entity: str, start: int, end: int) -> IndexedHistory | None:
+        return arrived_of(self._of(partition, "arrivals", entity, start, end))
+
+    def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> IndexedRecords | None:
+        return held_of(self._of(partition, "records", entity, list(qs)))
+
+    def checkpoint(self, partition: int, entity: str, end: int, definition: int) -> Checkpoint | None:
+        row = self._of(partition, "checkpoint", entity, end, definition)
+        return None if row is None else checkpoint_of(*pairs_of([row])[0])
+
+    def places_of(self, observation_id: bytes) -> Places:
+        places: list[tuple[int, int]] = []
+        through: dict[int, int] = {}
+        for url in self._workers.all():
+            tree = self._looked_up(url, "places", observation_id)
+            if tree is not None:
+                found = places_of(tree)
+                places += found.places
+                through.update(found.through)
+        return Places(places, through)
+
+    def entities(self, partition: int) -> Iterator[tuple[str, bytes]]:
+        after = b""
+        while rows := pairs_of(self._required(partition, "rows", partition, after)):
+            for key, packed in rows:
+                yield keys.entity_of(key), packed
+            after = rows[-1][0]
+
+    def totals(self, partition: int) -> tuple[int, int]:
+        return totals_of(self._required(partition, "totals", partition))
+
+    def _of(self, partition: int, name: str, *arguments: Any) -> Any:
+        url = self._workers.owner(partition)
+        return None if url is None else self._looked_up(url, name, partition, *arguments, partition=partition)
+
+    def _looked_up(self, url: str, *question: Any, partition: int | None = None) -> Any:
+        """The answer; None where there is none."""
+        try:
+            answer = self._look_up(url, question, partition)
+        except OSError:
+            self._workers.forget()
+            return None
+        return read_answer(answer.content, url) if answer.status == 200 else None
+
+    def _required(self, partition: int, *question: Any) -> Any:
+        url = self._workers.owner(partition)
+        if url is None:
+            raise self._workers.absent(f"nobody has partition {partition}")
+        try:
+            answer = self._look_up(url, question, partition)
+        except OSError as error:
+            self._workers.forget()
+            raise self._workers.absent(str(error)) from error
+        if answer.status == OTHER_LOG:
+            raise self._workers.absent(_said_by(answer))
+        if answer.status != 200:
+            raise _refusal(url, answer)
+        return read_answer(answer.content, url)
+
+    def _look_up(self, url: str, question: Sequence[Any], partition: int | None) -> PageResponse:
+        query = "" if partition is None else f"?partition={partition}"
+        content = cbor2.dumps(list(question))
+        log_id = self._workers.log_id
+        asker = self._workers.asker
+        return ask(asker, f"{url}/{LOOKUP}{query}", content, log_id=log_id, timeout_s=LOOKUP_S, media_type=CBOR)
+
+
+class AskedFolding(Folding):
+    """The workers, told over their pages. timeout_s: how long to wait for the fold to come as far as asked."""
+
+    def __init__(self, workers: Workers, timeout_s: float) -> None:
+        self._workers = workers
+        self._timeout_s = timeout_s
+
+    def await_folded(self, offsets: Mapping[int, int], schemas: int) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self._told("flush", offsets=dict(offsets), schemas=schemas)
+                return
+            except StorageError as error:
+                if time.monotonic() > deadline:
+                    raise StorageError(
+                        f"the workers have not folded the log to its end within {self._timeout_s:g} s ({error}); their "
+                        "page /status says how far they are; wait for longer with --owner-timeout"
+                    ) from error
+            time.sleep(RETRY_S)
+
+    def snapshot(self, pinned_at: int | None) -> Sequence[Epoch]:
+        found = self._told("snapshot", pinned_at=pinned_at)
+        return [Epoch(*each["epoch"]) for each in found if each["epoch"] is not None]
+
+    def pin(self, epochs: Iterable[Epoch], pinned_at: int | None) -> None:
+        named = [list(epoch) for epoch in epochs]
+        if pinned_at is None:
+            self._told("unpin", epochs=named)
+        else:
+            self._told("pin", epochs=named, pinned_at=pinned_at)
+
+    def collect(self, *, dry_run: bool, damaged: bool) -> Sequence[Collected]:
+        return [collected_of(each["collected"]) for each in self._told("collect", dry_run=dry_run, damaged=damaged)]
+
+    def recover(self, *, wait: bool) -> Mapping[str, object]:
+        sources: list[Mapping[str, Any]] = [each["source"] or {} for each in self._told("recover", wait=wait)]
+        epochs: dict[str, int] = {}
+        for each in sources:
+            epochs.update(each.get("snapshot_epochs", {}))
+        counts = {name: sum(each.get(name, 0) for each in sources)
+                  for name in ("replayed", "reopened", "scanned", "apart")}  # fmt: skip
+        fallbacks = [problem for each in sources for problem in each.get("fallbacks", ())]
+        return {"snapshot_epochs": epochs, **counts, "fallbacks": fallbacks}
+
+    def verify(self) -> Elsewhere:
+        found = self._told("verify")
+        return Elsewhere([Mismatch(*one) for each in found for one in each["mismatches"]])
+
+    def _told(self, name: str, **given: Any) -> list[dict[str, Any]]:
+        """What all workers answer, by partition."""
+        why = "nobody has a partition in the group"
+        for url in self._workers.all():
+            try:
+                answer = ask(
+                    self._workers.asker, f"{url}/{name}", json.dumps(given).encode(), log_id=self._workers.log_id,
+                    timeout_s=PATIENCE_S,
+                )  # fmt: skip
+            except OSError as error:
+                why = f"{url}: {getattr(error, 'reason', None) or error}"
+                self._workers.forget()
+                continue
+            if answer.status == OTHER_LOG:
+                why = f"{url}: {_said_by(answer)}"
+                continue
+            if answer.status != 200:
+                raise _refusal(f"{url}/{name}", answer)
+            try:
+                found: list[dict[str, Any]] = json.loads(answer.content)["partitions"]
+                return sorted(found, key=lambda each: int(each["partition"]))
+            except (ValueError, LookupError, TypeError) as error:
+                raise StorageError(f"{url}/{name}: this is no page of a refold worker ({error!r:.200})") from error
+        raise self._workers.absent(why)
+
+
+def _said_by(answer: PageResponse) -> str:
+    """What a page that refuses says."""
+    try:
+        return str(json.loads(answer.content)["error"])
+    except (ValueError, LookupError, TypeError):
+        return f"status {answer.status}"
+
+
+def _refusal(url: str, answer: PageResponse) -> InputError | StorageError:
+    """The error behind a page that refuses."""
+    said = _said_by(answer)
+    if answer.status == 400:
+        return InputError(said)
+    # What a caller can mend: the token, the name it asks by.
+    return (InputError if answer.status in (401, 403) else StorageError)(f"{url}: {said}")

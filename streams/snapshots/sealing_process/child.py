@@ -1,0 +1,233 @@
+"""The process that seals epochs for another one (protocol.py says what the two tell each other).
+
+1. The numbers of its socket and of the shared memory are its arguments. Signals to end are the other's to answer; when
+   the socket ends, the other is done or gone: end at the next word to it.
+2. Seal each epoch as it would be sealed there (seal.py), over a store and a view that ask the other for everything.
+   What is appended goes over in parts, before anything is read, the last of it with the manifest, at the end.
+3. Where an epoch of another partition is heard of instead of an answer, seal it at once, and then hear the answer.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from refold.avro.errors import CorruptionError, StorageError
+from refold.streams import runtime
+from refold.streams.snapshots.chunk import Group, Member
+from refold.streams.snapshots.manifest import Epoch
+from refold.streams.snapshots.seal import Kept, Sealer
+from refold.streams.snapshots.sealing_process.channel import Channel
+from refold.streams.snapshots.sealing_process.protocol import DONE, FAILED, PART_BYTES, Answer, Begin, ErrorThere, Told
+from refold.streams.snapshots.store import EpochWriter
+from refold.streams.snapshots.table import EpochState, TableView
+
+
+class _Raised(Exception):
+    """The other process answered with an error."""
+
+    def __init__(self, error_there: ErrorThere) -> None:
+        super().__init__(error_there.text)
+        self.error_there = error_there
+
+
+class _RaisedStorage(_Raised, StorageError):
+    """With one that sealing may answer itself."""
+
+
+class _RaisedDamage(_Raised, CorruptionError):
+    """With one that says that stored bytes are damaged."""
+
+
+class _Asking:
+    """Asks the other process for what one epoch needs. seal: seals another one that is heard of meanwhile."""
+
+    def __init__(self, other: Channel, told: Told, seal: Callable[[Begin], None]) -> None:
+        self._other = other
+        self._told = told
+        self._seal = seal
+        self._numbers = count()
+        self._left: list[int] = []
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """What it answers, or told before."""
+        asked_for, found = self._told.pop(name, (None, None))
+        if asked_for == arguments:
+            return found
+        left, self._left = self._left, []
+        self._other.tell((name, arguments, left))
+        while isinstance(heard := self._other.hear(), Begin):
+            self._seal(heard)
+        answer: Answer = heard
+        is_given, found = answer
+        if is_given:
+            return found
+        raised = _RaisedDamage if found.is_damage else _RaisedStorage if found.is_storage else _Raised
+        raise raised(found)
+
+    def rows(self, name: str, *arguments: Any) -> Iterator[Any]:
+        """The rows it answers with, part by part."""
+        number = next(self._numbers)
+        part, was_last = self.ask("rows", number, name, arguments)
+        try:
+            yield from part
+            while not was_last:
+                part, was_last = self.ask("more", number)
+                yield from part
+        finally:
+            if not was_last:
+                self._left.append(number)  # said with what is asked next: this may run at any time
+
+
+class _Store(EpochWriter):
+    """The other's store, as far as sealing goes."""
+
+    def __init__(self, asking: _Asking) -> None:
+        self._asking = asking
+        self._partition = -1
+        self._appended: list[bytes] = []
+        self._appended_bytes = 0
+        self._end = 0
+        self._manifest = b""
+
+    def take(self, partition: int) -> None:
+        self._asking.ask("take", partition)
+        self._partition, self._end = partition, self._asking.ask("end", partition)
+
+    def latest(self, until: Epoch) -> Epoch | None:
+        found: Epoch | None = self._asking.ask("latest", until)
+        return found
+
+    def manifest_bytes(self, epoch: Epoch) -> bytes | None:
+        found: bytes | None = self._asking.ask("manifest_bytes", epoch)
+        return found
+
+    def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        self._send()
+        return self._asking.rows("records", partition, start, end)
+
+    def end(self, partition: int) -> int:
+        return self._end
+
+    def append(self, partition: int, data: bytes) -> None:
+        self._appended.append(data)
+        self._appended_bytes += len(data)
+        self._end += 1
+        if self._appended_bytes >= PART_BYTES:
+            self._send()
+
+    def _send(self) -> None:
+        if self._appended:
+            try:
+                self._asking.ask("append", self._partition, self._taken())
+            except _Raised:  # maybe of a few of them
+                self._end = self._asking.ask("end", self._partition)
+                raise
+
+    def _taken(self) -> list[bytes]:
+        """What was appended and not sent yet."""
+        appended, self._appended, self._appended_bytes = self._appended, [], 0
+        return appended
+
+    def abandon(self, partition: int) -> None:
+        self._taken()
+        self._asking.ask("abandon", partition)
+
+    def seal(self, epoch: Epoch, data: bytes) -> None:
+        self._manifest = data
+
+    def sealed(self) -> tuple[bytes, list[bytes]]:
+        """What is left to be written of the epoch: its manifest, nothing where it was there, and its last records."""
+        return self._manifest, self._taken()
+
+
+class _View(TableView):
+    """The other's view of a table."""
+
+    def __init__(self, asking: _Asking, standing: EpochState) -> None:
+        self._asking = asking
+        self.standing = standing
+
+    def members(self, place: int) -> list[Member]:
+        found: list[Member] = self._asking.ask("members", place)
+        return found
+
+    def groups(self) -> Iterator[Group]:
+        return self._asking.rows("groups")
+
+    def at(self, places: Sequence[int]) -> Iterator[Group]:
+        return self._asking.rows("at", places)
+
+    def touched(self, start: int) -> Mapping[bytes, bytes]:
+        found: Mapping[bytes, bytes] = self._asking.ask("touched", start)
+        return found
+
+
+class _Sealing:
+    """Seals what the other process tells of; the buckets of what was sealed last are kept."""
+
+    def __init__(self, other: Channel, log_id: bytes, partitions: int) -> None:
+        self._other = other
+        self._log_id = log_id
+        self._partitions = partitions
+        self._kept: Kept = {}
+
+    def next(self) -> None:
+        """Seal the epoch that is heard of next."""
+        try:
+            begin = self._other.hear()
+        except (EOFError, ConnectionError):
+            raise
+        except Exception as error:  # it cannot be read here
+            self._say(FAILED, _own(error))
+        else:
+            self._seal(begin)
+
+    def _seal(self, begin: Begin) -> None:
+        asking = _Asking(self._other, begin.told, self._seal)
+        store = _Store(asking)
+        sealer = Sealer(store, self._log_id, self._partitions, self._kept, from_ranges=True)
+        try:
+            manifest = sealer.seal(_View(asking, begin.standing))
+        except (EOFError, ConnectionError):
+            raise
+        except _Raised as raised:
+            self._say(FAILED, raised.error_there)
+        except Exception as error:  # whatever it is: the other process seals instead
+            self._say(FAILED, _own(error))
+        else:
+            self._say(DONE, *store.sealed())
+            if manifest.is_base:
+                runtime.give_back()
+
+    def _say(self, name: str, *arguments: Any) -> None:
+        self._other.tell((name, arguments, []))
+
+
+def _own(error: Exception) -> ErrorThere:
+    """An error that was not answered with."""
+    if isinstance(error, StorageError):
+        return ErrorThere(0, str(error), is_storage=True, is_damage=isinstance(error, CorruptionError))
+    return ErrorThere(0, "".join(traceback.format_exception_only(error)).strip())
+
+
+def main() -> None:
+    """Serve until the socket ends."""
+    runtime.keep_little()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    other = Channel(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    with suppress(EOFError, ConnectionError):
+        sealing = _Sealing(other, *other.hear())
+        while True:
+            sealing.next()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What the process that seals may ask for while it seals one epoch: of the store, and of the view of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.snapshots.manifest import Manifest, read_manifest
+from refold.streams.snapshots.sealing_process.protocol import PART_BYTES, Answer, ErrorThere, SealingFailed, Told
+from refold.streams.snapshots.store import EpochWriter
+from refold.streams.snapshots.table import TableView
+
+
+class Desk:
+    """Answers what the process asks while it seals one view."""
+
+    def __init__(self, store: EpochWriter, view: TableView) -> None:
+        self.standing = view.standing
+        self._store = store
+        self._rows: dict[int, Iterator[Any]] = {}
+        self._raised: dict[int, Exception] = {}
+        self._numbers = count(1)
+        self._begun: dict[str, Callable[..., Iterator[Any]]] = {
+            "records": store.records, "groups": view.groups, "at": view.at,
+        }  # fmt: skip
+        self._calls: dict[str, Callable[..., Any]] = {
+            "take": store.take,
+            "end": store.end,
+            "latest": store.latest,
+            "manifest_bytes": store.manifest_bytes,
+            "append": store.extend,
+            "abandon": store.abandon,
+            "members": view.members,
+            "touched": lambda start: dict(view.touched(start)),
+            "rows": self._begin,
+            "more": self._more,
+        }
+
+    def first_answers(self) -> Told:
+        """Of what is asked for every epoch; without what raises now, for that is asked again."""
+        told: Told = {}
+
+        def told_of(name: str, *arguments: Any) -> Any:
+            is_given, found = self.answer(name, arguments, ())
+            if is_given:
+                told[name] = arguments, found
+            return found if is_given else None
+
+        own = self.standing.epoch
+        told_of("take", own.partition)
+        told_of("end", own.partition)
+        last = told_of("latest", own)
+        if last is not None:
+            told_of("manifest_bytes", last)
+            told_of("touched", last.offset)
+        return told
+
+    def answer(self, name: str, arguments: Sequence[Any], left: Sequence[int]) -> Answer:
+        """What a call gives or raises. left: what no more rows are wanted of."""
+        for number in left:
+            self._rows.pop(number, None)
+        try:
+            return True, self._calls[name](*arguments)
+        except Exception as error:  # to be raised here again, if the process gives up for it
+            number = next(self._numbers)
+            self._raised[number] = error
+            is_storage, is_damage = isinstance(error, StorageError), isinstance(error, CorruptionError)
+            return False, ErrorThere(number, str(error), is_storage, is_damage)
+
+    def done(self, data: bytes, last_records: Sequence[bytes]) -> Manifest:
+        """Seal the epoch with this manifest and these records, the last ones. Without a manifest it was there."""
+        epoch = self.standing.epoch
+        if not data:
+            return self._store.manifest(epoch)
+        try:
+            self._store.extend(epoch.partition, last_records)
+            self._store.seal(epoch, data)
+        except BaseException:
+            self._store.abandon(epoch.partition)
+            raise
+        return read_manifest(data, epoch)
+
+    def close(self) -> None:
+        """Let go of the view and of what was read of it."""
+        for each in (self._rows, self._raised, self._begun, self._calls):
+            each.clear()
+
+    def raised(self, error_there: ErrorThere) -> Exception:
+        """The error that the process gave up for."""
+        if error_there.number:
+            return self._raised[error_there.number]
+        kind = CorruptionError if error_there.is_damage else StorageError if error_there.is_storage else SealingFailed
+        return kind(error_there.text)
+
+    def _begin(self, number: int, name: str, arguments: Sequence[Any]) -> tuple[list[Any], bool]:
+        self._rows[number] = iter(self._begun[name](*arguments))
+        return self._more(number)
+
+    def _more(self, number: int) -> tuple[list[Any], bool]:
+        part: list[Any] = []
+        size = 0
+        for row in self._rows[number]:
+            part.append(row)
+            size += _size(row)
+            if size >= PART_BYTES:
+                return part, False
+        del self._rows[number]
+        return part, True
+
+
+def _size(row: tuple[int, bytes | list[tuple[bytes, bytes]]]) -> int:
+    """The bytes of a record, or of the entities of a group."""
+    found = row[1]
+    return len(found) if isinstance(found, bytes) else sum([len(body) for _, body in found])

@@ -1,0 +1,205 @@
+"""Sealing epochs in a process of its own, so that it takes nothing of the time in which this one folds.
+
+1. While tables are small, or this process may use one core alone, seal here: starting another costs more.
+2. Else start one (child.py), once. Tell it where the table stands, and answer what it asks of the view and the store
+   until the epoch is sealed (protocol.py): the log and the table have one owner, and that is this process. What takes
+   long there leaves room for epochs of other partitions.
+3. What the store or the view raises here is raised here again when the other gave up for it.
+4. A process that could not be started, ends or fails by itself is not started again: abandon what it wrote of the
+   epoch, and seal here from then on.
+It ends when this process is gone, for its socket ends then, or is killed by `stop`.
+
+The process that seals (child.py), as the one that it seals for has it at hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+from collections.abc import Callable
+
+from refold.avro.errors import StorageError
+from refold.streams import runtime
+from refold.streams.snapshots.manifest import Manifest
+from refold.streams.snapshots.seal import Sealer
+from refold.streams.snapshots.sealing_process.channel import Channel, shared_memory
+from refold.streams.snapshots.sealing_process.protocol import DONE, FAILED, Asked, Begin, SealingFailed
+from refold.streams.snapshots.sealing_process.request_handler import Desk
+from refold.streams.snapshots.store import EpochWriter
+from refold.streams.snapshots.table import TableView
+
+# It says something for every piece that it reads or writes; hashing all of a large partition again takes seconds.
+_SILENT_S = 600
+# Who asks for these has much to read or to write.
+_LONG = frozenset({"rows", "more", "append"})
+_MODULE = "refold.streams.snapshots.sealing_process.child"
+
+
+class SealingProcess:
+    """Started when this is made; ended by `end`. is_sound: it is where it is thought to be, and can go on."""
+
+    def __init__(self, log_id: bytes, partitions: int) -> None:
+        self.is_sound = True
+        own, other = socket.socketpair()
+        with other, shared_memory() as memory:
+            self._channel = Channel(own, memory.fileno(), silent_s=_SILENT_S)
+            try:
+                self._process = self._started(other.fileno(), memory.fileno())
+            except OSError:
+                self._channel.close()
+                raise
+        self._tell((log_id, partitions))
+
+    @staticmethod
+    def _started(*given: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            runtime.command(_MODULE, *map(str, given)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=given,
+            env=runtime.environment(),
+        )
+
+    def seal(self, desk: Desk, meanwhile: Callable[[], object]) -> Manifest:
+        """Have an epoch sealed; raises what it was given up for, Failed where the process cannot.
+
+        meanwhile: called now and then while that takes long; may have another partition's epoch sealed here.
+        """
+        self.is_sound = False
+        self._tell(Begin(desk.standing, desk.first_answers()))
+        while True:
+            name, arguments, left = self._hear()
+            if name in {DONE, FAILED}:
+                break
+            if name in _LONG:
+                meanwhile()
+                self.is_sound = False
+            self._tell(desk.answer(name, arguments, left))
+        if name == FAILED:
+            error = desk.raised(*arguments)
+            self.is_sound = not isinstance(error, SealingFailed)
+            raise error
+        self.is_sound = True
+        return desk.done(*arguments)
+
+    def _hear(self) -> Asked:
+        try:
+            asked: Asked = self._channel.hear()
+        except TimeoutError:
+            raise SealingFailed(f"it said nothing for {_SILENT_S} s") from None
+        except (EOFError, OSError) as error:
+            raise SealingFailed(f"it {runtime.how_it_ended(self._process)}") from error
+        return asked
+
+    def _tell(self, told: object) -> None:
+        try:
+            self._channel.tell(told)
+        except ConnectionError:  # that it is gone is heard soon enough
+            pass
+        except Exception as error:  # whatever keeps a user's reducer here
+            raise SealingFailed(f"it cannot be told {type(told).__name__}: {error}") from error
+
+    def kill(self) -> None:
+        """End it, without waiting. Once more is nothing."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """End it, and wait until it is gone."""
+        self.kill()
+        self._process.wait()
+        self._channel.close()
+
+
+# From so many on, in all partitions, sealing takes longer than starting a process.
+ENTITIES_MIN = 20_000
+
+_log = logging.getLogger(__name__)
+
+
+class ApartSealer:
+    """Seals the epochs of one log in one thread, as `Sealer` does. `stop` may come from any thread."""
+
+    def __init__(
+        self, store: EpochWriter, log_id: bytes, partitions: int, after_base: Callable[[], None] = lambda: None
+    ) -> None:
+        """after_base: called when a base was sealed, for which much was read."""
+        self._store = store
+        self._after_base = after_base
+        self._log_id = log_id
+        self._partitions = partitions
+        self._here: Sealer | None = Sealer(store, log_id, partitions)
+        self._child: SealingProcess | None = None
+        self._may_start = runtime.is_there() and runtime.cores() > 1
+        self._is_stopped = False
+        self._entities: dict[int, int] = {}
+
+    def seal(self, table: TableView, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
+        """Seal the epoch a view stands at.
+
+        meanwhile: called now and then while a process of its own seals it, if that takes long; may call this for
+        another partition.
+        """
+        manifest = self._sealed(table, meanwhile)
+        if manifest.is_base:
+            self._after_base()
+        return manifest
+
+    def _sealed(self, table: TableView, meanwhile: Callable[[], object]) -> Manifest:
+        self._entities[table.standing.epoch.partition] = table.standing.entities
+        if self._child is None and self._may_start and sum(self._entities.values()) >= ENTITIES_MIN:
+            self._start()
+        if self._child is not None:
+            try:
+                return self._sealed_by(self._child, table, meanwhile)
+            except SealingFailed as failed:
+                if self._is_stopped:
+                    raise StorageError("the log is being closed") from failed
+                self._done_without(failed)
+        if self._here is None:
+            self._here = Sealer(self._store, self._log_id, self._partitions)
+        return self._here.seal(table)
+
+    def _sealed_by(self, child: SealingProcess, table: TableView, meanwhile: Callable[[], object]) -> Manifest:
+        desk = Desk(self._store, table)
+        try:
+            return child.seal(desk, meanwhile)
+        finally:
+            desk.close()
+            if not child.is_sound:  # it is lost, or an interrupt left it in the middle of an epoch
+                self._end()
+                self._store.abandon(table.standing.epoch.partition)
+
+    def stop(self) -> None:
+        """End the process: who is sealing by it gets an error."""
+        self._is_stopped = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def close(self) -> None:
+        """`stop`, and wait until it is gone; nobody seals any more."""
+        self.stop()
+        self._end()
+
+    def _start(self) -> None:
+        # Small logs do without what it imports.
+
+        try:
+            self._child = SealingProcess(self._log_id, self._partitions)
+            self._here = None
+        except (OSError, SealingFailed) as error:
+            self._done_without(error)
+        if self._is_stopped:
+            self.stop()
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def _done_without(self, why: Exception) -> None:
+        if self._may_start:
+            _log.warning("snapshots are sealed beside the fold from now on, which slows it, for a process of their own "
+                         "could not do it: %s", why)  # fmt: skip
+        self._may_start = False

@@ -1,0 +1,72 @@
+"""Filling the indexes of a recovered table in the background, between the batches of the fold."""
+
+from __future__ import annotations
+
+import logging
+from threading import RLock, Thread
+
+from refold.avro.errors import RefoldError
+from refold.avro.registry import Registry
+from refold.streams.rocks.database import Database
+from refold.streams.table.batch import TableWriter
+from refold.streams.table.index_gaps import Read, fill, read_gaps
+
+FILLED_AT_ONCE = 500
+
+_log = logging.getLogger(__name__)
+
+
+class Filler:
+    """One thread while there are gaps. The lock is the fold's: each step is taken between two of its batches."""
+
+    def __init__(self, database: Database, read: Read, registry: Registry, tables: TableWriter, lock: RLock) -> None:
+        self._database = database
+        self._read = read
+        self._registry = registry
+        self._tables = tables
+        self._lock = lock
+        self._stopping = False
+        self._thread: Thread | None = None
+        self.problem: RefoldError | None = None
+
+    def begin(self) -> None:
+        """Take up the gaps there are."""
+        self._tables.gaps = read_gaps(self._database) or {}
+        if self._tables.gaps:
+            self._stopping = False
+            self.problem = None
+            self._thread = Thread(target=self._run, name="refold-timeline", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Leave what is left for the next owner."""
+        self._stopping = True
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether the thread is at work. Gaps that are left when it is not could not be filled, for `problem`."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Return when nothing is lacking any more."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping and self._step():
+                pass
+        except RefoldError as error:
+            self.problem = error
+            _log.warning("%s: the indexes could not be filled: %s", self._database.path, error)
+
+    def _step(self) -> bool:
+        with self._lock:
+            write = self._database.batch()
+            left = fill(self._database, self._read, self._registry, self._tables.gaps, FILLED_AT_ONCE, write)
+            self._database.write(write, sync=False)
+            self._tables.gaps = left
+            return bool(left)

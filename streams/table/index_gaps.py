@@ -1,0 +1,107 @@
+"""What a table's indexes (timeline, arrivals, ids) lack while they are filled again after a recovery.
+
+The record `table` in `meta` is CBOR {format, gaps: {partition: [start, end]}}: the indexes lack the records with
+start <= offset < end. No record, or another format: the table is lost, and is made again (streams/table/recovery.py).
+A gap is filled from its start on, each step in one write with the record:
+1. read the next records; of each that is no repeat of one in the timeline, or of one in this step,
+2. put timeline, arrival and id entry; move the gap's start behind them.
+Until then whoever needs an entity's history reads what the gap holds from the log itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+import cbor2
+
+from refold.avro.errors import CorruptionError
+from refold.avro.registry import Registry
+from refold.reducers.order import order_key
+from refold.streams.log.port import Record, observation_in
+from refold.streams.rocks.batch import WriteSet
+from refold.streams.rocks.database import Database
+from refold.streams.table import keys
+
+TABLE = b"table"
+FORMAT = 3
+
+
+class Gap(NamedTuple):
+    """Offsets of a partition's records, start inclusive, end exclusive."""
+
+    start: int
+    end: int
+
+
+Gaps = Mapping[int, Gap]
+Read = Callable[[int, int, int], Iterator[Record]]
+"""The records of a partition with start <= offset < end, in order, from the log itself."""
+
+
+def read_gaps(database: Database) -> dict[int, Gap] | None:
+    """The gaps of the table's indexes by partition; None: there is no table this release can read."""
+    packed = database.get("meta", TABLE)
+    if packed is None:
+        return None
+    try:
+        tree = cbor2.loads(packed)
+        if tree["format"] != FORMAT:
+            return None
+        return {int(partition): Gap(int(start), int(end)) for partition, (start, end) in tree["gaps"].items()}
+    except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CorruptionError(f"the log's record of its table cannot be read: {error}; run refold recover") from error
+
+
+def table_record(gaps: Gaps) -> bytes:
+    """The stored form."""
+    return cbor2.dumps({"format": FORMAT, "gaps": {partition: list(gap) for partition, gap in gaps.items()}})
+
+
+def records_in(read: Read, gaps: Gaps, names: Collection[str]) -> dict[str, list[Record]]:
+    """The records of some entities that stand in gaps, in order, repeats included."""
+    found: dict[str, list[Record]] = {name: [] for name in names}
+    for partition, gap in gaps.items():
+        for record in read(partition, gap.start, gap.end):
+            if record.entity in found:
+                found[record.entity].append(record)
+    return found
+
+
+def index(record: Record, prefix: bytes, q: bytes, retracts: bool, write: WriteSet) -> None:
+    """Put the entries of a first occurrence. prefix: its entity's."""
+    partition, offset, recorded_at, _, observation_id, data = record
+    write.put("timeline", prefix + q, keys.timeline_value(offset, recorded_at, data))
+    write.put("arrivals", keys.arrival_key(prefix, offset), keys.arrival_value(recorded_at, q, retracts))
+    write.put("ids", keys.id_key(observation_id, partition, offset), b"")
+
+
+def fill(
+    database: Database, read: Read, registry: Registry, gaps: Gaps, records_max: int, write: WriteSet
+) -> dict[int, Gap]:
+    """Put the next entries into `write`; returns the gaps that are left behind it."""
+    partition, gap = next(iter(gaps.items()))
+    some = list(islice(read(partition, gap.start, gap.end), records_max))
+    known: set[bytes] = set()
+    at = gap.start
+    for record, q, retracts, is_stored in _indexed(database, registry, some):
+        at = record.offset + 1
+        if not is_stored and q not in known:
+            known.add(q)
+            index(record, keys.entity_prefix(record.entity), q, retracts, write)
+    left = {**gaps, partition: Gap(at, gap.end)}
+    if at >= gap.end or at == gap.start:
+        del left[partition]
+    write.put("meta", TABLE, table_record(left))
+    return left
+
+
+def _indexed(database: Database, registry: Registry, some: list[Record]) -> Iterator[tuple[Record, bytes, bool, bool]]:
+    """Each record with its order key, whether it retracts, and whether the timeline has it."""
+    observations = [observation_in(registry, record) for record in some]
+    ordered = [order_key(observation, record.id) for observation, record in zip(observations, some, strict=True)]
+    places = [keys.entity_prefix(record.entity) + q for record, q in zip(some, ordered, strict=True)]
+    stored = database.multi_get("timeline", places)
+    for record, observation, q, value in zip(some, observations, ordered, stored, strict=True):
+        yield record, q, bool(observation.retracts), value is not None

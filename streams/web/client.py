@@ -1,0 +1,92 @@
+"""Asking pages of refold's servers: with the token and, over TLS, against a given authority.
+
+Only http and https are spoken, whoever named the URL, and no redirect is followed: the token goes to the server that
+was named, and to no other.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from collections.abc import Mapping
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    Request,
+)
+
+from refold.avro.errors import InputError
+from refold.avro.files import require_bounded
+from refold.streams.web.guard import Token, token_in
+from refold.streams.web.page import PageResponse
+
+CA_ENVIRONMENT = "REFOLD_TLS_CA"
+ANSWER_BYTES_MAX = 1 << 30
+
+
+class Asker:
+    """Asks with one set of credentials. ca: a file of certificates in PEM, instead of the system's."""
+
+    def __init__(self, token: Token | None = None, ca: str | None = None) -> None:
+        """InputError where the file cannot be used."""
+        self._token = token
+        self._context = None if ca is None else _context(ca)
+        # Built by hand: urllib's own also opens files and follows redirects. No proxy of the environment is used.
+        self._opener = OpenerDirector()
+        for each in (HTTPHandler(), HTTPErrorProcessor(), HTTPDefaultErrorHandler()):
+            self._opener.add_handler(each)
+        self._speaks_tls = False
+        self._lock = threading.Lock()
+
+    def ask(self, url: str, content: bytes | None, headers: Mapping[str, str], timeout_s: float) -> PageResponse:
+        """The page at a URL; content: what is posted there. OSError where nobody answers."""
+        if not url.startswith(("http://", "https://")):
+            raise OSError("a page's URL begins with http:// or https://")
+        if url.startswith("https://"):
+            self._speak_tls()
+        sent = dict(headers)
+        if self._token is not None:
+            sent["Authorization"] = f"Bearer {self._token.reveal()}"
+        try:
+            with self._opener.open(Request(url, content, sent), timeout=timeout_s) as found:
+                content = found.read(ANSWER_BYTES_MAX + 1)
+                if len(content) > ANSWER_BYTES_MAX:
+                    raise OSError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+                return PageResponse(found.status, content, found.headers.get_content_type())
+        except HTTPError as error:
+            with error:
+                return PageResponse(error.code, error.read(1 << 20), error.headers.get_content_type())
+        except HTTPException as error:
+            raise OSError(f"what answers there does not speak HTTP: {error!r}") from error
+        except ValueError as error:  # no host, or a port that is none
+            raise OSError(f"this is no URL of a page: {error}") from error
+
+    def _speak_tls(self) -> None:
+        """Read the system's certificates when the first one is needed."""
+        with self._lock:
+            if not self._speaks_tls:
+                self._opener.add_handler(HTTPSHandler(context=self._context or _context(None)))
+                self._speaks_tls = True
+
+
+def _context(ca: str | None) -> ssl.SSLContext:
+    try:
+        if ca is not None:
+            require_bounded(ca)
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{CA_ENVIRONMENT}={ca}: this is no file of certificates in PEM "
+            f"({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error})"
+        ) from error
+
+
+def asker_of(environment: Mapping[str, str] = os.environ) -> Asker:
+    """Asks with the token and the authority of an environment; InputError where they cannot be used."""
+    return Asker(token_in(environment), environment.get(CA_ENVIRONMENT) or None)

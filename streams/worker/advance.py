@@ -1,0 +1,138 @@
+"""Along a partition's way (streams/log/kafka/fold_position.py): its records in batches, its definitions between two of
+them.
+
+Taking up the definition at an offset of `.schemas`, when the records before it are folded and emitted:
+1. A definition of a new type, or of one that is held (streams/held_types.py), or a hole, takes nothing: the next step
+   says that it is taken up.
+2. Else the entities of its type are folded again by it, those of some places at a time, in the order of the table. Each
+   whose hash changes gives one change `redefined`. Every such step is emitted and written like a batch, and says up to
+   which place it went.
+3. The last of them says that the definition is taken up.
+No record is folded in between; and where the indexes are still being filled, that is waited for, since each entity's
+history is read. A process that ends goes on at the place where emission stands: nothing is emitted twice.
+
+Following the way without emitting is the same in three parts: whole definitions while the point aimed for has more;
+records; the part of a definition that the point stands in. Where on the way a definition was taken up plays no part: a
+state is a function of observations and definition, and the table only has to be as it was at that point.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from refold.avro.errors import SchemaError, StorageError
+from refold.avro.registry import Registry, TypeVersion
+from refold.reducers.registered import NotRegistered
+from refold.streams.held_types import held, problem_of
+from refold.streams.log.kafka.fold_position import Reached
+from refold.streams.log.port import LogPort, Record, observation_in
+from refold.streams.table.batch import DecodedRecord
+from refold.streams.table.folds import TypeFold
+from refold.streams.worker.table import Overlay, PartitionTable, rows_by_place
+
+ENTITIES_AT_ONCE = 500
+RECORDS_AT_ONCE = 2_000
+FILLING_POLL_S = 0.05
+
+
+def pass_over(table: PartitionTable, registry: Registry, below: int) -> TypeVersion | None:
+    """Take up the definitions below an offset that take nothing; returns the first that does, if there is one."""
+    schemas = table.here.at.schemas
+    found = None
+    while found is None and schemas < below:
+        version = registry.at(schemas)
+        if version is not None and _takes_something(registry, version):
+            found = version
+        else:
+            schemas += 1
+    if schemas != table.here.at.schemas:
+        table.take_up_to(schemas)
+    return found
+
+
+def _takes_something(registry: Registry, version: TypeVersion) -> bool:
+    """Whether there may be entities to fold again by it: not with the first version, nor while the type is held.
+
+    Nor by one that cannot be folded by here and was set aside since: there, the one before it is registered again.
+    """
+    name = version.definition.name
+    if not registry.is_in_effect(version, len(registry)) and problem_of(version) is not None:
+        return False
+    return registry.versions(name)[0] is not version and held(registry, name, version.offset + 1) is None
+
+
+def require_folded(table: PartitionTable, registry: Registry) -> None:
+    """Raise StorageError where the table has entities of a type that is held: another process had its code.
+
+    Where only a version that is still to be taken up can be folded, its entities are folded again by that one first.
+    """
+    for name in sorted({each.definition.name for each in registry if each.definition.has_code}):
+        problem = held(registry, name)
+        if problem is not None and rows_by_place(table.database, name, 0, None, 1)[0]:
+            raise StorageError(f"the table has entities of {name} that this process cannot fold: {problem}")
+
+
+def redefine(table: PartitionTable, version: TypeVersion, below: int | None = None) -> Overlay:
+    """The next step of taking up a definition, in the places below one."""
+    at = table.here.at
+    try:
+        type_fold = TypeFold(version)
+        rows, place = rows_by_place(table.database, version.definition.name, at.place, below, ENTITIES_AT_ONCE)
+        to = Reached(at.offset, version.offset + 1) if place is None else at._replace(place=place)
+        return table.fold_again(type_fold, rows, to)
+    except NotRegistered as error:
+        raise StorageError(
+            f"a definition of {version.definition.name} cannot be taken up by this process: {error}. One that is not "
+            f"yours is set aside with refold quarantine add 0={version.offset}"
+        ) from error
+    except SchemaError as error:
+        raise StorageError(
+            f"a definition of {version.definition.name} cannot be taken up by this process: {error}"
+        ) from error
+
+
+def follow(table: PartitionTable, log: LogPort, to: Reached, go_on: Callable[[], None]) -> int:
+    """Fold the log from where the table stands to a point on its way, emitting nothing; returns how many records."""
+    start = table.here.at.offset
+    _take_up(table, log, Reached(to.offset, to.schemas), go_on)
+    records = log.read(table.here.partition, table.here.at.offset, to.offset)
+    while table.here.at.offset < to.offset:
+        go_on()
+        _fold_some(table, log, records, to.offset)
+    _take_up(table, log, to, go_on)
+    return to.offset - start
+
+
+def _take_up(table: PartitionTable, log: LogPort, to: Reached, go_on: Callable[[], None]) -> None:
+    """Take up definitions as far as a point says."""
+    while table.here.at[1:] < to[1:]:
+        version = pass_over(table, log.registry, to.schemas if to.place == 0 else to.schemas + 1)
+        if version is None:
+            return
+        while table.is_filling:
+            go_on()
+            time.sleep(FILLING_POLL_S)
+        while table.here.at.schemas == version.offset and table.here.at[1:] < to[1:]:
+            go_on()
+            table.write(redefine(table, version, to.place if version.offset == to.schemas else None))
+
+
+def _fold_some(table: PartitionTable, log: LogPort, records: Iterator[Record], end: int) -> None:
+    some = list(islice(records, RECORDS_AT_ONCE))
+    arrived = [DecodedRecord(each, observation_in(log.registry, each)) for each in some]
+    if len(some) == RECORDS_AT_ONCE:
+        through, recorded_at = some[-1].offset + 1, some[-1].recorded_at
+    else:  # behind the last there may be records with verdicts, whose times count
+        through, recorded_at = end, log.recorded_below(table.here.partition, end)
+    table.write(table.fold(arrived, through, recorded_at))
+
+
+def standing(table: PartitionTable, deadletters: int) -> None:
+    """Note the next offset of `.deadletters` as it is at the table's point."""
+    if table.here.deadletters != deadletters:
+        overlay = table.nothing()
+        overlay.stored = replace(overlay.stored, deadletters=deadletters)
+        table.write(overlay)

@@ -1,0 +1,171 @@
+"""What a worker knows of its brokers, asked by a thread of its own: an outage shows though the fold hangs in a call.
+
+1. Every EVERY_S one request for the log's topic. A broker is connected where it is answered within ANSWER_S.
+2. Every LAG_EVERY_S the group's committed offsets and the ends of `.observations`: the group's lag, of all partitions.
+3. Every SETTINGS_EVERY_S the settings of the log's topics, compared with what a log needs (log/kafka/topics.py).
+What cannot be asked keeps its last answer. After ANOTHER_AFTER_S without an answer another client asks: one that was
+there when its broker was fenced may have nobody to ask, for good (confluentinc/librdkafka#5301).
+
+What fails as nobody foresaw is logged, each kind once, and asking goes on: as a broker that does not answer, where the
+first request failed; so no page shows an old answer for good.
+
+It reads only, and a right that it lacks is no outage: a broker that denies has answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from threading import Event, Thread
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+
+from refold.avro.errors import RefoldError
+from refold.streams.events import tell
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.committed import CommittedOffsets
+from refold.streams.log.kafka.faults import error_of, is_denied, text_of
+from refold.streams.log.kafka.groups import group_lag
+from refold.streams.log.kafka.topics import TopicAdmin, Topics, Unfit
+from refold.streams.log.kafka.url import Address
+from refold.streams.worker.condition import Condition, CurrentCondition
+
+EVERY_S = 1.0
+ANSWER_S = 3.0
+LAG_EVERY_S = 5.0
+SETTINGS_EVERY_S = 15.0
+ANOTHER_AFTER_S = 10.0
+_ASKED_S = 3.0
+
+_log = logging.getLogger(__name__)
+
+
+class Watched(NamedTuple):
+    """What was seen last. brokers: how many the cluster has, 0 while none answers. group_lag: offsets that are recorded
+    and not committed by the group, by partition. unfit: topics that are missing, or not set as a log needs."""
+
+    broker: Condition
+    brokers: int = 0
+    group_lag: Mapping[int, int] = {}
+    unfit: tuple[Unfit, ...] = ()
+
+
+class BrokerWatch:
+    """Asks in a thread until closed; `now` may be read by any thread."""
+
+    def __init__(self, clients: Clients, topics: Topics, address: Address, partitions: int,
+                 clock_ms: Callable[[], int]) -> None:  # fmt: skip
+        self._clients, self._topics, self._address = clients, topics, address
+        self._partitions = range(partitions)
+        self._clock_ms = clock_ms
+        self._broker = CurrentCondition(clock_ms, "no broker was asked yet")
+        self.now = Watched(self._broker.now)
+        self._was_answered = self._was_lost = False
+        self._failed: set[tuple[str, type[Exception]]] = set()
+        self._admin = clients.admin()
+        self._committed: CommittedOffsets | None = None
+        self._admin_since_s = time.monotonic()
+        self._lag_at_s = self._settings_at_s = 0.0
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="refold-watch", daemon=True)
+        self._thread.start()
+
+    def was_lost_within(self, duration_s: float) -> bool:
+        """Whether, so long ago or less, no broker answered."""
+        return not self.now.broker.holds or (self._was_lost and self.now.broker.seconds(self._clock_ms()) <= duration_s)
+
+    def close(self) -> None:
+        """Ask no more. What is under way is not waited for: it may take as long as a broker does not answer."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        try:
+            self._ask_on()
+        finally:
+            if self._committed is not None:
+                self._committed.close()
+
+    def _ask_on(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                brokers, why = self._asked()
+            except Exception as error:
+                self._tell_failure("brokers", error)
+                brokers, why = 0, f"asking for brokers failed: {error!r:.200}"
+            if self._stopping.is_set():
+                return
+            before = self._broker.note(bool(brokers), why)
+            if before is not None:
+                self._tell(before, why)
+            self.now = self.now._replace(broker=self._broker.now, brokers=brokers)
+            if brokers:
+                try:
+                    self._look_further(time.monotonic())
+                except Exception as error:
+                    if self._stopping.is_set():
+                        return
+                    self._tell_failure("group_and_settings", error)
+            self._stopping.wait(EVERY_S)
+
+    def _asked(self) -> tuple[int, str]:
+        """How many brokers there are, 0 and why where none answers."""
+        try:
+            found = self._admin.list_topics(self._topics.observations, timeout=ANSWER_S)
+            self._admin_since_s = time.monotonic()
+            return max(1, len(found.brokers)), ""
+        except KafkaException as failed:
+            error = error_of(failed)
+            if error is not None and is_denied(error):
+                return 1, ""
+            if time.monotonic() - self._admin_since_s > ANOTHER_AFTER_S:
+                self._admin, self._admin_since_s = self._clients.admin(), time.monotonic()
+                if self._committed is not None:
+                    self._committed.close()
+                    self._committed = None
+            return 0, f"no broker answers at {self._clients.servers}: {self._clients.said or text_of(failed)}"
+
+    def _look_further(self, now_s: float) -> None:
+        """The lag of the group and the topics' settings, where it is time; the last ones stay where that fails."""
+        if now_s - self._lag_at_s >= LAG_EVERY_S:
+            self._lag_at_s = now_s
+            with contextlib.suppress(RefoldError, KafkaException):
+                topics = self._topics
+                if self._committed is None:
+                    self._committed = CommittedOffsets(self._clients, topics.group, topics.observations, stable=False)
+                lag = group_lag(self._committed, self._admin, topics, self._partitions, _ASKED_S)
+                self.now = self.now._replace(group_lag=lag)
+        if now_s - self._settings_at_s >= SETTINGS_EVERY_S:
+            self._settings_at_s = now_s
+            with contextlib.suppress(RefoldError, KafkaException):
+                unfit = tuple(TopicAdmin(self._admin, _ASKED_S).unfit(self._address))
+                if not self._stopping.is_set():  # a log that goes after its worker did lacks nothing
+                    self._note_settings(unfit)
+
+    def _note_settings(self, unfit: tuple[Unfit, ...]) -> None:
+        for each in {*unfit} - {*self.now.unfit}:
+            tell(_log, "topic_missing" if each.is_missing else "settings_drifted", logging.WARNING, topic=each.topic,
+                 problem=each.problem)  # fmt: skip
+        for each in {*self.now.unfit} - {*unfit}:
+            tell(_log, "topic_back" if each.is_missing else "settings_mended", topic=each.topic)
+        self.now = self.now._replace(unfit=unfit)
+
+    def _tell_failure(self, asked: str, error: Exception) -> None:
+        """Log what nobody foresaw, each kind once: it may come every second."""
+        kind = (asked, type(error))
+        if kind not in self._failed:
+            self._failed.add(kind)
+            tell(_log, "watch_failed", logging.ERROR, asked=asked, error=f"{error!r:.200}")
+
+    def _tell(self, before: Condition, why: str) -> None:
+        now_ms = self._clock_ms()
+        if self._broker.now.holds:
+            after_s = round(before.seconds(now_ms), 1) if self._was_answered else None
+            tell(_log, "broker_back" if self._was_answered else "broker_connected", servers=self._clients.servers,
+                 after_s=after_s)  # fmt: skip
+            self._was_answered = True
+        else:
+            self._was_lost = True
+            tell(_log, "broker_lost", logging.WARNING, servers=self._clients.servers, why=why)

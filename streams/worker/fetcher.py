@@ -1,0 +1,263 @@
+"""Fetching the records of the partitions that are folded, by a consumer that is told from which offset.
+
+It is in no group. A partition is fetched from exactly where its fold stands; one whose records cannot be decided now is
+not fetched on. Beside the observations it watches `.schemas`, so that a new definition is known at once.
+
+A consumer may be stuck: where a broker lost and got back the lead of a partition by itself, the client may never learn
+of it, and fetches nothing more (confluentinc/librdkafka#5430; seen with 2.16). So where all that was fetched has been
+given out, the ends are asked of partitions of which nothing came for a while. One that is behind its end then, and
+still is at the same offset a while later, is fetched by a new consumer, and with it all others.
+
+So is one that is not behind, and of which it was not heard that its end is reached: seen after a broker that had stood
+still for over a minute went on. Its fold would never be caught up.
+
+A batch that cannot be unpacked is fetched again and again by the client, as fast as it can, and nothing after it comes:
+1. What came before it is given out, then the error (log/kafka/damaged.py); the partition is fetched no more.
+2. DAMAGED_AGAIN_S later it is fetched again: the brokers' data may be restored, or the batch set aside.
+3. Where it is set aside, that is given out, and the partition is fetched from the first offset after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from refold.avro.errors import DamagedRecord, StorageError
+from refold.streams.events import tell
+from refold.streams.log.kafka.access import READ, TOPIC, Grant
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.damaged import UnreadableBatches
+from refold.streams.log.kafka.faults import is_unreadable, raise_lasting, storage_error, text_of
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.range_reader import Raw, raw_of
+from refold.streams.log.kafka.topics import Topics
+
+# A worker folds some megabytes a second. What is fetched is unpacked to about three times its size, whatever the bound
+# of what may wait.
+_SETTINGS = {
+    "fetch.wait.max.ms": 100,
+    "fetch.message.max.bytes": 1 << 20,
+    "fetch.max.bytes": 2 << 20,
+    "queued.max.messages.kbytes": 4 << 10,
+}
+STUCK_S = 10.0
+DAMAGED_AGAIN_S = 2.0
+_ASKED_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class AtEnd(NamedTuple):
+    """A partition's end was reached, at this offset."""
+
+    offset: int
+
+
+class UnreadableOffsets(NamedTuple):
+    """Offsets that are set aside and cannot be read: start <= offset < end."""
+
+    start: int
+    end: int
+
+
+Fetched = Raw | AtEnd | UnreadableOffsets | DamagedRecord
+
+
+class Fetcher:
+    """For one thread."""
+
+    def __init__(self, clients: Clients, topics: Topics, schemas: int, unreadable: UnreadableBatches) -> None:
+        """schemas: the offset of `.schemas` to watch from. unreadable: knows what is set aside in the log."""
+        self._clients = clients
+        self._offsets = Offsets(clients.admin(), _ASKED_S)
+        self._consumer = clients.reader(**_SETTINGS)
+        self._observations = topics.observations
+        self._schemas = TopicPlace(topics.schemas, 0)
+        # The next offset of everything that is fetched, and when something came of it last.
+        self._next: dict[TopicPlace, int] = {}
+        self._heard_s: dict[TopicPlace, float] = {}
+        # What was not heard to be at its end, and what was found to be stuck at the last look.
+        self._unended: set[TopicPlace] = set()
+        self._stuck: dict[TopicPlace, int] = {}
+        self._looked_s = time.monotonic()
+        self._paused: set[int] = set()
+        self._unreadable = unreadable
+        # What is not fetched now, for a batch there cannot be read: when it is to be fetched again.
+        self._damaged: dict[TopicPlace, float] = {}
+        self.schemas_moved = False
+        self._assign({self._schemas: schemas})
+
+    def begin(self, partition: int, offset: int) -> None:
+        """Fetch a partition from an offset on."""
+        self._assign({TopicPlace(self._observations, partition): offset})
+
+    def end(self, partition: int) -> None:
+        """Fetch it no more; what was fetched of it is not given out."""
+        self._paused.discard(partition)
+        place = TopicPlace(self._observations, partition)
+        del self._next[place], self._heard_s[place]
+        self._unended.discard(place)
+        if self._damaged.pop(place, None) is None:
+            self._consumer.incremental_unassign([TopicPartition(*place)])
+
+    def hold(self, partition: int, *, is_held: bool) -> None:
+        """Fetch no more of a partition for now, or go on."""
+        if is_held == (partition in self._paused):
+            return
+        place = TopicPlace(self._observations, partition)
+        (self._paused.add if is_held else self._paused.discard)(partition)
+        if place not in self._damaged:
+            (self._consumer.pause if is_held else self._consumer.resume)([TopicPartition(*place)])
+
+    def fetch(self, records_max: int, timeout_s: float) -> Iterator[tuple[int, Fetched]]:
+        """What came by partition; an error that waiting does not mend is raised."""
+        self._fetch_again()
+        try:
+            messages = self._consumer.consume(records_max, timeout_s)
+        except KafkaException as failed:
+            raise storage_error("the log cannot be read", failed) from failed
+        if len(messages) < records_max and time.monotonic() - self._looked_s > STUCK_S:
+            self._look()
+        messages, unreadable = self._parted(messages)
+        self._heard(messages)
+        for message in messages:
+            error = message.error()
+            if message.topic() == self._schemas.topic:
+                self.schemas_moved = self.schemas_moved or error is None
+            elif error is None:
+                yield message.partition() or 0, raw_of(message)
+            else:
+                yield from self._judged(message)
+        for place, message in unreadable.items():
+            yield from self._passed(place, message)
+
+    def end_of(self, partition: int) -> int:
+        """Up to where a partition is known to reach, as the last fetch of it said; 0 before one."""
+        place = TopicPartition(self._observations, partition)
+        _, end = self._consumer.get_watermark_offsets(place, cached=True) or (0, 0)
+        return max(0, int(end))
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _fetch_again(self) -> None:
+        """Fetch again what was not for a while, for a batch there could not be read."""
+        now_s = time.monotonic()
+        due = [place for place, again_s in self._damaged.items() if now_s >= again_s]
+        for place in due:
+            del self._damaged[place]
+        if due:
+            self._assign({place: self._next[place] for place in due})
+            self._pause_held(due)
+
+    def _parted(self, messages: Sequence[Message]) -> tuple[list[Message], dict[TopicPlace, Message]]:
+        """What can be used, and by partition the first batch that cannot be read: what comes after it is not used."""
+        used: list[Message] = []
+        unreadable: dict[TopicPlace, Message] = {}
+        for message in messages:
+            place, error = TopicPlace(message.topic() or "", message.partition() or 0), message.error()
+            if place in unreadable:
+                continue
+            if error is not None and is_unreadable(error) and place.topic == self._observations:
+                unreadable[place] = message
+            else:
+                used.append(message)
+        return used, unreadable
+
+    def _passed(self, place: TopicPlace, message: Message) -> Iterator[tuple[int, Fetched]]:
+        """Go on after a batch that cannot be read, or give out that it is not set aside."""
+        error = message.error()
+        if error is None or place not in self._next:
+            return
+        self._consumer.incremental_unassign([TopicPartition(*place)])
+        try:
+            after = self._unreadable.after(place, message.offset() or 0, self._next[place], text_of(error))
+        except DamagedRecord as damaged:
+            self._damaged[place] = time.monotonic() + DAMAGED_AGAIN_S
+            yield place.partition, damaged
+        else:
+            start = self._next[place]
+            self._assign({place: after})
+            self._pause_held([place])
+            yield place.partition, UnreadableOffsets(start, after)
+
+    def _pause_held(self, places: Iterable[TopicPlace]) -> None:
+        held = [
+            TopicPartition(*each)
+            for each in places
+            if each.topic == self._observations and each.partition in self._paused
+        ]
+        if held:
+            self._consumer.pause(held)
+
+    def _assign(self, offsets: Mapping[TopicPlace, int]) -> None:
+        now_s = time.monotonic()
+        self._next.update(offsets)
+        self._heard_s.update(dict.fromkeys(offsets, now_s))
+        self._unended |= offsets.keys()
+        self._consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in offsets.items()])
+
+    def _heard(self, messages: Sequence[Message]) -> None:
+        """Of each place what came last says where it stands."""
+        known: set[tuple[str | None, int | None]] = set()
+        now_s = time.monotonic()
+        for message in reversed(messages):
+            topic, partition = named = message.topic(), message.partition()
+            if named in known:
+                continue
+            offset, error = message.offset(), message.error()
+            if offset is None or offset < 0 or not (error is None or error.code() == KafkaError._PARTITION_EOF):
+                continue
+            known.add(named)
+            place = TopicPlace(topic or "", partition or 0)
+            if place in self._next:
+                self._next[place] = offset + (error is None)
+                self._heard_s[place] = now_s
+                (self._unended.add if error is None else self._unended.discard)(place)
+
+    def _look(self) -> None:
+        """Ask for the ends of what is silent; begin with a new consumer where one is stuck."""
+        self._looked_s = time.monotonic()
+        silent = [
+            place for place, heard_s in self._heard_s.items()
+            if self._looked_s - heard_s > STUCK_S
+            and place not in self._damaged
+            and (place.topic != self._observations or place.partition not in self._paused)
+        ]  # fmt: skip
+        try:
+            ends = self._offsets.ends(silent)
+        except StorageError:  # nobody answers, or not this client, for good (membership.py)
+            self._offsets = Offsets(self._clients.admin(), _ASKED_S)
+            ends = {}
+        before = self._stuck
+        self._stuck = {
+            place: self._next[place] for place, end in ends.items()
+            if end > self._next[place] or place in self._unended
+        }  # fmt: skip
+        stuck = [place for place, offset in self._stuck.items() if before.get(place) == offset]
+        if stuck:
+            self._begin_anew(stuck)
+
+    def _begin_anew(self, stuck: Sequence[TopicPlace]) -> None:
+        why = "a broker says where these end, and the client that fetches them is told nothing"
+        tell(_log, "fetching_begun_anew", logging.WARNING, why=why,
+             stuck=",".join(f"{each.topic}/{each.partition}" for each in stuck))  # fmt: skip
+        self._consumer.close()
+        self._consumer = self._clients.reader(**_SETTINGS)
+        self._stuck.clear()
+        self._damaged.clear()
+        self._assign(dict(self._next))
+        self._pause_held(self._next)
+
+    def _judged(self, message: Message) -> Iterator[tuple[int, AtEnd]]:
+        error, partition = message.error(), message.partition() or 0
+        assert error is not None
+        if error.code() == KafkaError._PARTITION_EOF:
+            yield partition, AtEnd(message.offset() or 0)
+        else:
+            needs = self._clients.lacks(Grant(TOPIC, self._observations, READ))
+            raise_lasting(error, f"{self._observations}/{partition}", message.offset() or 0, needs)

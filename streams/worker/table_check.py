@@ -1,0 +1,97 @@
+"""One partition's table compared with a full replay, beside the fold: what `refold verify` has the worker do.
+
+1. Open the table once more, to read: it is then one moment of it, at a point between two steps of the fold.
+2. Compare its indexes with the log's records up to that point (streams/table/check.py).
+3. Replay these records from nothing, by the definitions of that point; every stored entity and the counts are the
+   replay's.
+A table in the middle of a definition, with indexes that are still being filled, or that leaves out other observations
+than are set aside by now, is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from refold.avro.errors import CorruptionError, RefoldError, StorageError
+from refold.avro.quarantine import OBSERVATIONS
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.port import Mismatch
+from refold.streams.rocks.database import Database
+from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.table import keys
+from refold.streams.table.check import IndexCheck
+from refold.streams.table.index_gaps import read_gaps
+from refold.streams.verify.refold import Refold
+from refold.streams.verify.run import check_totals
+from refold.streams.verify.spool import RecordSpool
+from refold.streams.verify.table import check_table
+from refold.streams.verify.verdict import MISMATCHES_MAX
+from refold.streams.worker.position import StoredPosition, read_stored
+
+WAIT_S = 60.0
+POLL_S = 0.1
+
+
+class Checked(NamedTuple):
+    """A partition's table at an offset, and at most MISMATCHES_MAX of what is wrong with it."""
+
+    partition: int
+    offset: int
+    mismatches: list[Mismatch]
+
+
+def check_partition(log: KafkaLog, folder: Path, partition: int) -> Checked:
+    """log: of this thread. folder: where the worker keeps its tables. StorageError where there is none to compare."""
+    try:
+        database, stored = _still(log, folder / str(partition), partition)
+    except CorruptionError as error:
+        return Checked(partition, 0, [Mismatch(f"table {partition}", str(error))])
+    with database, closing(RecordSpool()) as spool:
+        log.refresh()
+        found: list[Mismatch] = []
+        try:
+            for each in _check(log, database, stored, spool):
+                found.append(each)
+                if len(found) >= MISMATCHES_MAX:
+                    break
+        except RefoldError as error:
+            found.append(Mismatch(f"table {partition}", f"cannot be compared: {error}"))
+        return Checked(partition, stored.at.offset, found)
+
+
+def _still(log: KafkaLog, folder: Path, partition: int) -> tuple[Database, StoredPosition]:
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        database = Database.read(folder, kind="table")
+        try:
+            stored, gaps = read_stored(database), read_gaps(database)
+            aside = log.registry.rulings.of(OBSERVATIONS, partition)
+            is_whole = stored is not None and gaps is not None and not gaps and not stored.at.place
+            if stored is not None and is_whole and stored.leaves_out(aside):
+                return database, stored
+        except BaseException:
+            database.close()
+            raise
+        database.close()
+        log.refresh()
+        if time.monotonic() > deadline:
+            raise StorageError(f"{folder}: the table is being made, or its indexes are being filled; verify again "
+                               "when /status says timeline_complete")  # fmt: skip
+        time.sleep(POLL_S)
+
+
+def _check(log: KafkaLog, database: Database, stored: StoredPosition, spool: RecordSpool) -> Iterator[Mismatch]:
+    partition, at = stored.partition, stored.at
+    check = IndexCheck(database, log.registry, log.partitions, spool.at)
+    yield from check.records(spool.through(log.read(partition, 0, at.offset)))
+    yield from check.end()
+    refold = Refold(log, partition, ChunkStore(), lambda more: None)
+    refold.to(at.offset, at.schemas)
+    refold.require_all()
+    entities = ((keys.entity_of(key), packed) for key, packed in database.scan("state"))
+    yield from check_table(entities, log.partitions, {partition: refold.layers})
+    yield from check_totals(lambda _: (stored.entities, stored.distinct), {partition: refold})

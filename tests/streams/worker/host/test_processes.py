@@ -1,0 +1,66 @@
+"""Several workers under one supervisor: real processes, real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from refold_tests.child import Child
+
+SUPERVISOR = """
+import logging, sys
+from refold.streams.worker.host.processes import run_several
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+sys.exit(run_several([[sys.executable, "-c", code] for code in sys.argv[1:]]))
+"""
+SO_ALL = ", so the others are ended too; start them all again"
+WAITS = r"""
+import os, signal, sys, time
+def drain(*_):
+    os.write(1, b"drained\n")  # in one piece: others write to the same pipe
+    sys.exit()
+signal.signal(signal.SIGTERM, drain)
+os.write(1, b"began\n")
+while True:
+    time.sleep(60)
+"""
+ENDS = "import sys; sys.stdin.readline(); sys.exit({})"
+
+
+def rest(process: Child) -> list[str]:
+    lines = []
+    while line := process.line():
+        lines.append(line)
+    return lines
+
+
+def test_a_signal_drains_all(child: Callable[..., Child]) -> None:
+    process = child(SUPERVISOR, WAITS, WAITS)
+    assert [process.line(), process.line()] == ["began", "began"]
+    os.kill(process.process.pid, signal.SIGTERM)
+    assert (rest(process), process.process.wait(30)) == (["drained", "drained"], 0)
+
+
+def test_when_one_fails_all_end_with_its_status(child: Callable[..., Child]) -> None:
+    process = child(SUPERVISOR, WAITS, ENDS.format(7))
+    assert process.line() == "began"
+    process.say("go")
+    assert (rest(process), process.process.wait(30)) == ([f"worker 2 ended with status 7{SO_ALL}", "drained"], 7)
+
+
+def test_one_that_ends_unasked_has_failed(child: Callable[..., Child]) -> None:
+    process = child(SUPERVISOR, WAITS, ENDS.format(0))
+    assert process.line() == "began"
+    process.say("go")
+    assert (rest(process), process.process.wait(30)) == ([f"worker 2 ended with status 0{SO_ALL}", "drained"], 1)
+
+
+def test_one_that_is_killed_ends_all(child: Callable[..., Child], tmp_path: Path) -> None:
+    says_its_id = f"import os; open({str(tmp_path / 'id')!r}, 'w').write(str(os.getpid()))\n" + WAITS
+    process = child(SUPERVISOR, WAITS, says_its_id)
+    assert [process.line(), process.line()] == ["began", "began"]
+    os.kill(int((tmp_path / "id").read_text()), signal.SIGKILL)
+    assert rest(process) == [f"worker 2 was killed by SIGKILL{SO_ALL}", "drained"]
+    assert process.process.wait(30) == 128 + signal.SIGKILL

@@ -1,0 +1,31 @@
+"""What a partition waits for is said once."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from refold.streams.worker.stall_log import Waits
+
+
+def test_it_is_said_when_it_begins_changes_and_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    waits = Waits("partition")
+    with caplog.at_level(logging.INFO):
+        for waits_for in ("", "a", "a", "b", "", "", "b"):
+            waits.note(3, waits_for)
+            assert waits.of(3) == waits_for
+    assert caplog.messages == [
+        "partition 3 waits: a", "partition 3 waits: b", "partition 3 goes on", "partition 3 waits: b",
+    ]  # fmt: skip
+    assert waits.of(4) == ""
+
+
+def test_a_partition_that_was_somebody_elses_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    waits = Waits("partition")
+    with caplog.at_level(logging.INFO):
+        waits.note(3, "a")
+        waits.forget(3)
+        waits.note(3, "a")
+        waits.note(4, "")
+    assert caplog.messages == ["partition 3 waits: a"] * 2
