@@ -26,6 +26,7 @@ from refold.agents.journal.record import Plain
 from refold.agents.log import AgentLog
 from refold.agents.redaction.redactor import Redact, is_redacting
 from refold.avro.errors import InputError, RefoldError, StorageError
+from refold.streams.deadline import Deadline
 
 RETRY_S = 0.2
 RETRY_MAX_S = 10.0
@@ -59,7 +60,7 @@ class Storing:
         self._log: AgentLog | None = None
         self._sessions: Sessions | None = None
         self._ended = threading.Event()
-        self._deadline_s = 0.0
+        self._deadline = Deadline(0)
         self._exchanges = self._missed = 0
         self._runs: list[str] = []
         self._tried: dict[Path, int] = {}
@@ -69,7 +70,7 @@ class Storing:
 
     def close(self, closing_s: float) -> Stored:
         """Store the rest, for at most so long, and end the runs."""
-        self._deadline_s = time.monotonic() + closing_s
+        self._deadline = Deadline(closing_s)
         self._ended.set()
         self._spools[0].kept.set()
         self._thread.join()
@@ -97,7 +98,7 @@ class Storing:
                 own.wait(_POLL_S if self._tried else None)
             except Exception as error:  # of any sort: what is captured waits in the spool
                 self._let_go(error)
-                if self._ended.is_set() and time.monotonic() + wait_s > self._deadline_s:
+                if self._ended.is_set() and wait_s > self._deadline.left_s:
                     return
                 if self._ended.is_set():
                     time.sleep(wait_s)

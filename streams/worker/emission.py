@@ -37,7 +37,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import struct
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -46,6 +45,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from refold.avro.errors import StorageError
 from refold.streams.deadletters import Verdict, verdict_value
+from refold.streams.deadline import Deadline
 from refold.streams.events import tell
 from refold.streams.log.kafka.access import GROUP, READ, TOPIC, TRANSACTIONAL_ID, WRITE, Grant
 from refold.streams.log.kafka.call_timeout import within
@@ -245,8 +245,8 @@ class Emitter:
         self._is_begun = False
         self._producer = self._connected()
 
-    def _deadline_s(self) -> float:
-        return time.monotonic() + self._timeout_ms / 1000
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout_ms / 1000)
 
     def _emit(self, steps: Sequence[PendingCommit], membership: Callable[[], bytes]) -> None:
         try:
@@ -265,7 +265,7 @@ class Emitter:
 
     def _commit(self) -> None:
         """Without a limit of its own the client waits for ever, where it has no broker left to ask."""
-        deadline = self._deadline_s()
+        deadline = self._deadline()
         while True:
             try:
                 self._producer.commit_transaction(_SEND_S)
@@ -273,7 +273,7 @@ class Emitter:
             except KafkaException as failed:
                 error = error_of(failed)
                 may_resume = error is not None and error.retriable() and not error.txn_requires_abort()
-                if may_resume and time.monotonic() < deadline:
+                if may_resume and not deadline.is_past:
                     continue
                 self._raise_lasting("commit", failed)
                 self._begin_anew("commit", failed)
@@ -310,7 +310,7 @@ class Emitter:
             self._lettered[partition] = max(self._lettered.get(partition, 0), offset + 1)
 
     def _send_offsets(self, offsets: list[TopicPartition], membership: Callable[[], bytes]) -> None:
-        deadline = self._deadline_s()
+        deadline = self._deadline()
         while True:
             member = membership()
             if not is_member(member):
@@ -323,7 +323,7 @@ class Emitter:
                 raise self._not_emitted("send its offsets", KafkaException(hangs)) from None
             except KafkaException as failed:
                 error = error_of(failed)
-                if error is None or not error.retriable() or time.monotonic() > deadline:
+                if error is None or not error.retriable() or deadline.is_past:
                     raise self._not_emitted("send its offsets", failed) from failed
 
     def _not_emitted(self, doing: str, failed: Exception) -> NotEmitted:

@@ -22,6 +22,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from refold.avro.errors import InputError, StorageError
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.snapshots.manifest import Epoch
@@ -74,7 +75,7 @@ class Operations:
         with _form("flush"):
             offsets = self._offsets(given)
             schemas = _whole(given["schemas"])
-        deadline = time.monotonic() + FLUSH_S
+        deadline = Deadline(FLUSH_S)
         while True:
             found: Items = []
             waits = False
@@ -85,7 +86,7 @@ class Operations:
                     found.append({"partition": partition, "offset": at.offset, "schemas": at.schemas})
                 elif self._service.has(partition):
                     waits = True
-            if not waits or time.monotonic() > deadline:
+            if not waits or deadline.is_past:
                 return found
             time.sleep(POLL_S)
 
@@ -112,7 +113,7 @@ class Operations:
         with _form("recover"):
             wait = _flag(given, "wait")
         numbers = self._service.recover()
-        deadline = time.monotonic() + RECOVER_S
+        deadline = Deadline(RECOVER_S)
         return [self._recovered(each, deadline, wait=wait) for each in numbers]
 
     def _offsets(self, given: Given) -> dict[int, int]:
@@ -131,9 +132,10 @@ class Operations:
             raise ValueError(f"partition {name:.40}: this log has the partitions 0 to {count - 1}")
         return int(name)
 
-    def _recovered(self, partition: int, deadline: float, *, wait: bool) -> dict[str, Any]:
+    def _recovered(self, partition: int, deadline: Deadline, *, wait: bool) -> dict[str, Any]:
         had_at = time.monotonic()
-        while (now := time.monotonic()) < deadline:
+        while not deadline.is_past:
+            now = time.monotonic()
             table = self._service.table(partition)
             if table is not None and not (wait and table.lacking):
                 return {"partition": partition, "source": table.made_from}

@@ -28,6 +28,7 @@ from refold.avro.errors import CorruptionError, DamagedRecord, InputError, Locke
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
 from refold.streams.cut import FOLD_VERSION
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.fold_position import Reached
 from refold.streams.partition import place_in
 from refold.streams.rocks.batch import WriteSet
@@ -221,14 +222,14 @@ def open_database(folder: Path, memory: Memory, wait_s: float, go_on: Callable[[
 
     LockedError where another process has it for longer than wait_s: one that lost the partition is closing it.
     """
-    deadline = time.monotonic() + wait_s
+    deadline = Deadline(wait_s)
     while True:
         try:
             if is_log(folder, "table"):
                 return Database.open(folder, kind="table", memory=memory)
             return Database.create(folder, kind="table", memory=memory)
         except LockedError as error:
-            if time.monotonic() > deadline:
+            if deadline.is_past:
                 raise LockedError(
                     f"{folder}: another process holds this partition's table; end it, or give this worker a folder of "
                     "its own"

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from refold.avro.errors import CorruptionError, RefoldError, StorageError
 from refold.avro.quarantine import OBSERVATIONS
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.port import Mismatch
 from refold.streams.rocks.database import Database
@@ -64,7 +65,7 @@ def check_partition(log: KafkaLog, folder: Path, partition: int) -> Checked:
 
 
 def _still(log: KafkaLog, folder: Path, partition: int) -> tuple[Database, StoredPosition]:
-    deadline = time.monotonic() + WAIT_S
+    deadline = Deadline(WAIT_S)
     while True:
         database = Database.read(folder, kind="table")
         try:
@@ -78,7 +79,7 @@ def _still(log: KafkaLog, folder: Path, partition: int) -> tuple[Database, Store
             raise
         database.close()
         log.refresh()
-        if time.monotonic() > deadline:
+        if deadline.is_past:
             raise StorageError(f"{folder}: the table is being made, or its indexes are being filled; verify again "
                                "when /status says timeline_complete")  # fmt: skip
         time.sleep(POLL_S)

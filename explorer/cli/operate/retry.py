@@ -21,6 +21,7 @@ from refold.explorer.cli.output.screen import Screen, TableColumn
 from refold.explorer.cli.output.shapes import position_json
 from refold.streams.client import Log
 from refold.streams.deadletters import REASONS, Letter, letters
+from refold.streams.deadline import Deadline
 from refold.streams.log.port import Position
 from refold.streams.open import is_kafka
 
@@ -236,9 +237,9 @@ def _appended(
     from refold.streams.log.kafka.deadletter_retry import fates, retry
 
     stands = retry(port, list(ready.values()))
-    deadline = time.monotonic() + wait_s
+    deadline = Deadline(wait_s)
     became = fates(port, stands.values())
-    while "waiting" in became.values() and time.monotonic() < deadline:
+    while "waiting" in became.values() and not deadline.is_past:
         time.sleep(POLL_S)
         port.refresh()
         became = fates(port, stands.values())

@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from refold.avro.errors import RefoldError
+from refold.streams.deadline import Deadline
 
 # How long an ended command, or a parent that left a fork behind, goes unnoticed.
 _TICK_S = 0.2
@@ -152,11 +153,11 @@ class Supervised:
 
     def await_ready(self, is_ready: Callable[[], bool], within_s: float) -> None:
         """Returns when it serves. Raises ServerFailed when it ended instead, or took too long."""
-        deadline = time.monotonic() + within_s
+        deadline = Deadline(within_s)
         while not is_ready():
             if not self.is_running:
                 raise ServerFailed(f"{self._name} ended instead of starting.\n{self.tail()}")
-            if time.monotonic() > deadline:
+            if deadline.is_past:
                 raise ServerFailed(f"{self._name} did not start in {within_s:.0f} s.\n{self.tail()}")
             time.sleep(_POLL_S)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Lock
 
 from refold.avro.errors import InputError, OwnerGone, OwnerSilent, StorageError
+from refold.streams.deadline import Deadline
 from refold.streams.log.file.address import is_same_user, locate
 from refold.streams.log.file.framing import encode, is_last, receive, result_of
 
@@ -38,7 +39,7 @@ class Client:
         no CBOR.
         """
         message = encode([op, payload])
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         with self._lock:
             try:
                 answer = self._ask(message, deadline)
@@ -72,7 +73,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, message: bytes, deadline: float) -> object:
+    def _ask(self, message: bytes, deadline: Deadline) -> object:
         if self._connection is not None and _has_ended(self._connection):
             # Nothing was asked yet, so this may go to the next owner.
             self._drop()
@@ -80,10 +81,10 @@ class Client:
         self._connection = connection
 
         def allow_the_rest() -> None:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            left_s = deadline.left_s
+            if left_s == 0:
                 raise TimeoutError
-            connection.settimeout(left)
+            connection.settimeout(left_s)
 
         try:
             allow_the_rest()
@@ -98,10 +99,10 @@ class Client:
             self._drop()
         return answer
 
-    def _connect(self, deadline: float) -> socket.socket:
+    def _connect(self, deadline: Deadline) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            connection.settimeout(max(0.001, deadline.left_s))
             self._knock(connection, deadline)
             if not is_same_user(connection):
                 raise StorageError(f"{self._path}: another user's process listens at this log; end it")
@@ -111,14 +112,14 @@ class Client:
         self.session += 1
         return connection
 
-    def _knock(self, connection: socket.socket, deadline: float) -> None:
+    def _knock(self, connection: socket.socket, deadline: Deadline) -> None:
         """Connect; where too many wait for the owner to take them, try again until the deadline."""
         while True:
             try:
                 connection.connect(locate(self._path))
                 return
             except BlockingIOError:
-                if time.monotonic() > deadline:
+                if deadline.is_past:
                     raise
                 time.sleep(KNOCK_PAUSE_S)
 

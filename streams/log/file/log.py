@@ -29,6 +29,7 @@ from refold.streams.blobs.folder import BlobFolder
 from refold.streams.blobs.location import BESIDE, store_beside
 from refold.streams.blobs.store import ContentStore, Removed, StoredContent
 from refold.streams.blobs.url import open_store
+from refold.streams.deadline import Deadline
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.file import records, requests
 from refold.streams.log.file.check import check_indexes, check_snapshots
@@ -112,26 +113,26 @@ class FileLog(LogPort):
 
     def _open_to_read(self) -> Database:
         """A reader; a log that is being made right now is waited for."""
-        deadline = time.monotonic() + self._owner_timeout_s
+        deadline = Deadline(self._owner_timeout_s)
         while True:
             database = Database.read(self.path)
             if records.read_log_record(database) is not None:
                 return database
             database.close()
-            if time.monotonic() > deadline:
+            if deadline.is_past:
                 raise InputError(f"{self.path}: the log has no identity yet; open it to write, which gives it one")
             time.sleep(TAKEOVER_WAIT_S)
 
     def _open_to_write(self, partitions: int) -> Database:
         """The database as its owner, or as a reader beside the owner."""
-        deadline = time.monotonic() + self._owner_timeout_s
+        deadline = Deadline(self._owner_timeout_s)
         while True:
             try:
                 database = Database.open(self.path) if is_log(self.path) else Database.create(self.path)
             except LockedError:
                 if is_log(self.path):
                     return self._open_to_read()
-                if time.monotonic() > deadline:
+                if deadline.is_past:
                     raise
                 time.sleep(TAKEOVER_WAIT_S)
                 continue
@@ -385,9 +386,9 @@ class FileLog(LogPort):
 
     def _refresh_to_rest(self) -> None:
         """Refresh; while a definition is being taken up, some of its entities are folded by it and some are not."""
-        deadline = time.monotonic() + self._owner_timeout_s
+        deadline = Deadline(self._owner_timeout_s)
         self.refresh()
-        while records.is_redefining(self.database) and time.monotonic() < deadline:
+        while records.is_redefining(self.database) and not deadline.is_past:
             time.sleep(TAKEOVER_WAIT_S)
             self.refresh()
 

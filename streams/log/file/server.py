@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from refold.avro.errors import InputError, RefoldError, StorageError
+from refold.streams.deadline import Deadline
 from refold.streams.log.file.address import bind, is_same_user
 from refold.streams.log.file.framing import answer_error, encode, receive
 
@@ -77,9 +78,9 @@ class Server:
             left = dict(self._connections)
         for connection in left:
             _shut(connection, socket.SHUT_RD)
-        deadline = time.monotonic() + grace_s
+        deadline = Deadline(grace_s)
         for thread in left.values():
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(deadline.left_s)
         for connection, thread in left.items():
             _shut(connection, socket.SHUT_RDWR)
             thread.join()
@@ -192,19 +193,19 @@ class _Patience:
         self._first_s = first_s
         self._message_s = message_s
         self._has_waited = False
-        self._deadline: float | None = None
+        self._deadline: Deadline | None = None
 
     def __call__(self) -> None:
         """Before each wait for bytes."""
-        now = time.monotonic()
         if not self._has_waited:
             self._has_waited = True
             self._connection.settimeout(self._first_s)
             return
-        self._deadline = self._deadline or now + self._message_s
-        if now >= self._deadline:
+        self._deadline = self._deadline or Deadline(self._message_s)
+        left_s = self._deadline.left_s
+        if left_s == 0:
             raise TimeoutError
-        self._connection.settimeout(self._deadline - now)
+        self._connection.settimeout(left_s)
 
 
 def _send(connection: socket.socket, message: bytes) -> bool:

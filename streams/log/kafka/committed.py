@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import error_of, is_denied, is_passing
 
@@ -69,17 +70,17 @@ class CommittedOffsets:
         """
         self._require_not_refused()
         places = [TopicPartition(self._topic, each) for each in partitions]
-        answers = self._answers(places, time.monotonic() + timeout_s)
+        answers = self._answers(places, Deadline(timeout_s))
         for each in answers:
             if each.error is not None and is_denied(each.error):
                 raise KafkaException(each.error)
         return {each.partition: CommittedOffset(each.offset if each.offset >= 0 else None, each.metadata or "")
                 for each in answers if each.error is None}  # fmt: skip
 
-    def _answers(self, places: list[TopicPartition], deadline: float) -> list[TopicPartition]:
+    def _answers(self, places: list[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
         part_s = FIRST_S
         while True:
-            left_s = deadline - time.monotonic()
+            left_s = deadline.left_s
             try:
                 return self._consumer.committed(places, max(0.001, min(part_s, left_s)))
             except KafkaException as failed:

@@ -43,6 +43,7 @@ from refold.avro.errors import CorruptionError, StorageError
 from refold.avro.observation import ID_BYTES
 from refold.streams.blobs.store import ContentStore, Removed, StoredContent, in_lots, whole
 from refold.streams.checksum import sealed, unsealed
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.content_index import ContentIndex, ContentPut
 from refold.streams.log.kafka.content_records import (
@@ -207,10 +208,10 @@ class TopicContents(ContentStore):
         return index
 
     def _read_past(self, index: ContentIndex, offset: int) -> None:
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         index.read_on()
         while index.next <= offset:
-            if time.monotonic() > deadline:
+            if deadline.is_past:
                 raise StorageError(f"{index.place.topic}: offset {offset} was written and does not show; repeat")
             time.sleep(SHOWS_POLL_S)
             index.read_on()

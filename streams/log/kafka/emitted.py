@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from refold.avro.errors import StorageError
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.fold_position import BEGIN, Reached, committed_of, emitted_of, is_emitted
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.range_reader import LogReaders
@@ -38,10 +39,10 @@ def emitted(
 
 def settled(ask: Callable[[], dict[int, Reached]], topic: str, timeout_s: float) -> dict[int, Reached]:
     """What is asked for, `emitted` as it is then, once no worker is in the midst of taking a definition up."""
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     found = ask()
     while busy := [partition for partition, at in found.items() if at.place]:
-        if time.monotonic() > deadline:
+        if deadline.is_past:
             raise StorageError(
                 f"{topic}/{busy[0]}: a worker is taking a definition up, or ended while it did; start it again if it "
                 "did, and ask again when it is done"
@@ -54,9 +55,9 @@ def settled(ask: Callable[[], dict[int, Reached]], topic: str, timeout_s: float)
 def _decided(places: list[TopicPlace], offsets: Offsets, timeout_s: float) -> dict[TopicPlace, int]:
     """Ends below which everything is decided that stood there at this call."""
     written = offsets.ends(places, committed=False)
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     while any((ends := offsets.ends(places))[place] < written[place] for place in places):
-        if time.monotonic() > deadline:
+        if deadline.is_past:
             open_at = min(place for place in places if ends[place] < written[place])
             raise StorageError(
                 f"{open_at.topic}/{open_at.partition}: a transaction stays open; its worker may have died: it is "

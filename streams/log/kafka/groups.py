@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.faults import may_pass
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
@@ -19,15 +20,15 @@ _PAUSE_S = 0.2
 
 def describe_group(admin: AdminClient, group: str, timeout_s: float, **asked: Any) -> ConsumerGroupDescription:
     """The group, asked for until a coordinator answers. KafkaException of the last answer, where it was no other."""
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     while True:
-        left_s = max(deadline - time.monotonic(), 1.0)
+        left_s = max(deadline.left_s, 1.0)
         (described,) = admin.describe_consumer_groups([group], request_timeout=left_s, **asked).values()
         try:
             found: ConsumerGroupDescription = described.result()
             return found
         except KafkaException as failed:
-            if not may_pass(failed, frozenset()) or time.monotonic() > deadline:
+            if not may_pass(failed, frozenset()) or deadline.is_past:
                 raise
         time.sleep(_PAUSE_S)
 

@@ -19,6 +19,7 @@ from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaExc
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from refold.avro.errors import StorageError, Unanswered
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.faults import error_of, may_pass, storage_error
 
 POLL_S = 0.05
@@ -71,9 +72,9 @@ class Offsets:
 
         StorageError, ending with `else_`, where it does not in time.
         """
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         while self.ends([place])[place] <= offset:
-            if time.monotonic() > deadline:
+            if deadline.is_past:
                 raise StorageError(f"{place.topic}: offset {offset} was written and does not show: {else_}")
             time.sleep(SHOWS_POLL_S)
 
@@ -96,7 +97,7 @@ class Offsets:
     def _ask(
         self, asked: dict[TopicPlace, OffsetSpec], isolation: IsolationLevel
     ) -> dict[TopicPlace, ListOffsetsResultInfo]:
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         found: dict[TopicPlace, ListOffsetsResultInfo] = {}
         tries = 0
         while rest := {place: spec for place, spec in asked.items() if place not in found}:
@@ -109,13 +110,13 @@ class Offsets:
                 try:
                     answer = done.result()
                 except KafkaException as failed:
-                    if not may_pass(failed, _NOT_YET) or time.monotonic() > deadline:
+                    if not may_pass(failed, _NOT_YET) or deadline.is_past:
                         raise storage_error(doing, failed) from failed
                     unled.add(each.topic)
                     continue
                 if answer.offset != OFFSET_INVALID:
                     found[TopicPlace(each.topic, each.partition)] = answer
-                elif time.monotonic() > deadline:
+                elif deadline.is_past:
                     raise Unanswered(f"{doing}: no leader gave one; look whether all brokers are up")
                 else:
                     unled.add(each.topic)

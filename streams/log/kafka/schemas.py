@@ -44,6 +44,7 @@ from refold.avro.definition import TypeDefinition, document_text, parse
 from refold.avro.errors import Denied, InputError, SchemaError
 from refold.avro.quarantine import Ruling
 from refold.avro.registry import Registry, TypeVersion, WireIds
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.activations import HEADER as ACTIVATED
 from refold.streams.log.kafka.activations import Activation, Activator
 from refold.streams.log.kafka.foreign_records import ForeignRecords
@@ -200,10 +201,10 @@ class SchemaFollower:
             raise SchemaError(f"{definition.name}: this version is pending and cannot be activated: {hindrance}")
         with contextlib.suppress(Denied):
             self._activator.activate(version)
-        deadline = time.monotonic() + ACTIVATION_WAIT_S
+        deadline = Deadline(ACTIVATION_WAIT_S)
         self.read_on()
         while self._registry.is_pending(definition):
-            if time.monotonic() > deadline:
+            if deadline.is_past:
                 raise SchemaError(
                     f"{definition.name}: this version is at {self._place.topic} 0={version.offset}, and is pending: a "
                     "new version with custom code takes effect once a worker that has its code registered activates "

@@ -36,6 +36,7 @@ from confluent_kafka.admin import (
 )
 
 from refold.avro.errors import Denied, InputError, StorageError
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.access import (
     ALTER_CONFIGS,
     CREATE,
@@ -272,7 +273,7 @@ class TopicAdmin:
         return self._await(needed, address)
 
     def _create(self, topics: list[NewTopic], address: Address) -> None:
-        left, deadline = {each.topic: each for each in topics}, time.monotonic() + self._timeout_s
+        left, deadline = {each.topic: each for each in topics}, Deadline(self._timeout_s)
         while left:
             asked = self._admin.create_topics(list(left.values()), request_timeout=self._request_s(deadline))
             for name, done in asked.items():
@@ -281,7 +282,7 @@ class TopicAdmin:
                 except KafkaException as failed:
                     error = error_of(failed)
                     if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                        if not may_pass(failed, frozenset()) or time.monotonic() > deadline:
+                        if not may_pass(failed, frozenset()) or deadline.is_past:
                             doing = f"{address.url}: the topic {name} could not be made"
                             raise storage_error(doing, failed, needs=self._needs(name, CREATE, address)) from failed
                         self._ask_brokers(deadline)
@@ -316,20 +317,20 @@ class TopicAdmin:
 
     def _await(self, names: Iterable[str], address: Address) -> dict[str, TopicDescription]:
         """The topics, once the brokers know of all of them: the one asked may hear of a new topic late."""
-        wanted, deadline = set(names), time.monotonic() + self._timeout_s
+        wanted, deadline = set(names), Deadline(self._timeout_s)
         while True:
             found = self._describe(wanted, address)
             missing = wanted - found.keys()
             if not missing:
                 return found
-            if time.monotonic() > deadline:
+            if deadline.is_past:
                 raise StorageError(f"{address.url}: the topic {min(missing)} was made, and is not there; look at the "
                                    "broker's log, then repeat")  # fmt: skip
             time.sleep(POLL_S)
 
     def _describe(self, names: Iterable[str], address: Address) -> dict[str, TopicDescription]:
         """Those of the topics that there are; whole ones, every partition with its leader."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         while True:
             try:
                 return self._describe_once(names, self._request_s(deadline), address)
@@ -338,7 +339,7 @@ class TopicAdmin:
                 heard = self._heard()
                 if self._clients is not None and self._clients.refused is not None:
                     raise storage_error(doing, self._clients.refused) from failed
-                if not may_pass(failed, frozenset()) or time.monotonic() > deadline:
+                if not may_pass(failed, frozenset()) or deadline.is_past:
                     raise storage_error(doing, failed, heard) from failed
                 self._ask_brokers(deadline)
 
@@ -401,7 +402,7 @@ class TopicAdmin:
 
     def _settings(self, names: Iterable[str], address: Address) -> dict[str, dict[str, str | None]]:
         found: dict[str, dict[str, str | None]] = {}
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         while missing := [name for name in names if name not in found]:
             asked = [ConfigResource(ResourceType.TOPIC, name) for name in missing]
             answers = self._admin.describe_configs(asked, request_timeout=self._request_s(deadline))
@@ -409,17 +410,17 @@ class TopicAdmin:
                 try:
                     found[resource.name] = {key: entry.value for key, entry in done.result().items()}
                 except KafkaException as failed:
-                    if not may_pass(failed, _UNHEARD_OF) or time.monotonic() > deadline:
+                    if not may_pass(failed, _UNHEARD_OF) or deadline.is_past:
                         doing = f"{address.url}: the settings of the topic {resource.name} cannot be read"
                         needs = self._needs(resource.name, DESCRIBE_CONFIGS, address)
                         raise storage_error(doing, failed, needs=needs) from failed
                     self._ask_brokers(deadline)
         return found
 
-    def _request_s(self, deadline: float) -> float:
-        return max(min(deadline - time.monotonic(), REQUEST_S), POLL_S)
+    def _request_s(self, deadline: Deadline) -> float:
+        return max(min(deadline.left_s, REQUEST_S), POLL_S)
 
-    def _ask_brokers(self, deadline: float) -> None:
+    def _ask_brokers(self, deadline: Deadline) -> None:
         """Wait a little, and hear who the controller is now."""
         time.sleep(POLL_S)
         with suppress(KafkaException):

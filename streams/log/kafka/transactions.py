@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from refold.avro.errors import StorageError
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.access import TOPIC, TRANSACTIONAL_ID, WRITE, Grant
 from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, is_denied, storage_error
@@ -127,9 +128,9 @@ class PartitionWriter:
 
     def _settle(self, ends: tuple[int, int]) -> None:
         """Wait until nothing below these ends is undecided: the transaction is over for readers too."""
-        deadline = time.monotonic() + ANSWER_S
+        deadline = Deadline(ANSWER_S)
         while any(stable < end for stable, end in zip(self._ends(committed=True), ends, strict=True)):
-            if time.monotonic() > deadline:
+            if deadline.is_past:
                 raise StorageError(f"{self._name}: a transaction's end did not show for {ANSWER_S:.0f} s; try again")
             time.sleep(_SETTLING_S)
         self.begin = self.next = self._ends(committed=False)[0]
@@ -162,13 +163,13 @@ class PartitionWriter:
 
     def _call(self, what: Callable[..., Any], *given: float) -> Any:
         """Ask the client, again while that may help; its failures are ours."""
-        deadline = time.monotonic() + ANSWER_S
+        deadline = Deadline(ANSWER_S)
         while True:
             try:
                 return what(*given)
             except KafkaException as failed:
                 error = error_of(failed)
-                if error is not None and error.retriable() and time.monotonic() < deadline:
+                if error is not None and error.retriable() and not deadline.is_past:
                     continue
                 if error is not None and is_denied(error):
                     raise storage_error(f"{self._name} cannot be written", failed, needs=self._needs(error)) from failed

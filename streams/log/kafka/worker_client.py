@@ -16,6 +16,7 @@ import cbor2
 from confluent_kafka.admin import AdminClient
 
 from refold.avro.errors import InputError, NotAnswerable, StorageError
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.lookups import (
     CBOR,
@@ -183,13 +184,13 @@ class AskedFolding(Folding):
         self._timeout_s = timeout_s
 
     def await_folded(self, offsets: Mapping[int, int], schemas: int) -> None:
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         while True:
             try:
                 self._told("flush", offsets=dict(offsets), schemas=schemas)
                 return
             except StorageError as error:
-                if time.monotonic() > deadline:
+                if deadline.is_past:
                     raise StorageError(
                         f"the workers have not folded the log to its end within {self._timeout_s:g} s ({error}); their "
                         "page /status says how far they are; wait for longer with --owner-timeout"

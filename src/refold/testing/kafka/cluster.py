@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from refold.avro.errors import InputError
+from refold.streams.deadline import Deadline
 from refold.testing.kafka.jars import class_path, fetch_jars, find_java
 from refold.testing.kafka.node import HEAP_MB, Node, new_cluster_id
 from refold.testing.kafka.security import (
@@ -250,8 +251,8 @@ class Kafka:
         from confluent_kafka.admin import AdminClient
 
         admin = AdminClient(self.client_config())
-        deadline = time.monotonic() + _LEADER_S
-        while time.monotonic() < deadline:
+        deadline = Deadline(_LEADER_S)
+        while not deadline.is_past:
             # A broker that was just killed, or is paused, answers nothing.
             with suppress(KafkaException):
                 found = admin.list_topics(topic, timeout=_ASK_S).topics[topic].partitions.get(partition)

@@ -1,0 +1,31 @@
+"""Deadlines: how long a loop may still wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class Deadline:
+    """A moment by which something must have happened, on a clock that is never set back."""
+
+    __slots__ = ("_at_s", "_clock")
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Set the deadline.
+
+        Args:
+            timeout_s: seconds from now.
+            clock: seconds since any moment.
+        """
+        self._clock = clock
+        self._at_s = clock() + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; 0 once it is past."""
+        return max(0.0, self._at_s - self._clock())
+
+    @property
+    def is_past(self) -> bool:
+        return self._clock() > self._at_s
