@@ -1,26 +1,11 @@
 """What servers for tests have in common: a process that never outlives us, free ports, and a cache that several
-processes may fill at a time.
-
-A process between a broker and its starter, so that the broker never outlives the starter, not even one killed -9.
-
-Run as a script, on the standard library alone: processes.py LOG REMOVE COMMAND...
-
-1. Start COMMAND with LOG as its output, and say its process id.
-2. Each line on standard input is the name of a signal: send it, answer `ok` when it has taken effect. (A killed process
-   is gone then, a stopped one stands still.)
-3. When COMMAND ends, end too.
-4. When standard input ends, or the parent is another, the starter is gone: kill COMMAND, remove the folder REMOVE
-   unless that is empty, end. (The parent is asked too, since a fork of the starter may hold our input open.)
-"""
+processes may fill at a time."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import random
-import select
-import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -31,70 +16,7 @@ from pathlib import Path
 
 from refold.avro.errors import RefoldError
 from refold.streams.deadline import Deadline
-
-# How long an ended command, or a parent that left a fork behind, goes unnoticed.
-_TICK_S = 0.2
-
-
-def main(log: str, remove: str, *command: str) -> None:
-    """Start the command and watch it until it ends or its starter does."""
-    parent = os.getppid()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(1))
-    with Path(log).open("ab") as out:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
-    is_alone = False
-    try:
-        is_alone = _watch(child, parent)
-    finally:
-        child.kill()
-        child.wait()
-    if is_alone and remove:
-        # Brokers of other supervisors may still be writing here: the supervisor that ends last removes the rest.
-        shutil.rmtree(remove, ignore_errors=True)
-
-
-def _watch(child: subprocess.Popen[bytes], parent: int) -> bool:
-    """Returns when the command has ended (False) or the starter has (True)."""
-    try:
-        _say(str(child.pid))
-        while child.poll() is None:
-            if os.getppid() != parent:
-                return True
-            if not select.select([0], [], [], _TICK_S)[0]:
-                continue
-            name = _hear()
-            if not name:
-                return True
-            child.send_signal(signal.Signals[name])
-            if name == "SIGKILL":
-                child.wait()
-            elif name == "SIGSTOP":
-                # Not Popen's wait: it does not return for a stopped child. One that ended is noticed by the next poll.
-                os.waitpid(child.pid, os.WUNTRACED)
-            _say("ok")
-    except BrokenPipeError:
-        return True
-    return False
-
-
-def _say(line: str) -> None:
-    os.write(1, f"{line}\n".encode())
-
-
-def _hear() -> str:
-    """The next line, byte by byte so that `select` sees what is left; empty at the end of the input."""
-    line = b""
-    while byte := os.read(0, 1):
-        if byte == b"\n":
-            return line.decode()
-        line += byte
-    return ""
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-
+from refold.testing import supervisor
 
 HOST = "127.0.0.1"
 _POLL_S = 0.05
@@ -114,7 +36,7 @@ class ServerFailed(RefoldError):
 
 
 class Supervised:
-    """A server behind a supervisor (py), so that it ends with us, however we end.
+    """A server behind a supervisor (supervisor.py), so that it ends with us, however we end.
 
     name: what messages call it; log: what it writes to; remove: a folder that goes when we end without stopping it.
     """
@@ -136,7 +58,7 @@ class Supervised:
         """Start it, in a folder. It is not ready before `await_ready` returns."""
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(__file__), str(self.log), str(self._remove or ""), *command],
+            [sys.executable, "-I", "-S", str(supervisor.__file__), str(self.log), str(self._remove or ""), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
