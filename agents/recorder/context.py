@@ -86,8 +86,8 @@ class ExecutionBranch:
     """
 
     __slots__ = (
-        "__weakref__", "_alive", "_count", "_has_met", "_parent", "_started", "is_beside", "is_racing", "name", "part",
-        "path", "root",
+        "__weakref__", "_alone", "_count", "_has_met", "_met", "_parent", "_started", "is_beside", "is_racing", "name",
+        "part", "path", "root",
     )  # fmt: skip
 
     def __init__(
@@ -104,7 +104,9 @@ class ExecutionBranch:
         self._has_met = False  # another one that it neither started nor was started by
         self._count = itertools.count()
         self._started: Counter[str] = Counter()
-        self._alive: dict[int, ref[ExecutionBranch]] = {}  # of a root: the branches beside it, by their ids
+        # Of a root: the branches beside it that are alive, by their ids. Of those that met none, each started the next.
+        self._alone: dict[int, ref[ExecutionBranch]] = {}
+        self._met: dict[int, ref[ExecutionBranch]] = {}
 
     def next(self) -> Order:
         """The place of the next call or start."""
@@ -123,19 +125,42 @@ class ExecutionBranch:
         )  # fmt: skip
 
     def begun(self) -> None:
-        """It is alive, until it has ended or is forgotten."""
+        """It is alive, until it has ended or is forgotten.
+
+        The cost does not grow with the number that is alive: a branch is compared with those that met none, and each
+        of them leaves that group, or started this one. That it met one of the others need not be looked at. Either it
+        did, or that one started it; then it is not alone either way.
+        """
+        key, alone, met = id(self), self.root._alone, self.root._met
+
+        def forget(_: ref[ExecutionBranch]) -> None:
+            alone.pop(key, None)
+            met.pop(key, None)
+
         with _lock:
-            alive, key = self.root._alive, id(self)
-            for each in list(alive.values()):
-                other = each()
+            # It is there before it looks, for another one may begin between any two lines: each sees the other.
+            alone[key] = ref(self, forget)
+            for found in list(alone.values()):
+                other = found()
                 if other is not None and not (self.has_started(other) or other.has_started(self)):
-                    self._has_met = other._has_met = True
-            alive[key] = ref(self, lambda _: alive.pop(key, None))
+                    other._meets()
+                    self._has_met = True
+            if met or self._has_met:
+                self._meets()
+
+    def _meets(self) -> None:
+        """Note that it met another one."""
+        self._has_met = True
+        found = self.root._alone.get(id(self))
+        if found is not None:
+            self.root._met[id(self)] = found
+            self.root._alone.pop(id(self), None)
 
     def ended(self) -> None:
         """It is alive no more."""
         with _lock:
-            self.root._alive.pop(id(self), None)
+            self.root._alone.pop(id(self), None)
+            self.root._met.pop(id(self), None)
 
     def is_alone(self) -> bool:
         """Whether none was alive since it began but those that it started or was started by."""

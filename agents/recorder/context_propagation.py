@@ -27,10 +27,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 from typing import Any, TypeAlias
 
 from refold.agents.recorder.context import BRANCHES, SCOPE, WORK, Scope, branch_of
-from refold.agents.recorder.other_processes import VARIABLE, Handed, mark_process
+from refold.agents.recorder.kept_functions import KeptFunctions
+from refold.agents.recorder.other_processes import Handed, mark_forked, mark_process, marked_command, marked_environment
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -40,11 +42,15 @@ _WRAPPERS_MAX = 20
 """An object that makes up any attribute has wrappers without end."""
 
 _lock = threading.Lock()
-_wrapped: set[tuple[type, str]] = set()
+_wrapped: set[tuple[object, str]] = set()
+_kept = KeptFunctions(__name__)
+_modules = 0
+"""How many were loaded when they were last looked through."""
 
 
 def install() -> None:
     """Wrap what is loaded by now; idempotent, and cheap when repeated."""
+    global _modules  # noqa: PLW0603
     with _lock:
         for owner, names, wrapper in _PLACES:
             found = _class(owner) if isinstance(owner, str) else owner
@@ -53,7 +59,14 @@ def install() -> None:
             for name in names:
                 if (found, name) not in _wrapped:
                     _wrapped.add((found, name))
-                    setattr(found, name, wrapper(getattr(found, name)))
+                    bare = getattr(found, name)
+                    around = wrapper(bare)
+                    setattr(found, name, around)
+                    if isinstance(found, ModuleType):
+                        _kept.wrapped[bare] = around
+        if len(sys.modules) != _modules:
+            _modules = len(sys.modules)
+            _kept.replace()
 
 
 def _class(name: str) -> type | None:
@@ -194,8 +207,7 @@ def _starting_program(begin: Function) -> Function:
     def begun(*args: Any, **kwargs: Any) -> None:
         run = SCOPE.get().run
         if run is not None:
-            given = args[_ENV_AT] if len(args) > _ENV_AT else kwargs.get("env")
-            env = {**(os.environ if given is None else given), VARIABLE: run.id}
+            env = marked_environment(run.id, args[_ENV_AT] if len(args) > _ENV_AT else kwargs.get("env"))
             if len(args) > _ENV_AT:
                 args = (*args[:_ENV_AT], env, *args[_ENV_AT + 1 :])
             else:
@@ -203,6 +215,47 @@ def _starting_program(begin: Function) -> Function:
         begin(*args, **kwargs)
 
     return begun
+
+
+def _calling_shell(system: Function) -> Function:
+    @functools.wraps(system)
+    def called(command: Any) -> Any:
+        run = SCOPE.get().run
+        return system(command if run is None else marked_command(run.id, command))
+
+    return called
+
+
+def _becoming_program(function: Function) -> Function:
+    """Of execv, which has the environment of this process."""
+    bare = os.execve
+
+    @functools.wraps(function)
+    def become(path: Any, argv: Any) -> Any:
+        run = SCOPE.get().run
+        return function(path, argv) if run is None else bare(path, argv, marked_environment(run.id, None))
+
+    return become
+
+
+def _given_environment(function: Function) -> Function:
+    """Of functions that take the environment as their third argument, where None is this process's own."""
+
+    @functools.wraps(function)
+    def given(path: Any, argv: Any, env: Any, **kwargs: Any) -> Any:
+        run = SCOPE.get().run
+        return function(path, argv, env if run is None else marked_environment(run.id, env), **kwargs)
+
+    return given
+
+
+def _after_fork() -> None:
+    run = SCOPE.get().run
+    if run is not None:
+        mark_forked(run.id)
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _run_of(scope: Scope) -> str:
@@ -231,7 +284,7 @@ def _creating(create: Function) -> Function:
     return created
 
 
-_PLACES: tuple[tuple[type | str, tuple[str, ...], Callable[[Function], Function]], ...] = (
+_PLACES: tuple[tuple[object, tuple[str, ...], Callable[[Function], Function]], ...] = (
     (threading.Thread, ("start",), _starting),
     (ThreadPoolExecutor, ("submit",), _submitting(is_callback=False)),
     (Future, ("add_done_callback",), _submitting(is_callback=True)),
@@ -242,4 +295,7 @@ _PLACES: tuple[tuple[type | str, tuple[str, ...], Callable[[Function], Function]
     (BaseProcess, ("start",), _starting_process),
     ("concurrent.futures.process:ProcessPoolExecutor", ("submit",), _handing),
     (subprocess.Popen, ("__init__",), _starting_program),
+    (os, ("system",), _calling_shell),
+    (os, ("execv",), _becoming_program),
+    (os, ("execve", "posix_spawn", "posix_spawnp"), _given_environment),  # the others of os call these
 )

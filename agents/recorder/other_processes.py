@@ -3,26 +3,30 @@
 A call can be recorded in the run's own process alone. So a tool that is called in another process is refused, if that
 can be known to belong to a run. Each way to get there leaves a mark:
 
-    fork                   the run's scope is there (recorder/context.py)
+    fork                   the run's scope is there (recorder/context.py); the process is marked for when it leaves that
     multiprocessing        the process object's configuration, which goes along with it
     pools of processes     the work itself, for their processes may be older than the run
-    subprocess             the variable REFOLD_RUN in the environment of the program
+    programs               the variable REFOLD_RUN in the environment of the program: of subprocess, `os.exec*`,
+                           `os.spawn*` and `os.posix_spawn*`; the command of `os.system` begins with it
 
-A run that begins in such a process is a run of its own. Programs that are started by `os.system`, `os.exec*` or
-`os.posix_spawn` carry no mark.
+A run that begins in such a process is a run of its own. A program that is started with an environment of its own by
+another one, as by `env -i`, carries no mark.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 VARIABLE = "REFOLD_RUN"
 _CONFIGURED = "refold_run"
 _HANDED: ContextVar[str] = ContextVar("refold.handed", default="")
+_forked_from: list[str] = []
+"""The run in whose code this process was forked, if it was."""
 
 
 class Handed:
@@ -45,8 +49,25 @@ def mark_process(process: Any, run: str) -> None:
     process._config[_CONFIGURED] = run
 
 
+def mark_forked(run: str) -> None:
+    """Mark this process, which was forked by a run's code. It stays marked where it catches what ends the run there."""
+    _forked_from[:] = [run]
+
+
+def marked_environment(run: str, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
+    """The environment of a program. given: without the mark; None is this process's own."""
+    return {**(os.environ if given is None else given), VARIABLE: run}
+
+
+def marked_command(run: str, command: Any) -> Any:
+    """A command of a shell, of text or bytes."""
+    command = os.fspath(command)
+    mark = f"export {VARIABLE}={shlex.quote(run)}\n"
+    return os.fsencode(mark) + command if isinstance(command, bytes) else mark + command
+
+
 def run_of_parent() -> str:
     """The run whose code started this process, or handed it what it does; "" where none is known."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     configured = "" if multiprocessing is None else multiprocessing.current_process()._config.get(_CONFIGURED, "")
-    return _HANDED.get() or str(configured) or os.environ.get(VARIABLE, "")
+    return _HANDED.get() or str(configured) or "".join(_forked_from) or os.environ.get(VARIABLE, "")

@@ -23,10 +23,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import BuiltinFunctionType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, TypeAlias
 
 from refold.agents.confined.files import is_held
+from refold.agents.recorder.kept_functions import KeptFunctions
 from refold.agents.replay.callbacks import GuardedFunction
 from refold.agents.replay.watch import Under, check, confined_to, current, is_watched, site_of, within
 
@@ -67,9 +68,8 @@ _CHANGING: dict[str, tuple[tuple[int, int], ...]] = {
 }  # fmt: skip
 _lock = threading.Lock()
 _is_hooked = False
-_wrapped: dict[Function, Function] = {}
+_kept = KeptFunctions(__name__)
 _done: set[tuple[object, str]] = set()
-_looked_through: set[int] = set()
 _starting = threading.local()
 
 
@@ -83,7 +83,7 @@ def install() -> None:
                 _wrap(owner, name, wrapper)
         for made in _pointers():
             _wrap(made, "__call__", _calling)
-        _replace_kept()
+        _kept.replace()
         if not _is_hooked:
             sys.addaudithook(_audit)
             _is_hooked = True
@@ -105,28 +105,13 @@ def _wrap(owner: object, name: str, wrapper: Wrapper) -> None:
     _done.add((owner, name))
     around = wrapper(own)
     if isinstance(owner, ModuleType):
-        _wrapped[own] = around
+        _kept.wrapped[own] = around
     setattr(owner, name, around)
 
 
 def _pointers() -> list[type]:
     """The classes of functions in libraries that ctypes loaded: each library has one of its own."""
     return [each for each in ctypes._CFuncPtr.__subclasses__() if each.__name__ == "_FuncPtr"]  # type: ignore[attr-defined]
-
-
-def _replace_kept() -> None:
-    """Put the wrapped functions where modules keep the bare ones under names of theirs."""
-    modules: list[object] = list(sys.modules.values())  # anything may stand there
-    for module in modules:
-        if not isinstance(module, ModuleType) or id(module) in _looked_through:
-            continue
-        _looked_through.add(id(module))
-        names = vars(module)
-        if module.__name__ == __name__:
-            continue
-        for name, kept in list(names.items()):
-            if isinstance(kept, BuiltinFunctionType) and kept in _wrapped:
-                names[name] = _wrapped[kept]
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
