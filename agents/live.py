@@ -309,9 +309,9 @@ class CapturedRun:
 class Capturing:
     """Begins runs that are recorded from outside, in one log."""
 
-    def __init__(self, live: Live, redacting: Callable[[], RunRedactor], new_id: Callable[[], str]) -> None:
-        """redacting: a redactor for one run."""
-        self.new_id = new_id
+    def __init__(self, live: Live, redacting: Callable[[], RunRedactor], around: RuntimeContext) -> None:
+        """redacting: a redactor for one run. around: the clock and the ids that the log has."""
+        self.around = around
         self._live = live
         self._redacting = redacting
 

@@ -327,7 +327,7 @@ class AgentLog(Log):
         """For what records runs from outside of an agent's code (agents/capture). redact: as for `run`."""
         from refold.agents.live import Capturing
 
-        return Capturing(self._live, lambda: self._redacting(redact), self._around.new_id)
+        return Capturing(self._live, lambda: self._redacting(redact), self._around)
 
     def _redacting(self, redact: Redact | None) -> RunRedactor:
         """What redacts one run of this log; a Redactor without a key of its own has the log's."""

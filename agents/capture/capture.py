@@ -19,13 +19,16 @@ from refold.agents.capture.spool_drain import Stored, Storing
 from refold.agents.journal.record import Plain
 from refold.agents.log import AgentLog
 from refold.agents.redaction.redactor import Redact
+from refold.streams.client import RuntimeContext
+from refold.streams.open import process_surroundings
 
 _STATE_HOME = "XDG_STATE_HOME"
 
 
 class CaptureSettings(NamedTuple):
     """How to capture. log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the usual
-    place. settings: what is recorded with each run, besides its spool. silence_s: as for Proxy."""
+    place. settings: what is recorded with each run, besides its spool. silence_s: as for Proxy. around: the clock and
+    the ids; None for this machine's."""
 
     log_url: str
     open_log: Callable[[], AgentLog]
@@ -38,6 +41,7 @@ class CaptureSettings(NamedTuple):
     host: str = "127.0.0.1"
     port: int = 0
     silence_s: float | None = None
+    around: RuntimeContext | None = None
 
 
 class Capture:
@@ -47,14 +51,19 @@ class Capture:
         """upstreams: as for Upstreams."""
         to = Upstreams(upstreams)
         root = given.spool or spool_root(given.log_url, os.environ)
-        spool = Spool(root, given.spool_bytes_max)
+        around = given.around or process_surroundings()
+        spool = Spool(root, around, given.spool_bytes_max)
         try:
-            self._serving = LoopbackServer(lambda: Proxy(to, spool, silence_s=given.silence_s), given.host, given.port)
+            self._serving = LoopbackServer(
+                lambda: Proxy(to, spool, around.now_micros, silence_s=given.silence_s), given.host, given.port
+            )
         except BaseException:
             spool.close()
             raise
         self.url = self._serving.url
-        self._storing = Storing(given.open_log, root, spool, given.agent, given.settings, given.say, given.redact)
+        self._storing = Storing(
+            given.open_log, root, spool, given.agent, given.settings, given.say, around, given.redact
+        )
 
     def close(self, closing_s: float) -> Stored:
         """End it; what came of it. closing_s: how long the log may take for the rest."""

@@ -27,7 +27,7 @@ from refold.agents.capture.credentials import known_secrets, without_credentials
 from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.exchange import bytes_of, is_exchange, request_of
 from refold.agents.capture.program import ANTHROPIC, OPENAI
-from refold.agents.capture.proxy import is_named_locally, said
+from refold.agents.capture.proxy import refusal, said
 from refold.agents.capture.turns import VOLATILE_KEYS, without_keys
 from refold.agents.journal.difference import differences
 from refold.agents.journal.record import Call, Plain, Recording
@@ -96,8 +96,8 @@ class RecordedUpstream:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
-        if not is_named_locally(request):
-            return said(421, "name this server by an address on loopback, or localhost")
+        if (refused := refusal(request)) is not None:
+            return refused
         asked = await self._asked(request)
         found = self._found(asked)
         if found is None:

@@ -8,18 +8,20 @@
 4. The exchange ends once: whole; broken, where the provider's connection broke, and the agent's then breaks at the
    same place; left, where the agent hung up, and the provider's connection is closed; or without a response, and the
    agent gets a 502 (a 504 where it took too long) that says why.
+   An agent that hangs up after the last event of a stream (turns.py), as some SDKs do, has got it whole.
 5. Where the spool cannot take an exchange it is forwarded all the same, and counted as missed.
 
-It listens on loopback only, and answers only callers that name it so: a web page cannot reach it by a name of its own.
+It listens on loopback only, and lets in what the guard of refold's pages does (streams/web/guard.py): a web page
+reaches it neither by a name of its own nor from another site. It has no token, for Authorization is the provider's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
+import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,7 +33,9 @@ from refold.agents.capture.credentials import known_secrets, without_credentials
 from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.exchange import SENT, Broken, kept_headers, name_of, request_of
 from refold.agents.capture.spool import Spool, Spooling
+from refold.agents.capture.turns import LastEvent
 from refold.avro.errors import InputError
+from refold.streams.web.guard import Head, RequestGuard
 
 BODY_BYTES_MAX = 64 << 20
 CONNECT_S = 30.0
@@ -74,25 +78,28 @@ class Upstreams:
 class Proxy:
     """Forwards, and keeps a copy in the spool. Made and used in one event loop."""
 
-    def __init__(self, upstreams: Upstreams, spool: Spool, *, silence_s: float | None = None) -> None:
-        """silence_s: how long a provider may send nothing; None: as long as the agent waits."""
+    def __init__(
+        self, upstreams: Upstreams, spool: Spool, now_micros: Callable[[], int], *, silence_s: float | None = None
+    ) -> None:
+        """now_micros: the clock. silence_s: how long a provider may send nothing; None: as long as the agent waits."""
         self._upstreams = upstreams
         self._spool = spool
+        self._now_micros = now_micros
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s)
         self._session: aiohttp.ClientSession | None = None
         self._is_ending = False
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
-        if not is_named_locally(request):
-            return said(421, "name this proxy by an address on loopback, or localhost")
+        if (refused := refusal(request)) is not None:
+            return refused
         if request.headers.get("Upgrade", "").lower() == "websocket":
             self._spool.miss("a WebSocket was asked for: it is not forwarded")
             return said(501, "WebSockets are not forwarded; set the client to plain HTTP")
         url = self._upstreams.url(request.raw_path)
         if url is None:
             return said(404, f"no upstream is known for {request.raw_path.partition('?')[0]}")
-        exchange = _Exchange(self._spool, request, url)
+        exchange = _Exchange(self._spool, request, url, self._now_micros())
         try:
             return await self._forwarded(request, exchange)
         except asyncio.CancelledError:
@@ -174,13 +181,13 @@ class Proxy:
 class _Exchange:
     """One request on its way through: the copy that is kept of it."""
 
-    def __init__(self, spool: Spool, request: web.BaseRequest, url: str) -> None:
+    def __init__(self, spool: Spool, request: web.BaseRequest, url: str, began_at: int) -> None:
         self._spool = spool
         self._request = request
         self.url = url
         self._sent = [(_text(name), _text(value)) for name, value in request.raw_headers]
         self._known = known_secrets(self._sent, url)
-        self._began_s, self._began_at = time.monotonic(), time.time_ns() // 1000
+        self._began_s, self._began_at = time.monotonic(), began_at
         self._body = bytearray()
         self._is_long = False
         self._spooling: Spooling | None = None
@@ -253,6 +260,8 @@ class _Exchange:
         spooling, self._spooling = self._spooling, None
         if spooling is None:
             return
+        if end == "left" and self._copy is not None and self._copy.last_event.has_come:
+            end = "whole"
         rest, encoding = (b"", None) if self._copy is None else self._copy.ended()
         spooling.add(rest, self._ms())
         spooling.end(end, self._ms(), error or (_AGENT_LEFT if self._copy is None else None), encoding=encoding)
@@ -273,9 +282,10 @@ _AGENT_LEFT = Broken("AgentLeft", "the agent hung up before a response came")
 
 
 class _Body:
-    """The copy of a response's body: read where it can be, else as it came."""
+    """The copy of a response's body: read where it can be, else as it came. last_event: of a stream."""
 
     def __init__(self, encoding: str | None, known: tuple[bytes, ...]) -> None:
+        self.last_event = LastEvent()
         self._encoding = encoding
         self._known = known
         self._decoder: Decoder | None = None
@@ -294,6 +304,7 @@ class _Body:
             self._problem = f"more than {BODY_BYTES_MAX} bytes: the rest is not kept"
             return b""
         found = self._read(data)
+        self.last_event.add(found)
         self._kept += len(found)
         return without_credentials(found, self._known)
 
@@ -339,18 +350,22 @@ def passed_on(headers: Any) -> CIMultiDict[str]:
     return CIMultiDict([(name, value) for name, value in named if name.lower() not in left_out])
 
 
-def is_named_locally(request: web.BaseRequest) -> bool:
-    """Whether the caller knows this server as one on loopback."""
-    host = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
-    return host == "localhost" or is_loopback(host)
+_GUARD = RequestGuard("http", (), None)
+_STRANGER = "name this server by an address on loopback, or localhost; pages of web sites may not ask it"
 
 
-def is_loopback(host: str) -> bool:
-    """Whether it is an address on loopback."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def refusal(request: web.BaseRequest) -> web.Response | None:
+    """The answer to a request that may not be here; None where it may."""
+    headers = request.headers
+    local = request.transport.get_extra_info("sockname") if request.transport is not None else None
+    head = Head(
+        request.raw_path, headers.getall("Host", ()), headers.getall("Origin", ()), (), str(local[0]) if local else ""
+    )
+    found = _GUARD.refusal(head)
+    if found is None:
+        return None
+    is_stranger = found.status == 403
+    return said(found.status, _STRANGER if is_stranger else json.loads(found.content)["error"])
 
 
 def _as_given(url: str) -> Any:

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from aiohttp import web
 
-from refold.agents.capture.proxy import is_loopback
 from refold.avro.errors import InputError
+from refold.streams.web.guard import is_loopback
 
 _HEADER_BYTES_MAX = 1 << 16
 _STARTING_S = 60.0

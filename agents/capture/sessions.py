@@ -22,7 +22,6 @@ log: with its open step, the calls in it, and its conversation.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,7 +46,7 @@ from refold.agents.live import CapturedRun, Capturing
 from refold.agents.log import AgentLog
 from refold.agents.recorder.plain import encoded
 from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
-from refold.agents.recordings.imported import ERROR, UNANSWERED
+from refold.agents.recordings.imported import ERROR, UNANSWERED, arguments_of
 
 KIND = "capture"
 TURN = "turn"
@@ -137,7 +136,7 @@ class Sessions:
     def _begin(self, title: str, turn: ModelTurn | None, exchange: SpooledExchange, spool: str) -> CapturedSession:
         if (begun := self._begun.pop(exchange.at, None)) is not None:
             return begun
-        head = self._head(title, exchange.at, spool, self._capturing.new_id())
+        head = self._head(title, exchange.at, spool, self._capturing.around.new_id())
         if turn is not None:
             head = replace(head, input={"messages": turn.messages}, state={"messages": []})
         return CapturedSession(self._capturing.begin(head), self._agent)
@@ -166,7 +165,7 @@ class Sessions:
                 continue
             attempts = log.state(f"run/{row.run}").fields.get("attempts", 1)
             session = CapturedSession(self._capturing.resume(recording, attempts + 1), recording.agent)
-            last = session.taken_up(recording)
+            last = session.taken_up(recording, self._capturing.around.now_micros())
             self._stored |= session.stored
             if not recording.steps:
                 self._begun[recording.started_at] = session
@@ -239,10 +238,10 @@ class CapturedSession:
         at = max(self._last_at, self._taken_up_at)
         self.sink.ended("succeeded" if is_done else "unknown", output or None, None, at)
 
-    def taken_up(self, recording: Recording) -> tuple[ModelTurn, ModelReply | None] | None:
-        """Go on where a run stands in the log; its last turn, None where it has none."""
+    def taken_up(self, recording: Recording, now: int) -> tuple[ModelTurn, ModelReply | None] | None:
+        """Go on where a run stands in the log; its last turn, None where it has none. now: microseconds since 1970."""
         turn, reply = None, None
-        self._state, self._taken_up_at = recording.state, time.time_ns() // 1000
+        self._state, self._taken_up_at = recording.state, now
         for step in recording.steps:
             calls = [call for call in step.calls if call.asked.kind == "model"]
             self.stored |= {call.started_at for call in calls}
@@ -307,14 +306,14 @@ class CapturedSession:
 
     def _tool_call(self, call: ToolCall, found: ToolResult | None, at: int) -> Made:
         inputs = call.inputs
-        request = {"args": [], "kwargs": inputs} if isinstance(inputs, dict) else {"args": [inputs], "kwargs": {}}
+        request = encoded(arguments_of(inputs), "arguments")
         failure = None
         if found is None:
             failure = Failure(exception=UNANSWERED, message="no result is recorded", tool=call.tool, input=inputs)
         elif found.failed:
             failure = Failure(exception=ERROR, message=found.output or "", at=at, tool=call.tool, input=inputs)
         return Made(
-            "tool", call.tool, encoded(request, "arguments"), failure=failure, started_at=self._last_at, is_open=False,
+            "tool", call.tool, request, failure=failure, started_at=self._last_at, is_open=False,
             answer=encoded(None if found is None else found.output, "a result"),
         )  # fmt: skip
 

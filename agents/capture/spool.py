@@ -23,8 +23,6 @@ import fcntl
 import os
 import struct
 import threading
-import time
-import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +33,7 @@ import msgspec
 from refold.agents.capture.exchange import Broken, Response
 from refold.agents.journal.record import Plain
 from refold.avro.errors import InputError
+from refold.streams.client import RuntimeContext
 
 BYTES_MAX = 1 << 30
 _MISSED_BYTES = 512
@@ -66,13 +65,16 @@ class SpooledExchange(NamedTuple):
 class Spool:
     """One process's folder. Exchanges are written by one thread, and taken by another."""
 
-    def __init__(self, root: Path, bytes_max: int = BYTES_MAX, *, folder: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, around: RuntimeContext, bytes_max: int = BYTES_MAX, *, folder: Path | None = None
+    ) -> None:
         """root: where each process has its folder. folder: one that a process left, to be taken over.
 
         Raises:
             InputError: another process has that folder.
         """
-        self.folder = folder or root / f"{int(time.time())}-{uuid.uuid4().hex[:8]}"
+        self._around = around
+        self.folder = folder or root / f"{around.now_micros() // 1_000_000}-{around.new_id()[:8]}"
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -173,8 +175,8 @@ class Spool:
 
     def _miss(self, why: str) -> None:
         now = self._missed
-        at = time.time_ns() // 1000
-        now.id, now.count, now.last_at, now.why = now.id or str(uuid.uuid4()), now.count + 1, at, why[:200]
+        at = self._around.now_micros()
+        now.id, now.count, now.last_at, now.why = now.id or self._around.new_id(), now.count + 1, at, why[:200]
         now.first_at = now.first_at or at
         self._write_missed()
         self.kept.set()

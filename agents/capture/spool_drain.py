@@ -26,6 +26,7 @@ from refold.agents.journal.record import Plain
 from refold.agents.log import AgentLog
 from refold.agents.redaction.redactor import Redact, is_redacting
 from refold.avro.errors import InputError, RefoldError, StorageError
+from refold.streams.client import RuntimeContext
 from refold.streams.deadline import Deadline
 
 RETRY_S = 0.2
@@ -48,7 +49,7 @@ class Storing:
 
     def __init__(
         self, open_log: Callable[[], AgentLog], root: Path, spool: Spool, agent: str, settings: Plain,
-        say: Callable[[str], None], redact: Redact | None = None,
+        say: Callable[[str], None], around: RuntimeContext, redact: Redact | None = None,
     ) -> None:  # fmt: skip
         self._open_log = open_log
         self._root = root
@@ -56,6 +57,7 @@ class Storing:
         self._agent = agent
         self._settings = settings
         self._say = say
+        self._around = around
         self._redact = redact
         self._log: AgentLog | None = None
         self._sessions: Sessions | None = None
@@ -83,7 +85,7 @@ class Storing:
         wait_s = RETRY_S
         for folder in free_folders(self._root, self._spools[0].folder):
             try:
-                self._spools.append(Spool(self._root, folder=folder))
+                self._spools.append(Spool(self._root, self._around, folder=folder))
             except (InputError, OSError):
                 continue  # another process was faster
         while True:

@@ -116,13 +116,13 @@ def action_call(action: Fields, *, synthetic: bool) -> Call:
     elif status != "succeeded":
         failure = Failure(exception=UNANSWERED, message="no result is recorded", tool=tool, input=inputs)
     return Call(
-        asked=RecordedRequest(kind="tool", name=tool, request=_request(inputs), effect=effect),
+        asked=RecordedRequest(kind="tool", name=tool, request=arguments_of(inputs), effect=effect),
         answer=output, failure=failure, started_at=started_at, source="recorded",
         duration_ms=0 if synthetic or not ended_at else (ended_at - started_at) / 1000,
     )  # fmt: skip
 
 
-def _request(inputs: Plain) -> Plain:
+def arguments_of(inputs: Plain) -> Plain:
     """Arguments by name; what is no object, such as text that was not JSON, is the one argument there is."""
     if isinstance(inputs, Mapping):
         return {"args": [], "kwargs": dict(inputs)}

@@ -6,6 +6,8 @@ import base64
 import gzip
 import http.client
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,40 @@ def test_any_method_path_and_body_pass_as_they_are(provider: RawProvider, tmp_pa
     assert [text for _, text in run.steps[4].calls[0].answer["chunks"]] == ['{"data": []}']
 
 
+@pytest.mark.parametrize(
+    ("last", "end"),
+    [
+        (b"data: [DONE]\n\n", "whole"),
+        (b"event: message_stop\r\ndata: {}\r\n\r\n", "whole"),
+        (b"event: response.completed\ndata: {}\n\n", "whole"),
+        (b"event: response.completed\ndata: {", "left"),
+        (b'data: {"text": "data: [DONE]"}\n\n', "left"),
+    ],
+    ids=["chat", "anthropic", "responses", "a part of it", "the text of it"],
+)
+def test_an_agent_that_hangs_up_after_the_last_event_got_it_whole(tmp_path: Path, last: bytes, end: str) -> None:
+    """The provider has not ended the body yet, and the event comes in pieces."""
+    ended = threading.Event()
+    pieces = [b"data: {}\n\n", *(last[at : at + 5] for at in range(0, len(last), 5))]
+    with raw_provider() as provider, capturing(tmp_path, provider.url) as captured:
+        provider.before_end = lambda: ended.wait(120)
+        provider.answers = [Raw(EVENTS, pieces)]
+        parts = urlsplit(captured.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+        connection.request("POST", "/v1/x", b"{}")
+        response = connection.getresponse()
+        assert response.read(sum(map(len, pieces))) == b"".join(pieces)
+        response.close()
+        connection.close()
+        deadline = time.monotonic() + 120
+        while list((tmp_path / "spool").rglob("*.open")):
+            assert time.monotonic() < deadline, "the proxy did not see that the agent hung up"
+            time.sleep(0.02)
+        ended.set()
+    (run,) = recordings(tmp_path)
+    assert run.steps[0].calls[0].answer["end"] == end
+
+
 def test_pieces_keep_their_boundaries_for_the_agent_and_in_a_replay(provider: RawProvider, tmp_path: Path) -> None:
     """Blank lines, pieces that end within a character, and a stream that is compressed."""
     parts = [b'data: {"a": "\xc3', b'\xbc"}\n\n', b"\n\n: ping\n\n", b"data: [DONE]\n\n"]
@@ -123,10 +159,12 @@ def wire(url: str, path: str) -> list[bytes]:
 @pytest.mark.parametrize(
     ("headers", "status", "said"),
     [
-        ({"Host": "rebound.example"}, 421, "name this proxy by an address on loopback"),
+        ({"Host": "rebound.example"}, 403, "name this server by an address on loopback"),
+        ({"Origin": "https://site.example"}, 403, "pages of web sites may not ask it"),
+        ({"Host": "127.0.0.1, 127.0.0.1"}, 400, "send one header Host"),
         ({"Upgrade": "websocket", "Connection": "Upgrade"}, 501, "WebSockets are not forwarded"),
     ],
-    ids=["host", "websocket"],
+    ids=["host", "origin", "two hosts", "websocket"],
 )
 def test_what_is_not_forwarded(
     provider: RawProvider, tmp_path: Path, headers: dict[str, str], status: int, said: str

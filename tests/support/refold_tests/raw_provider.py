@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
@@ -19,11 +19,13 @@ class Raw(NamedTuple):
 
 
 class RawProvider:
-    """answers: what the next requests get. requests: method, path, headers and body of each."""
+    """answers: what the next requests get. requests: method, path, headers and body of each. before_end: called before
+    a body ends."""
 
     def __init__(self) -> None:
         self.answers: list[Raw] = []
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.before_end: Callable[[], object] = lambda: None
         self.url = ""
 
 
@@ -59,6 +61,7 @@ def raw_provider() -> Iterator[RawProvider]:
             for each in given.chunks:
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(each), each))
                 self.wfile.flush()
+            provider.before_end()
             self.wfile.write(b"0\r\n\r\n")
 
         def do_GET(self) -> None:
