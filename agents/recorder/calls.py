@@ -25,6 +25,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from refold.agents.effects.keys import StepKeys
@@ -47,6 +48,7 @@ from refold.avro.errors import InputError, RefoldError
 
 _JSON = Shape(None, "an answer")
 _ONCE = Trying()
+_ROUTINES = (FunctionType, MethodType, BuiltinFunctionType)
 _ASKED_OUTSIDE: frozenset[Kind] = frozenset({"tool", "model"})
 
 
@@ -486,6 +488,8 @@ def _order(made: Made) -> Order:
 
 def _is_async(client: Callable[..., Any]) -> bool:
     """Also of an object whose call is a coroutine function."""
+    if isinstance(client, _ROUTINES):
+        return inspect.iscoroutinefunction(client)
     return inspect.iscoroutinefunction(client) or inspect.iscoroutinefunction(getattr(client, "__call__", None))  # noqa: B004
 
 

@@ -4,10 +4,11 @@ Of a live run, step by step:
 
 1. The child's begin is a call of the parent, of the kind `run`, in the open step, or in one of its own. Its request is
    what the child is started with.
-2. Everything that the parent recorded before is made durable.
+2. Everything that the parent recorded before is written.
 3. The child's id follows from the parent's id, the step, how many of its attempts failed, the place of the call in the
    attempt, and the request.
-4. The child's begin is made durable: the entity `run/<id>`, which names the parent and the step.
+4. The child's begin is written: the entity `run/<id>`, which names the parent and the step. It is durable before
+   anything that is made durable after it.
 5. The child is a run of its own, with steps, a chain and children. Its task follows from the parent's task, the step
    and the place. So the keys of its effects are the same in every attempt at the step.
 6. The child's end is made durable.

@@ -212,12 +212,13 @@ class Shape:
 def shape_of(function: Callable[..., Any], returns: Any, what: str) -> Shape:
     """The shape of a function's answers: the type that is given, else the one it is annotated with, else JSON."""
     if returns is None:
-        returns = _annotated(getattr(function, "__func__", function))
+        return Shape(_annotated(getattr(function, "__func__", function)), what)
     return Shape(None if _is_plain_type(returns) else returns, what)
 
 
 def _annotated(function: Any) -> Any:
-    """What a function is annotated with; looked up once, for that takes longer than all else about a call."""
+    """What a function is annotated with, None where that is JSON; looked up once, for that takes longer than all else
+    about a call."""
     try:
         return _annotations[function]
     except (KeyError, TypeError):  # not looked up before, or nothing to remember it by
@@ -226,6 +227,7 @@ def _annotated(function: Any) -> Any:
         found = typing.get_type_hints(function).get("return")
     except Exception:  # annotations may name what is only imported for type checkers
         found = None
+    found = None if _is_plain_type(found) else found
     with contextlib.suppress(TypeError):
         _annotations[function] = found
     return found

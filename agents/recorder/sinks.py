@@ -164,6 +164,7 @@ class LogSink:
         self._held: _Begin | None = None
         self._answered: list[Made] = []
         self._has_answered = False
+        self._is_at_once = is_at_once
         self._writer: Writer | AtOnce = AtOnce(self._durable) if is_at_once else Writer(self._durable, head.run)
         self._writer.put(lambda: self._begin(entry, attempt))
 
@@ -173,9 +174,13 @@ class LogSink:
         return self._last or self._begun
 
     def begun(self) -> None:
-        """Return when the run's begin stands. RecordingFailed where it cannot; with that, this ends."""
+        """Return when the run's begin is written, and survives this process. RecordingFailed where it cannot be; with
+        that, this ends. It is durable soon, and before anything that is made durable after it."""
         try:
-            self.flush()
+            if self._is_at_once:
+                self.flush()
+            else:
+                self.settle()
         except BaseException:
             with contextlib.suppress(RecordingFailed):
                 self._writer.close()

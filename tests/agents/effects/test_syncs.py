@@ -71,6 +71,19 @@ def test_a_claimed_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
         assert syncs == ["log"] * 2 * WRITES
 
 
+def test_a_short_run_syncs_its_key_and_its_end(log: AgentLog, syncs: list[str]) -> None:
+    """Its begin is written when it is there, and durable with the end."""
+    with log.run("agent") as first, first.step("asks"):
+        pass  # it makes the folder of keys, and registers types
+    syncs.clear()
+    with log.run("agent", state={"n": 0}) as run:
+        assert syncs == ["file", "file"]  # the key, and its folder
+        with run.step("asks"):
+            run.model(len, "abc")
+    assert syncs == ["file", "file", "log"]
+    assert log.recording(run.id).status == "ended"
+
+
 def test_an_async_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
     @refold.tool(effect="write")
     async def post(number: int) -> str:
