@@ -151,9 +151,22 @@ class Live:
         """A child of a run. head: with the child's id, parent, forked_at and patch; all else is the parent's."""
         return self._run(head, entry, 1, redact, answers)
 
-    def fork_sink(self, head: Recording, entry: str, redact: RunRedactor) -> LogSink:
-        """A child of a run, begun in the log; what it does is given to the sink by another than a Run of this."""
-        return self._begun(head, entry, 1, itertools.count(), redact, 1)
+    def fork_sink(
+        self, head: Recording, entry: str, redact: RunRedactor
+    ) -> tuple[LogSink, Callable[[Recording, RunOptions], LogSink]]:  # fmt: skip
+        """A child of a run, begun in the log; what it does is given to the sink by another than a Run of this.
+
+        The second part begins the runs within it, from the heads that their code gave.
+        """
+
+        def begin_child(given: Recording, options: RunOptions) -> LogSink:
+            if self._log.states([run_entity(given.run)]):
+                raise InputError(f"run {given.run} is recorded already: give another id, or none")
+            own = for_run(redact, fresh_key)  # it has its key
+            shown = _child_shown(given, options, own)
+            return self._begun(shown, options.entry, 1, itertools.count(), own, options.sample)
+
+        return self._begun(head, entry, 1, itertools.count(), redact, 1), begin_child
 
     def child(
         self,
@@ -166,9 +179,7 @@ class Live:
         attempt: int = 1,
     ) -> Run:
         """A run within another; head: as recorded, of one that is resumed."""
-        shown = _redacted(head, redact) if attempt == 1 else head
-        if not given.has_task:  # it says nothing, and has to tell children apart
-            shown = msgspec.structs.replace(shown, task=head.task)
+        shown = _child_shown(head, given, redact) if attempt == 1 else head
         return self._run(
             shown, given.entry, attempt, redact, answers, given.sample, strays=given.strays, start_of=start_of,
             given=msgspec.structs.replace(head, task=shown.task), call=call,
@@ -335,6 +346,13 @@ def _redacted(head: Recording, redact: RunRedactor) -> Recording:
     return msgspec.structs.replace(
         head, title=title, user=user, task=task, tags=tuple(tags), input=given, state=state, metadata=metadata
     )
+
+
+def _child_shown(head: Recording, given: RunOptions, redact: RunRedactor) -> Recording:
+    """The head of a run within as it is recorded."""
+    shown = _redacted(head, redact)
+    # A task that follows from the parent says nothing, and has to tell children apart.
+    return shown if given.has_task else msgspec.structs.replace(shown, task=head.task)
 
 
 def _reopened(step: Step) -> Step:

@@ -23,6 +23,7 @@ from uuid import uuid4
 
 import msgspec
 
+from refold.agents.confined.children import JournalChildren
 from refold.agents.confined.journal import JournalSink, encoded
 from refold.agents.confined.kernel import NotConfined, confine
 from refold.agents.confined.process import whole
@@ -38,7 +39,7 @@ from refold.agents.redaction.redactor import Redact, for_run, unredacted
 from refold.agents.redaction.tokens import fresh_key
 from refold.agents.replay.forked import Forked
 from refold.agents.replay.guard import NetworkGuard
-from refold.agents.replay.memory_runs import MemoryChildren, Reading
+from refold.agents.replay.memory_runs import Reading
 from refold.agents.replay.patch import read_patch
 from refold.agents.replay.run import Replayed, replayed
 from refold.avro.errors import NotAnswerable
@@ -84,11 +85,11 @@ def _fork(question: Question, parent: Recording, agent: Agent, redact: Redact | 
     answers = Forked(parent, head.forked_at, read_patch(head.patch), "recorded", is_confined=True)
     sink = JournalSink(lambda line: _say(out, line))
     fields = _Values(question.reads).fields
-    why = "a confined fork begins none: fork it without --confined"
+    chance = Nondeterminism(lambda: time.time_ns() // 1000, lambda: uuid4().hex)
+    redact = redact or unredacted
     run = Run(
-        head, answers=answers, sink=sink, reach=Reading(fields), redact=redact or unredacted,
-        chance=Nondeterminism(lambda: time.time_ns() // 1000, lambda: uuid4().hex),
-        children=MemoryChildren(head.run, fields, redact, None, why),
+        head, answers=answers, sink=sink, reach=Reading(fields), redact=redact, chance=chance,
+        children=JournalChildren(head, lambda line: _say(out, line), fields, redact, chance),
     )  # fmt: skip
     with NetworkGuard(answers.depart, confined_to=question.folder):
         if inspect.iscoroutinefunction(agent):

@@ -3,8 +3,9 @@
 1. Here: everything that the parent read is looked up.
 2. The confined process runs the agent's code, answered by the parent's recording and the patch alone (the policy
    `recorded`), under the guard as well. What it does is said line by line (agents/confined/journal.py).
-3. When it has ended, the run is begun in the log, and the lines are written. If the kernel ended it, the run failed
-   with NetworkDenied. A process that is killed here before that has recorded nothing.
+3. When it has ended, the run is begun in the log, and the lines are written, those of the runs within it, too. If the
+   kernel ended it, what had not ended failed with NetworkDenied. A process that is killed here before that has recorded
+   nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from refold.agents.confined.journal import record
+from refold.agents.confined.journal import BeginChild, JournalRecord
 from refold.agents.confined.process import ProcessEnd, ended, without_answer
 from refold.agents.confined.protocol import Question
 from refold.agents.confined.replay import reads_of, shipped
@@ -24,8 +25,8 @@ from refold.agents.redaction.redactor import Redact
 from refold.agents.replay.memory_runs import Fields
 from refold.avro.errors import InputError
 
-Begin = Callable[[], RunSink]
-"""Begins the child's run in the log."""
+Begin = Callable[[], tuple[RunSink, BeginChild]]
+"""Begins the child's run in the log. The second part begins the runs within it."""
 
 
 def forked_confined(
@@ -47,17 +48,15 @@ def forked_confined(
     found = ended(question)
     if not found.lines and found.answer is not None and found.answer.error is not None:
         raise found.answer.error.error()
-    sink = begin()
+    written = JournalRecord(head.run, *begin())
     problem: Exception | None = None
-    has_ended = False
     try:
-        has_ended = record(found.lines, sink)
+        written.write(found.lines)
     except InputError as error:
         problem = error
-    problem = problem or _departed(found, head.run, has_ended=has_ended)
-    if not has_ended:
-        now = now_micros()
-        sink.departed(failure_of(problem or without_answer(found, head.run), now), now)
+    problem = problem or _departed(found, head.run, has_ended=written.has_ended)
+    now = now_micros()
+    written.depart(failure_of(problem or without_answer(found, head.run), now), now)
     if problem is not None:
         raise problem
 

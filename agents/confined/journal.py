@@ -2,8 +2,10 @@
 
 1. `JournalSink` is the confined run's sink. Each thing that the run did becomes a line as soon as it is done, raw: the
    redactor and the vault are applied outside.
-2. `record` gives the lines to the log's own sink, in their order. A process that was killed leaves the lines of what it
-   did until then; one that is cut short is no line.
+2. A run within it says that it begins, with its head, and then its lines with its id (agents/confined/children.py).
+3. `JournalRecord` gives the lines to sinks of the log, in their order: one for each run. Hashes are made there. So the
+   call that began a run within gets its hash there, too. A process that was killed leaves the lines of what it did by
+   then; one that is cut short is no line.
 
 Lines are data: nothing in them names code.
 """
@@ -14,7 +16,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from refold.agents.journal.record import Failure, Outcome, Plain, Step
+from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
+from refold.agents.recorder.children import RunOptions
 from refold.agents.recorder.context import ExecutionBranch
 from refold.agents.recorder.sinks import RunSink
 from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
@@ -67,13 +70,32 @@ class RunEnded(msgspec.Struct, tag=True):
     is_departure: bool = False
 
 
-Line = StepBegun | AttemptFailed | StepEnded | Taken | Parted | RunEnded
+OwnLine = StepBegun | AttemptFailed | StepEnded | Taken | Parted | RunEnded
+
+
+class ChildBegun(msgspec.Struct, tag=True):
+    """A run within begins; head: raw, with its id, and its parent's."""
+
+    head: Recording
+    given: RunOptions
+
+
+class OfChild(msgspec.Struct, tag=True):
+    """What a run within did."""
+
+    run: str
+    did: OwnLine
+
+
+Line = OwnLine | ChildBegun | OfChild
+BeginChild = Callable[[Recording, RunOptions], RunSink]
+"""Begins a run within in the log."""
 
 
 class JournalSink(RunSink):
     """Hands each thing that a run did to `say`."""
 
-    def __init__(self, say: Callable[[Line], None]) -> None:
+    def __init__(self, say: Callable[[OwnLine], None]) -> None:
         self._say = say
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
@@ -122,29 +144,70 @@ def _left_out(thing: object) -> None:
         raise NotImplementedError(f"{type(thing).__name__} cannot be said")
 
 
-def record(lines: Iterable[bytes], sink: RunSink) -> bool:
-    """Write what was said into a sink; whether the run ended. InputError for what is no line."""
-    decoder = msgspec.json.Decoder(Line, dec_hook=lambda kind, _: kind())
-    for line in lines:
-        try:
-            done = decoder.decode(line)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InputError(f"the confined process said what cannot be read: {error}") from None
-        match done:
+class JournalRecord:
+    """Writes what was said into the log. run, sink: the fork's own. begin_child: of the runs within it."""
+
+    def __init__(self, run: str, sink: RunSink, begin_child: BeginChild) -> None:
+        self._run = run
+        self._begin_child = begin_child
+        self._open: dict[str, RunSink] = {run: sink}
+        self._hashes: dict[str, str] = {}
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the fork has."""
+        return self._run not in self._open
+
+    def write(self, lines: Iterable[bytes]) -> None:
+        """Write the lines, in their order. InputError for what is no line, and for a run that cannot begin."""
+        decoder = msgspec.json.Decoder(Line, dec_hook=lambda kind, _: kind())
+        for line in lines:
+            try:
+                did = decoder.decode(line)
+                match did:
+                    case ChildBegun(head, given):
+                        if head.caller not in self._open:
+                            raise InputError(f"a run within {head.caller}, which is none of the fork's")
+                        self._open[head.run] = self._begin_child(head, given)
+                    case OfChild(run, of_child):
+                        self._write(run, of_child)
+                    case _:
+                        self._write(self._run, did)
+            except (msgspec.DecodeError, RecursionError, KeyError) as error:
+                raise InputError(f"the confined process said what cannot be read: {error}") from None
+
+    def depart(self, failure: Failure, at: int) -> None:
+        """End what has not ended, the innermost first."""
+        while self._open:
+            _, sink = self._open.popitem()
+            sink.departed(failure, at)
+
+    def _write(self, run: str, did: OwnLine) -> None:
+        sink = self._open[run]
+        match did:
             case StepBegun(number, name, attempt, at):
                 sink.step_begun(number, name, attempt, at)
             case AttemptFailed(number, failed):
-                sink.attempt_failed(number, failed)
+                sink.attempt_failed(number, self._hashed(failed))
             case StepEnded(made):
+                made.attempts = [self._hashed(each) for each in made.attempts]
                 sink.step_ended(made)
             case Taken(step, state):
                 sink.taken(step, state)
             case Parted(patch, state):
                 sink.forked(patch, state)
             case RunEnded(outcome, output, failure, at, is_departure):
+                del self._open[run]
                 if is_departure and failure is not None:
                     sink.departed(failure, at)
                 else:
-                    sink.ended(outcome, output, failure, at)
-                return True
-    return False
+                    self._hashes[run] = sink.ended(outcome, output, failure, at)
+
+    def _hashed(self, attempt: MadeAttempt) -> MadeAttempt:
+        """With the hashes of the runs that its calls began."""
+        for made in attempt.made:
+            if made.kind == "run" and made.failure is None:
+                answer = msgspec.json.decode(made.answer)
+                if "hash" in answer:
+                    made.answer = msgspec.json.encode({**answer, "hash": self._hashes[answer["run"]]})
+        return attempt

@@ -1,4 +1,4 @@
-"""Runs within a run, where the kernel confines the process: answered by the recording, and never begun."""
+"""Runs within a run, where the kernel confines the process: replayed, and recorded with a fork."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import refold
 from refold.agents.golden.add import golden_of_run
 from refold.agents.golden.file import golden_of, text_of
 from refold.agents.golden.runner import exercised
+from refold.agents.journal.chain import broken
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import Departure
+from refold.avro.errors import InputError
 from refold_tests.delegating import WORLD, agent
 
 ENTRY = "refold_tests.delegating:agent"
@@ -45,9 +47,52 @@ def test_children_are_part_of_a_golden_file(log: AgentLog, tmp_path: Path, expec
     assert exercised(golden, tmp_path, ENTRY, confined=confined).passed
 
 
-def test_a_confined_fork_begins_none_and_goes_through_those_before_it(log: AgentLog) -> None:
-    log.fork_confined("r1", ENTRY, at=2, id="after")
-    assert log.recording("after").output == OUTPUT
-    with pytest.raises(Departure, match="a confined fork begins none"):
-        log.fork_confined("r1", ENTRY, at=1, id="before")
-    assert log.recording("before").outcome == "failed"
+def shape(log: AgentLog, run: str) -> object:
+    """What a run and those within it did, without what another id makes of it."""
+    found = log.recording(run)
+    return [(each.agent, each.kind, each.input, each.outcome, each.output, each.caller_step, each.user, each.redacted,
+             [(step.name, step.outcome, [call.asked.name for call in step.calls]) for step in each.steps])
+            for each in found.family]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_confined_fork_has_the_runs_within_of_one_that_is_not(log: AgentLog, at: int) -> None:
+    log.fork_confined("r1", ENTRY, at=at, id="confined")
+    assert log.fork("r1", at=at, id="plain", policy="recorded").drive(agent) == OUTPUT
+    assert shape(log, "confined") == shape(log, "plain")
+    confined = log.recording("confined")
+    assert confined.output == OUTPUT
+    for each in confined.family:
+        assert list(broken(each)) == []
+        assert each.status == "ended"
+        for call in (call for step in each.steps for call in step.calls if call.asked.kind == "run"):
+            within = each.children[call.answer["run"]]
+            assert call.answer == {"run": within.run, "outcome": within.outcome, "hash": within.hash}
+            assert within.hash
+    assert log.replay("confined", ENTRY).is_same
+    assert log.replay("confined", ENTRY, confined=True).is_same
+    assert log.compare("confined", "plain") is None
+
+
+def test_a_run_within_a_confined_fork_that_does_otherwise_ends_both(log: AgentLog) -> None:
+    with pytest.raises(Departure, match="does not hold"):
+        log.fork_confined("r1", f"{ENTRY.partition(':')[0]}:other", at=1, id="other")
+    assert (log.recording("other").status, log.recording("other").outcome) == ("ended", "failed")
+    (row,) = [each for each in log.runs(agent="worker").rows if log.recording(each.run).caller == "other"]
+    assert (row.outcome, log.recording(row.run).status) == ("failed", "ended")
+
+
+def test_a_run_within_a_confined_fork_that_is_killed_has_failed(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELEGATED_DIES", "c")
+    with pytest.raises(InputError, match="by signal 9"):
+        log.fork_confined("r1", ENTRY, at=1, id="killed")
+    monkeypatch.delenv("DELEGATED_DIES")
+    callers = {"killed"}
+    for agent_name in ("worker", "clerk"):
+        (found,) = [
+            each for each in map(log.recording, (row.run for row in log.runs(agent=agent_name).rows))
+            if each.caller in callers
+        ]  # fmt: skip
+        assert (found.status, found.outcome) == ("ended", "failed")
+        callers = {found.run}
+    assert log.recording("killed").outcome == "failed"

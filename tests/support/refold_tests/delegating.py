@@ -21,6 +21,8 @@ def send(text: str, *, idempotency_key: str = "") -> str:
 
 def clerk(run: refold.Run) -> str:
     """Two deep."""
+    if os.environ.get("DELEGATED_DIES") == run.input:
+        os.kill(os.getpid(), 9)
     return run.step("send", send, f"{run.input} by a clerk")
 
 
@@ -36,3 +38,10 @@ def agent(run: refold.Run) -> list[str]:
     with run.step("at once"), ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda of: run.child("worker", input=of).drive(worker), ("a", "b")))
     return [*found, run.child("worker", input="c").drive(worker)]
+
+
+def other(run: refold.Run) -> str:
+    """Has the first two, and then one that sends what was never sent."""
+    with run.step("at once"):
+        pass
+    return str(run.child("worker", input="d").drive(worker))
