@@ -1,6 +1,7 @@
 """A recorded run as OpenTelemetry spans: one trace a run, with the times that were recorded.
 
-    span "invoke_agent AGENT"       the run; a fork links to its parent's, and has only its own steps
+    span "invoke_agent AGENT"       the run; a fork links to its parent's, and has only its own steps; a run within
+                                    another links to the step that began it, and is an event of that
       span "NAME"                   a step, over all its attempts; what it decided, read and observed are its events
         span "execute_tool TOOL"    a tool call, of whichever attempt
         span "chat MODEL"           a model call
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from refold.agents.journal.difference import shown
-from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, Plain, Recording, Step
+from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, Plain, Recording, Step, child_of
 from refold.agents.recorder.observations import model_call
 from refold.avro.canonical import encode, json_text
 
@@ -61,7 +62,7 @@ _USAGE_NAMES = {
 }
 _SPANNED: frozenset[Kind] = frozenset({"tool", "model"})
 _FAILED: frozenset[Outcome] = frozenset({"failed", "timed_out"})
-_TOLD: frozenset[Kind] = frozenset({"decide", "read", "observe"})
+_TOLD: frozenset[Kind] = frozenset({"decide", "read", "observe", "run"})
 
 Attributes: TypeAlias = Mapping[str, "str | bool | int | float | Sequence[str]"]
 
@@ -178,12 +179,13 @@ class _Mapping:
             "gen_ai.agent.version": run.version, "refold.run": run.run,
             "refold.version": run.version, "refold.kind": run.kind, "refold.outcome": run.outcome,
             "refold.hash": run.hash, "refold.parent": run.parent, "refold.tags": run.tags,
+            "refold.caller": run.caller, "refold.caller_step": run.caller_step or None,
         }  # fmt: skip
         ended_at = max(ended_at, run.ended_at)
         return [
             self._span(
                 root, 0, f"invoke_agent {run.agent}".rstrip(), started_at, ended_at, attributes, run.failure,
-                outcome=run.outcome, link=(trace_id_of(run.parent), _span_id(run.parent)) if run.parent else None,
+                outcome=run.outcome, link=_link_of(run),
             ),
             *below,
         ]  # fmt: skip
@@ -259,9 +261,11 @@ class _Mapping:
         return f"chat {said.get('model') or said.get('response_model') or call.asked.name}", attributes
 
     def _told(self, call: Call, at: int) -> Event:
-        """An event for what is no span: a decision, a read, an observation."""
+        """An event for what is no span here: a decision, a read, an observation, a run within."""
         asked = call.asked
         attributes: dict[str, Plain] = {"refold.entity": asked.name}
+        if asked.kind == "run":
+            attributes = {"gen_ai.agent.name": asked.name, "refold.run": child_of(call)}
         if asked.kind == "decide" and self._content:
             said = _members(asked.request)
             attributes |= {"refold.choice": _short(said.get("choice")), "refold.why": _short(said.get("why"))}
@@ -286,6 +290,13 @@ class _Mapping:
         error = (failure.message if failure and self._content else "") if is_failed else None
         return Span(self._trace_id, own, parent, name, started_at, ended_at, _present({**attributes, **more}), events,
                     is_remote, error, link)  # fmt: skip
+
+
+def _link_of(run: Recording) -> tuple[int, int] | None:
+    """The trace and the span that a run came of: its parent, or the step that it began in."""
+    if run.parent:
+        return trace_id_of(run.parent), _span_id(run.parent)
+    return (trace_id_of(run.caller), _span_id(run.caller, run.caller_step)) if run.caller else None
 
 
 def _span_id(run: str, *place: int) -> int:

@@ -54,8 +54,9 @@ class _Comparison:
         if not exact:
             self._names.note(a.run, b.run)
         self._rules = CompareRules(
-            self._names, exact, asked_first=not (a.has_code or b.has_code), within=self._compared_within
-        )
+            self._names, exact, asked_first=not (a.has_code or b.has_code), within=self._compared_within,
+            children_a=a.children, children_b=b.children,
+        )  # fmt: skip
 
     def divergence(self) -> Divergence | None:
         """The whole comparison."""

@@ -1,9 +1,9 @@
 """What differs in one step of two runs, the first thing first.
 
 Of each side the last attempt counts: an attempt that failed or was cut short before it, in this process or in one that
-was killed, left the run's state as it found it. What a write tool did in such an attempt and was not asked for again
-in the last one did change the world, and counts. With `exact` every attempt counts, each against the other side's of
-its place.
+was killed, left the run's state as it found it. What a write tool did in such an attempt, or in a run within it, and
+was not asked for again in the last one did change the world, and counts. With `exact` every attempt counts, each
+against the other side's of its place.
 
 Things are looked at in the order in which they came about: an attempt's calls, asked and then answered, how it failed,
 and then what the step kept, gave back and came to. Of a conversation (has_code False) everything asked
@@ -17,7 +17,7 @@ request, then by what is called, so that one that was put in is told from one th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ from refold.agents.capture.exchange import is_exchange
 from refold.agents.compare.differences import aligned
 from refold.agents.compare.divergence import Divergence, What
 from refold.agents.compare.nondeterminism import FRESH, Renaming
-from refold.agents.journal.record import Attempt, Call, Failure, Plain, RecordedRequest, Step, child_of
+from refold.agents.journal.record import Attempt, Call, Failure, Plain, RecordedRequest, Recording, Step, child_of
 from refold.agents.journal.same_request import compared
 
 
@@ -46,12 +46,15 @@ class StepDifference(NamedTuple):
 
 class CompareRules(NamedTuple):
     """How strictly to look. exact: what every live run hears anew counts too (nondeterminism.py). within: compares two
-    runs within the sides, by their ids; False where the recording of one is not there."""
+    runs within the sides, by their ids; False where the recording of one is not there. children_a, children_b: the
+    recordings of these runs."""
 
     names: Renaming
     exact: bool = False
     asked_first: bool = False
     within: Callable[[str, str], Divergence | Literal[False] | None] = lambda a, b: False
+    children_a: Mapping[str, Recording] = {}
+    children_b: Mapping[str, Recording] = {}
 
     def is_same(self, a: Plain, b: Plain) -> bool:
         """Whether two trees are the same, as far as this comparison goes."""
@@ -90,32 +93,53 @@ def _earlier(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
     for one, other in zip(a.attempts[:-1], b.attempts[:-1], strict=False):
         for _ in _calls(one.calls, other.calls, rules):
             pass  # only what they heard anew is noted: what each wrote may bear it
-    done_a, done_b = _only_earlier(a, rules.names), _only_earlier(b)
+    done_a, done_b = _only_earlier(a, rules.children_a, rules.names), _only_earlier(b, rules.children_b)
+    again_a, again_b = _requests(a, rules.children_a, rules.names), _requests(b, rules.children_b)
     for key in [*done_a, *(key for key in done_b if key not in done_a)]:
         if key in done_a and key in done_b:
             continue
         number, place, call = done_a[key] if key in done_a else done_b[key]
-        if key in done_a and key not in _requests(b):
+        if key in done_a and key not in again_b:
             yield StepDifference("call", call_tree(call), None, place, None, number, _last(b).number)
-        elif key in done_b and key not in _requests(a, rules.names):
+        elif key in done_b and key not in again_a:
             yield StepDifference("call", None, call_tree(call), None, place, _last(a).number, number)
 
 
-def _only_earlier(step: Step, names: Renaming | None = None) -> dict[str, tuple[int, int, Call]]:
-    """Tools' writes done in attempts before the last that it does not ask for again: attempt, place and call."""
-    again = _requests(step, names)
+def _only_earlier(
+    step: Step, children: Mapping[str, Recording], names: Renaming | None = None
+) -> dict[str, tuple[int, int, Call]]:
+    """Tools' writes done in attempts before the last that it does not ask for again: attempt, place and call.
+
+    What a run within wrote has the place of the call that began that.
+    """
+    again = _requests(step, children, names)
     found: dict[str, tuple[int, int, Call]] = {}
     for attempt in step.attempts[:-1]:
         for place, call in enumerate(attempt.calls, 1):
-            if call.asked.kind == "tool" and call.asked.effect == "write" and call.failure is None:
-                key = request_key(call.asked, names)
-                if key not in again:
-                    found[key] = (attempt.number, place, call)
+            for each in (call, *_calls_within(call, children)):
+                if each.asked.kind == "tool" and each.asked.effect == "write" and each.failure is None:
+                    key = request_key(each.asked, names)
+                    if key not in again:
+                        found[key] = (attempt.number, place, each)
     return found
 
 
-def _requests(step: Step, names: Renaming | None = None) -> set[str]:
-    return {request_key(each.asked, names) for each in step.calls}
+def _requests(step: Step, children: Mapping[str, Recording], names: Renaming | None = None) -> set[str]:
+    return {
+        request_key(each.asked, names) for call in step.calls for each in (call, *_calls_within(call, children))
+    }  # fmt: skip
+
+
+def _calls_within(call: Call, children: Mapping[str, Recording]) -> Iterator[Call]:
+    """All calls of the run that a call began, and of those within it."""
+    child = children.get(child_of(call))
+    if child is None:
+        return
+    for step in child.steps:
+        for attempt in step.attempts:
+            for each in attempt.calls:
+                yield each
+                yield from _calls_within(each, child.children)
 
 
 def _attempt(a: Attempt, b: Attempt, rules: CompareRules) -> Iterator[StepDifference]:

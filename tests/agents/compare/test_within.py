@@ -93,3 +93,67 @@ def test_a_child_that_is_begun_with_something_else_is_a_difference_of_the_parent
 def test_a_run_with_children_is_what_its_own_steps_come_to(log: AgentLog) -> None:
     log.run("outer", id="r1").drive(outer("b"))
     assert against_itself(log.recording("r1")).is_equal
+
+
+@refold.tool(effect="write")
+def send(to: str, *, idempotency_key: str = "") -> str:
+    return f"sent to {to}"
+
+
+def clerk(run: refold.Run) -> str:
+    return run.step("send", send, run.input)
+
+
+def tried(first: str, second: str, *, depth: int) -> Callable[[refold.Run], Any]:
+    """Sends to the first, fails, and sends to the second: in a run within, or in one within that."""
+
+    def sent(run: refold.Run, to: str, levels: int) -> Any:
+        if levels == 1:
+            return run.child("clerk", input=to).drive(clerk)
+        return run.child("worker", input=to).drive(lambda worker: sent(worker, to, levels - 1))
+
+    def agent(run: refold.Run) -> Any:
+        addressees = iter([first, second])
+
+        def step() -> Any:
+            to = next(addressees)
+            found = sent(run, to, depth)
+            if to == first and first:
+                raise ConnectionError
+            return found
+
+        if not first:
+            next(addressees)
+        return run.step("deliver", step, attempts_max=2)
+
+    return agent
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_a_run_within_wrote_in_an_attempt_that_failed_counts(log: AgentLog, depth: int) -> None:
+    log.run("a", id="once").drive(tried("", "b", depth=depth))
+    log.run("a", id="twice").drive(tried("elsewhere", "b", depth=depth))
+    for pair, only in ((("once", "twice"), "b"), (("twice", "once"), "a")):
+        found = log.compare(*pair)
+        assert found is not None
+        assert (found.step, found.what, found.only) == (1, "call", only)
+        value = found.b.value if only == "b" else found.a.value
+        assert (value["name"], value["request"]) == ("send", {"kwargs": {"to": "elsewhere"}})
+
+
+def test_what_a_run_within_wrote_and_was_asked_for_again_is_no_difference(log: AgentLog) -> None:
+    def retried(run: refold.Run) -> Any:
+        failures = iter([True, False])
+
+        def step() -> Any:
+            found = run.child("clerk", input="b").drive(clerk)
+            if next(failures):
+                raise ConnectionError
+            return found
+
+        return run.step("deliver", step, attempts_max=2)
+
+    log.run("a", id="once").drive(tried("", "b", depth=1))
+    log.run("a", id="again").drive(retried)
+    assert len(log.recording("again").steps[0].attempts) == 2
+    assert log.compare("once", "again") is None

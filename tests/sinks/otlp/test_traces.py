@@ -75,6 +75,31 @@ def test_what_the_sdk_is_told_by_its_variables_is_heeded(
     assert of_agent["deployment.environment.name"] == "staging"
 
 
+def test_a_run_within_another_links_to_the_step_that_began_it(
+    runs: refold.AgentLog, receiver: Receiver, tmp_path: Path
+) -> None:
+    def outer(run: refold.Run) -> None:
+        with run.step("first"):
+            pass
+        with run.step("delegate"), run.child("clerk") as child, child.step("works"):
+            pass
+
+    runs.run("desk", id="r-1").drive(outer)
+    send(runs, receiver.url("http"), tmp_path / "position")
+    (clerk,) = (row.run for row in runs.runs(agent="clerk"))
+    assert held(receiver) == expected(runs, ["r-1", clerk])
+    (step,) = (each for each in receiver.spans if each.name == "delegate")
+    (root,) = (each for each in receiver.spans if each.name == "invoke_agent clerk")
+    (link,) = root.links
+    assert (link.trace_id, link.span_id) == (step.trace_id, step.span_id)
+    assert root.trace_id != step.trace_id
+    (event,) = step.events
+    assert event.name == "refold.run"
+    assert {each.key: each.value.string_value for each in event.attributes} == {
+        "gen_ai.agent.name": "clerk", "refold.run": clerk,
+    }  # fmt: skip
+
+
 def test_without_content_nobodys_words_are_sent(runs: refold.AgentLog, receiver: Receiver, tmp_path: Path) -> None:
     write(runs, with_calls("r-1", 3, text="marta@example.org"), runs.vault)
     send(runs, receiver.url("http"), tmp_path / "position", "content=no", "system=openai")
