@@ -100,7 +100,7 @@ class ClearVault:
         return stored
 
     def _content(self, entity: str, field: str, blob: Blob) -> Plain:
-        content = self._log.port.blob(blob.hash)
+        content = self._log.port.blobs.get(blob.hash)
         if content is None:
             raise Expired(f"{entity} {field}: expired: the content {blob.hash.hex()} is no longer in the log's store")
         if blob.media_type == SEALED_CONTENT:

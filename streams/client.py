@@ -146,7 +146,7 @@ class Log:
     def _append(self, observation: Observation, version: TypeVersion, blobs: Mapping[bytes, bytes],
                 observation_id: bytes | None = None) -> bytes:  # fmt: skip
         for digest, content in blobs.items():
-            self._port.put_blob(digest, content)
+            self._port.blobs.put(digest, content)
         found = identify(observation) if observation_id is None else observation_id
         self._port.append(observation, found, version.codec.encode_observation(observation))
         return found
@@ -187,7 +187,7 @@ class Log:
     def put_blob(self, content: bytes, media_type: str) -> Blob:
         """Store a content, durable on return; the reference may then stand in a patch. Equal contents are one."""
         blob = Blob(hashlib.sha256(content).digest(), len(content), media_type)
-        self._port.put_blob(blob.hash, content)
+        self._port.blobs.put(blob.hash, content)
         return blob
 
     def flush(self) -> None:
@@ -342,8 +342,8 @@ class Log:
             digest = reference.hash if isinstance(reference, Blob) else bytes.fromhex(reference)
         except (TypeError, ValueError):
             raise InputError(f"{reference!r:.80}: a content is asked for by its Blob, or its SHA-256 in hex") from None
-        content = self._port.blob(digest)
-        if content is None and self._port.has_expired(digest):
+        content = self._port.blobs.get(digest)
+        if content is None and self._port.blobs.has_expired(digest):
             raise Expired(f"{digest.hex()}: the content has expired; it was removed from the log's store")
         if content is None:
             raise InputError(f"{digest.hex()}: no such content in this log's store")

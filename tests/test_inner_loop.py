@@ -135,5 +135,5 @@ def test_nothing_else_is_left_out(collected: list[tuple[str, list[str], bool]]) 
 
 
 def test_the_guard_ends_what_starts_a_server(tmp_path: Path) -> None:
-    with inner_loop.guarded(), pytest.raises(AssertionError, match="starts a server"):
+    with inner_loop.guarded(), pytest.raises(AssertionError, match="needs a server"):
         Supervised("x", tmp_path / "log", remove=None).launch(["true"])

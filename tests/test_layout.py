@@ -1,7 +1,9 @@
-"""The repository's folders form one package and shadow nobody else's."""
+"""The folders form one package and shadow no other; modules are short, and each class name is used once."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 
 import refold
 from refold_tests.tree import FOLDERS, ROOT
+
+LINES_MAX = 500
 
 
 def test_the_package_under_test_is_this_checkout() -> None:
@@ -34,3 +38,28 @@ def test_avro_is_not_ours() -> None:
     spec = find_spec("avro")
     places = [*(spec.submodule_search_locations or ())] if spec else []
     assert (ROOT / "avro") not in {Path(place).resolve() for place in places}
+
+
+def modules() -> Iterator[tuple[Path, str]]:
+    """Each Python file of the package, its tests and its benchmarks, by its path from the root, with its text."""
+    for folder in (*FOLDERS, "src/refold/testing", "tests", "bench"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path.relative_to(ROOT), path.read_text(encoding="utf-8")
+
+
+def test_no_module_is_longer_than_a_reader_wants() -> None:
+    lengths = {str(path): text.count("\n") for path, text in modules()}
+    assert len(lengths) > 500
+    assert {path: length for path, length in lengths.items() if length > LINES_MAX} == {}
+
+
+def test_each_class_name_of_the_package_means_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path, text in modules():
+        if path.parts[0] in {"tests", "bench"}:
+            continue
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path))
+    assert len(homes) > 500
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

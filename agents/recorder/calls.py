@@ -9,9 +9,8 @@
 A call outside of any step forms a step of its own, and no other call is made in that. What threads and tasks call
 there, beside the run's own code, is in one step (recorder/parallel_calls.py).
 
-What a tool or a model's client calls in its turn is part of its own answer: it is made and not recorded, for in a
-replay nobody asks for it. A write among it goes through the ledger all the same, and where the run has a recording
-its policy is asked.
+What a tool or a model's client calls in turn is part of its own answer: it is made and not recorded. A write among it
+still goes through the ledger, and where the run has a recording its policy is asked.
 
 A step ends when its calls have ended. One that is still under way then, in another task or thread, makes the step
 fail; what comes of it is not recorded, and so not given to the code either.

@@ -30,9 +30,10 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from refold.agents.journal.delta import applied, is_same
 from refold.agents.journal.objects import loaded_json
 from refold.agents.journal.record import Plain, Recording, Step
-from refold.agents.recorder.answers import Answers, WithinRun, World
+from refold.agents.recorder.answers import Answers, World
+from refold.agents.recorder.call_target import CallTarget
 from refold.agents.recorder.calls import Calling
-from refold.agents.recorder.children import ChildCall, Children, RunOptions, begin_child
+from refold.agents.recorder.children import ChildCall, Children
 from refold.agents.recorder.context import (
     SCOPE,
     ExecutionBranch,
@@ -54,7 +55,7 @@ from refold.agents.recorder.run_backend import Nondeterminism, RunBackend
 from refold.agents.recorder.sinks import RunSink
 from refold.agents.recorder.step_assembler import NULL, MadeAttempt, MadeStep
 from refold.agents.recorder.steps import OpenStep, StepBlock
-from refold.agents.recorder.tools import Tool, Trying, tool
+from refold.agents.recorder.tools import Trying, tool
 from refold.agents.recorder.writer import RecordingFailed
 from refold.agents.redaction.redactor import Redact
 from refold.avro.errors import InputError, RefoldError
@@ -72,7 +73,7 @@ class Changed(RefoldError):
     """The agent's code does not do what it did when a step was recorded that is to stand."""
 
 
-class Run(Asks):
+class Run(Asks, CallTarget):
     """One execution of an agent; a context manager. Steps one after the other; calls in a step from any task or thread.
 
     id, agent, input, task: as given. state: the run's working memory, a dict of values that come back from the record
@@ -485,30 +486,3 @@ class Run(Asks):
         """The same dict, with this in it: the agent's code may hold on to it."""
         self._state.clear()
         self._state.update(state)
-
-    # Others' calls, and runs
-
-    def require_no_recording(self, agent: str) -> None:
-        """As Caller."""
-        if not self._is_live:
-            departure = WithinRun(self.id, agent, "the recording has nothing of it")
-            self._answers.depart(departure)
-            raise departure
-
-    def is_asking(self, inside: tuple[Any, ...]) -> bool:
-        """As Caller."""
-        return self._calling in inside
-
-    def begin_within(self, head: Recording, given: RunOptions, log: str) -> Self:
-        """As Caller."""
-        self._children.require_log(log)
-        child: Self = begin_child(self, self._calling, self._children, head, given)
-        return child
-
-    def stray(self, what: str) -> Exception | None:
-        """As Caller."""
-        return None if self._on_stray is None else self._on_stray(what)
-
-    def call_tool(self, found: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a tool as part of this run; an awaitable where it is async."""
-        return self._calling.tool(found, args, kwargs)

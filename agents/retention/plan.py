@@ -77,7 +77,7 @@ def survey(log: LogPort, cut: Cut, runs: Mapping[str, bool]) -> Survey:
             said = observation.patch
             if run is not None and observation.type == "run" and ("ended_at" in said or said.get("status") == "ended"):
                 found.ended_ms[run] = max(found.ended_ms.get(run, 0), record.recorded_at)
-            for blob in references(observation.patch.values(), log.blob):
+            for blob in references(observation.patch.values(), log.blobs.get):
                 _take(log, found, run, blob)
     return found
 
@@ -85,7 +85,7 @@ def survey(log: LogPort, cut: Cut, runs: Mapping[str, bool]) -> Survey:
 def _take(log: LogPort, found: Survey, run: str | None, blob: Blob) -> None:
     if run is None:
         found.held.add(blob.hash)
-    elif (size := log.blob_size(blob.hash)) is not None:
+    elif (size := log.blobs.size(blob.hash)) is not None:
         found.owned[run][blob.hash] = (size, blob.media_type == SEALED_CONTENT)
 
 

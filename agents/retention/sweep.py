@@ -82,7 +82,7 @@ def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros:
     contents = size = left = 0
     for digests, before_ms in ((sealed, _EVER_MS), (clear, now_micros // 1000 - GRACE_S * 1000)):  # step 4
         if digests:
-            removed = log.port.remove_blobs(digests, before_ms)
+            removed = log.port.blobs.remove(digests, before_ms)
             contents, size, left = contents + removed.contents, size + removed.bytes, left + removed.left
     return Swept(found, done, keys, contents, size, left, failed, _settled(ring), _settled(log.port.blobs))
 

@@ -6,7 +6,7 @@
 3. Pass over all observations below the ends, those of dead letters and of records without verdict too, and strike out
    what they name, at any depth: a content may name others. Where bytes cannot be read as an observation, the names of
    the candidates are looked for in the bytes themselves, for a retry may read them one day.
-4. Remove what is left, but nothing that was put since step 1 (`LogPort.remove_blobs`), and note nothing: were one of
+4. Remove what is left, but nothing that was put since step 1 (`ContentStore.remove`), and note nothing: were one of
    them missed after all, it is to be told from what expired.
 5. The next candidates, from 1, until all were looked at.
 
@@ -65,7 +65,7 @@ def collect(
         found.unnamed += len(candidates)
         found.unnamed_bytes += sum(candidates.values())
         if candidates and not dry_run:
-            removed = log.remove_blobs(candidates, before_ms, is_expiry=False)
+            removed = log.blobs.remove(candidates, before_ms, is_expiry=False)
             found.removed += removed.contents
             found.removed_bytes += removed.bytes
             found.left += removed.left
@@ -75,7 +75,7 @@ def collect(
 def _lots(log: LogPort, before_ms: int, found: Garbage, candidates_max: int) -> Iterator[dict[bytes, int]]:
     """Step 1: bytes by name."""
     lot: dict[bytes, int] = {}
-    for each in log.stored_blobs():
+    for each in log.blobs.stored():
         found.contents += 1
         found.bytes += each.size
         if each.put_ms < before_ms:
@@ -112,8 +112,8 @@ def _strike_out_of(log: LogPort, record: Record, candidates: dict[bytes, int]) -
     missing: list[bytes] = []
 
     def content_of(digest: bytes) -> bytes | None:
-        content = log.blob(digest)
-        if content is None and not log.has_expired(digest):
+        content = log.blobs.get(digest)
+        if content is None and not log.blobs.has_expired(digest):
             missing.append(digest)
         return content
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from refold.avro.errors import CorruptionError
+from refold.avro.errors import CorruptionError, RefoldError
 
 
 class Removed(NamedTuple):
@@ -92,6 +92,86 @@ class ContentStore(ABC):
     def has(self, digest: bytes) -> bool:
         """Whether there is a content of this name, or was before it expired."""
         return self.size(digest) is not None or self.has_expired(digest)
+
+
+class GuardedStore(ContentStore):
+    """A store as a log has it: the log says before each change whether it may be changed."""
+
+    def __init__(self, store: ContentStore, require_writable: Callable[[], None]) -> None:
+        """Guard a store.
+
+        Args:
+            store: where the contents are.
+            require_writable: raises the error of a log that may not be written.
+        """
+        self.url, self.erases_later = store.url, store.erases_later
+        self.store = store
+        self._require_writable = require_writable
+
+    def put(self, digest: bytes, content: bytes) -> None:
+        self._require_writable()
+        self.store.put(digest, content)
+
+    def get(self, digest: bytes) -> bytes | None:
+        return self.store.get(digest)
+
+    def size(self, digest: bytes) -> int | None:
+        return self.store.size(digest)
+
+    def has_expired(self, digest: bytes) -> bool:
+        return self.store.has_expired(digest)
+
+    def stored(self) -> Iterator[StoredContent]:
+        return self.store.stored()
+
+    def expired(self) -> Iterator[bytes]:
+        return self.store.expired()
+
+    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+        self._require_writable()
+        return self.store.remove(digests, before_ms, is_expiry=is_expiry)
+
+    def remaining(self) -> int:
+        return self.store.remaining()
+
+    def settle(self) -> None:
+        self.store.settle()
+
+    def sweep(self, before_ms: int, *, dry_run: bool) -> int:
+        if not dry_run:
+            self._require_writable()
+        return self.store.sweep(before_ms, dry_run=dry_run)
+
+
+class NoStore(ContentStore):
+    """The store of a log that has none: it is empty, and whoever needs one is told why there is none."""
+
+    url = ""
+
+    def __init__(self, missing: Callable[[], RefoldError]) -> None:
+        """missing: makes the error that is raised."""
+        self._missing = missing
+
+    def put(self, digest: bytes, content: bytes) -> None:
+        raise self._missing()
+
+    def get(self, digest: bytes) -> bytes | None:
+        raise self._missing()
+
+    def size(self, digest: bytes) -> int | None:
+        return None
+
+    def has_expired(self, digest: bytes) -> bool:
+        return False
+
+    def stored(self) -> Iterator[StoredContent]:
+        return iter(())
+
+    def expired(self) -> Iterator[bytes]:
+        return iter(())
+
+    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+        raise self._missing()
 
 
 def whole(digest: bytes, content: bytes, place: str) -> bytes:

@@ -113,7 +113,7 @@ class _Outgoing:
         return item
 
     def _contents(self, record: Record, observation: Observation) -> Iterator[Content]:
-        for blob in references(observation.patch.values(), self._log.blob):
+        for blob in references(observation.patch.values(), self._log.blobs.get):
             if blob.hash in self._remembered:
                 continue
             content = content_or_expired(self._log, blob.hash)

@@ -14,7 +14,7 @@ from refold.streams.log.port import LogPort
 def carried(observation: Observation, log: LogPort, place: str) -> dict[str, str]:
     """What an exported line holds as `blobs`: contents in base64 by their SHA-256 in hex."""
     found: dict[str, str] = {}
-    for blob in references(observation.patch.values(), log.blob):
+    for blob in references(observation.patch.values(), log.blobs.get):
         content = content_or_expired(log, blob.hash)
         if content is None:
             raise CorruptionError(
@@ -27,8 +27,8 @@ def carried(observation: Observation, log: LogPort, place: str) -> dict[str, str
 
 def content_or_expired(log: LogPort, digest: bytes) -> bytes | None:
     """A content of a log, EXPIRED where it was removed because it had, None where it is missing."""
-    content = log.blob(digest)
-    return EXPIRED if content is None and log.has_expired(digest) else content
+    content = log.blobs.get(digest)
+    return EXPIRED if content is None and log.blobs.has_expired(digest) else content
 
 
 def needed(

@@ -51,7 +51,7 @@ class Incoming:
         """Pass 2, into a log that is open for writing; durable on return."""
         for definition in self._new:
             log.register(definition)
-        self._each(intake.take, lambda digest: log.port.blob(digest) is not None, progress)
+        self._each(intake.take, lambda digest: log.port.blobs.get(digest) is not None, progress)
         intake.flush()
 
     def _each(self, take: Take, is_held: IsHeld, progress: Sequence[Progress | None]) -> None:

@@ -18,7 +18,7 @@ from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.reducers.entity import Entity
 from refold.reducers.order import order_key
-from refold.streams.blobs.store import ContentStore, Removed, StoredContent
+from refold.streams.blobs.store import ContentStore
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import SnapshotReader
@@ -183,8 +183,8 @@ class LogPort(ABC):
     """A log opened by one process. Reads see at least what this process flushed.
 
     archived_at: in milliseconds, where this is another log's archive: it has that log's id, takes no appends, and
-    answers no later time. forked_from: the id of the log whose archive this one goes on from. has_store: whether it
-    takes contents too large for a record, which are in `blobs`. is_indexed: whether `find`, one entity's records and
+    answers no later time. forked_from: the id of the log whose archive this one goes on from. blobs: contents
+    too large for a record. has_store: whether it takes any. is_indexed: whether `find`, one entity's records and
     single ones are look-ups, and no passes over a partition. is_dense: whether `.changes` has a change at every
     offset. has_tables: whether entity tables stand here; else `check_elsewhere` asks for those. config: what opens it
     again in another process, beside its url.
@@ -198,7 +198,7 @@ class LogPort(ABC):
     archived_at: int | None = None
     forked_from: bytes | None = None
     has_store: bool = True
-    blobs: ContentStore | None = None
+    blobs: ContentStore
     is_indexed: bool = True
     is_dense: bool = True
     has_tables: bool = True
@@ -213,17 +213,6 @@ class LogPort(ABC):
     @abstractmethod
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
         """Take an observation's framed bytes; durable after `flush`. May write what came before it."""
-
-    @abstractmethod
-    def put_blob(self, digest: bytes, content: bytes) -> None:
-        """Store a content by its SHA-256, durable on return; or that it has expired (avro/blob.is_expired)."""
-
-    @abstractmethod
-    def remove_blobs(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
-        """Remove contents for good, but none put at this time or later (milliseconds since 1970); durable on return.
-
-        is_expiry: remember that they expired, which is what is said of them from then on; False of garbage.
-        """
 
     def make_store(self) -> bool:
         """Give the log its own store of contents, where it has none and could have one; whether that was done."""
@@ -328,22 +317,6 @@ class LogPort(ABC):
     def set_aside(self) -> Sequence[SetAside]:
         """The damaged records that are set aside, by topic, as of what was seen last: they hold nothing."""
         return ()
-
-    @abstractmethod
-    def blob(self, digest: bytes) -> bytes | None:
-        """A content by its SHA-256, or None."""
-
-    @abstractmethod
-    def blob_size(self, digest: bytes) -> int | None:
-        """How many bytes a content has, or None where it is not there."""
-
-    @abstractmethod
-    def stored_blobs(self) -> Iterator[StoredContent]:
-        """The contents in the store, whatever put them there."""
-
-    @abstractmethod
-    def has_expired(self, digest: bytes) -> bool:
-        """Whether a content that is not there was removed because it had expired."""
 
     @abstractmethod
     def markers(self) -> Sequence[Marked]:

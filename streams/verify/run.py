@@ -87,7 +87,7 @@ def _check_record(log: LogPort, record: Record, place: str) -> Iterator[Mismatch
         yield Mismatch(place, f"its id is not the id of its content{remedy}", record.entity)
     for blob in references(observation.patch.values(), lambda digest: _content(log, digest)):
         try:
-            if log.blob(blob.hash) is None and not log.has_expired(blob.hash):
+            if log.blobs.get(blob.hash) is None and not log.blobs.has_expired(blob.hash):
                 yield Mismatch(f"blobs {blob.hash.hex()}", "missing", record.entity)
         except StorageError as error:
             yield Mismatch(f"blobs {blob.hash.hex()}", str(error), record.entity)
@@ -107,7 +107,7 @@ def check_markers(log: LogPort, cut: Cut) -> Iterator[Mismatch]:
 
 def _content(log: LogPort, digest: bytes) -> bytes | None:
     with contextlib.suppress(StorageError):  # told where the content itself is checked
-        return log.blob(digest)
+        return log.blobs.get(digest)
     return None
 
 

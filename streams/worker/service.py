@@ -35,12 +35,11 @@ from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
-from refold.avro.errors import DamagedRecord, RegistryUnavailable, StorageError, Unanswered
-from refold.avro.registry import TypeVersion
+from refold.avro.errors import DamagedRecord, StorageError, Unanswered
 from refold.streams.events import LetterLog, listed, tell
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
-from refold.streams.registry.ids import SchemaIds, UnknownId
+from refold.streams.registry.ids import SchemaIds
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.broker_watch import BrokerWatch
 from refold.streams.worker.close_all import close_all
@@ -52,12 +51,13 @@ from refold.streams.worker.fetcher import AtEnd, Fetcher, UnreadableOffsets
 from refold.streams.worker.membership import Membership
 from refold.streams.worker.partition import Partition
 from refold.streams.worker.quarantine import Settling
+from refold.streams.worker.schema_lookup import SchemaLookup
 from refold.streams.worker.snapshots import Sealing
 from refold.streams.worker.stall_log import Waits
 from refold.streams.worker.standby import Standbys
 from refold.streams.worker.start import Starter, Starting, close_started
 from refold.streams.worker.table import PartitionTable
-from refold.streams.worker.verdicts import Decider, Missing
+from refold.streams.worker.verdicts import Decider
 
 STARTS_AT_ONCE = 2
 IDLE_S = 0.1
@@ -68,7 +68,6 @@ OUTAGE_RECENT_S = 120.0
 FETCHED_AT_ONCE = 2_000
 # The Schema Registry is asked between batches, which wait for its answer.
 ASKED_S = 2.0
-_REASONS = {UnknownId.MISSING: "no_such_id", UnknownId.FOREIGN: "foreign_schema"}
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +98,7 @@ class FoldService:
         self._pool = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="refold-start")
         transactional_id = f"{log.topics.group}.fold.{config.instance}"
         self._starter = Starter(log, config.folder, self._memory)
+        self._lookup = SchemaLookup(log, self._starter)
         self._emitter = Emitter(
             log.clients, log.topics, transactional_id, config.transaction_ms, Attempts(now_s), self._was_outage
         )
@@ -146,16 +146,9 @@ class FoldService:
         why = folder_problem(self._config.folder)
         self._folder.note(not why, why)
         return WorkerCondition(
-            seen.broker,
-            group,
-            self._folder.now,
-            self._failure,
-            seen.brokers,
-            seen.group_lag,
-            seen.unfit,
-            self._starter.held,
-            len(self._log.registry.pending()),
-        )
+            seen.broker, group, self._folder.now, self._failure, seen.brokers, seen.group_lag, seen.unfit,
+            self._starter.held, len(self._log.registry.pending()),
+        )  # fmt: skip
 
     @property
     def log(self) -> KafkaLog:
@@ -388,33 +381,6 @@ class FoldService:
                 return  # tried again at the next turn
             self._fetcher.schemas_moved = False
 
-    def _resolve(self, wire_id: int) -> Missing | None:
-        """Look for a schema to the end of `.schemas`, and where the log is bound to one, in the Schema Registry."""
-        try:
-            self._starter.refresh()
-        except Unanswered as error:  # it waits as for a registry: nothing is known of the schema
-            raise RegistryUnavailable(str(error)) from error
-        if self._log.registry.writer(b"\0" + wire_id.to_bytes(4, "big")) is not None:
-            return None
-        pending = self._log.registry.pending_writer(wire_id)
-        if pending is not None:
-            return self._resolve_pending(pending)
-        unknown = self._log.unknown_id(wire_id)
-        if unknown is None:
-            return Missing("no_such_id", f"the log has no schema with id {wire_id}")
-        return Missing(_REASONS[unknown], f"the log has no schema with id {wire_id}; {unknown.value}")
-
-    def _resolve_pending(self, version: TypeVersion) -> Missing:
-        """A record by a pending version is held; where only a right keeps that from effect, it is waited for."""
-        hindrance = self._log.schemas.hindrance(version)
-        if hindrance is None:
-            raise RegistryUnavailable(
-                f"the version of {version.definition.name} at offset {version.offset} of `.schemas` is not activated: "
-                f"{self._starter.refused or 'another worker does it'}"
-            )
-        name = version.definition.name
-        return Missing("held", f"{name} is held: the version it was written by is pending: {hindrance}")
-
     # Partitions
 
     def _given(self, numbers: Iterable[int]) -> None:
@@ -457,7 +423,7 @@ class FoldService:
                 del self._starting[number]
                 self._settling.forget(number)
                 self._waits.note(number, "")
-                decider = Decider(self._log.registry, self._resolve, number, self._log.partitions)
+                decider = Decider(self._log.registry, self._lookup, number, self._log.partitions)
                 self._partitions[number] = Partition(
                     number, table, self._log.registry, decider, self._now_s, starting.took_s
                 )

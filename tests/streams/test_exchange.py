@@ -61,7 +61,7 @@ def taken(url: str, *paths: Path, types: tuple[Path, ...] = ()) -> Intake:
         incoming = Incoming(
             [ExchangeFile(path) for path in paths], Vocabulary(log.port.registry, mine, shipped_types())
         )
-        count = incoming.check(lambda digest: log.port.blob(digest) is not None)
+        count = incoming.check(lambda digest: log.port.blobs.get(digest) is not None)
         found = Intake(log)
         incoming.record(log, found)
         assert found.read == found.durable == count

@@ -24,7 +24,7 @@ def origin(tmp_path: Path) -> tuple[str, dict[str, Blob], str]:
             log.observe(f"document/{name}", {"fields": {"text": text}})
         log.flush()
         blobs = {name: log.state(f"document/{name}").fields["fields"]["text"] for name in LARGE}
-        log.port.remove_blobs([blobs["gone"].hash], time.time_ns() // 1_000_000 + 60_000)
+        log.port.blobs.remove([blobs["gone"].hash], time.time_ns() // 1_000_000 + 60_000)
         return url, blobs, log.rebuild().root
 
 

@@ -282,7 +282,7 @@ def test_without_a_store_contents_are_refused_by_name(opened: KafkaOpened) -> No
     opened.log().close()  # made by whoever names another store, it has no topic of contents
     with contextlib.closing(KafkaLog(parse_url(opened.url.partition("&")[0]))) as log:
         assert not log.has_store
-        uses: list[Callable[[], object]] = [lambda: log.put_blob(digest, b"x"), lambda: log.blob(digest)]
+        uses: list[Callable[[], object]] = [lambda: log.blobs.put(digest, b"x"), lambda: log.blobs.get(digest)]
         for use in uses:
             with pytest.raises(InputError, match=r"no store of contents: .*refold init.*REFOLD_BLOBS"):
                 use()
@@ -299,8 +299,8 @@ def test_without_a_store_contents_are_refused_by_name(opened: KafkaOpened) -> No
     with contextlib.closing(KafkaLog(parse_url(opened.url.partition("&")[0]))) as log:
         assert log.make_store()
         assert not log.make_store()
-        log.put_blob(digest, b"x")
-        assert log.blob(digest) == b"x"
+        log.blobs.put(digest, b"x")
+        assert log.blobs.get(digest) == b"x"
 
 
 def test_a_log_that_is_still_does_not_move(opened: KafkaOpened) -> None:

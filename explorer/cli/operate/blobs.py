@@ -74,10 +74,8 @@ def blobs(
     return 0
 
 
-def _below(store: ContentStore | None, before_ms: int, *, applies: bool) -> tuple[int, int]:
+def _below(store: ContentStore, before_ms: int, *, applies: bool) -> tuple[int, int]:
     """What killed processes left of contents that they put, and how many removed contents are not erased yet."""
-    if store is None:
-        return 0, 0
     parts, remaining = store.sweep(before_ms, dry_run=not applies), store.remaining()
     if applies and remaining:
         store.settle()
@@ -87,7 +85,7 @@ def _below(store: ContentStore | None, before_ms: int, *, applies: bool) -> tupl
 def _copy(place: LogTarget, target: str, *, as_json: bool) -> int:
     screen = Screen()
     with place.write(make=False) as log, log.port.other_store(None if target == OWN else store_url(target)) as other:
-        if log.port.blobs is None:
+        if not log.port.has_store:
             raise InputError(f"{log.port.url}: this log has no store of contents, so there is nothing to copy")
         source = log.port.blobs.url
         if other.url == source:

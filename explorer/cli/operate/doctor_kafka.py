@@ -219,7 +219,7 @@ def _contents(log: Log) -> Iterator[Finding]:
 
     assert isinstance(log.port, KafkaLog)
     store, topic = log.port.blobs, log.port.topics.contents
-    if store is None:
+    if not log.port.has_store:
         yield Finding(
             "contents", True, f"there is no topic {topic}, or this user may not see it: no runs can be recorded; "
             "refold init makes it, refold acl says who needs which rights",

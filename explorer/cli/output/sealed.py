@@ -86,15 +86,15 @@ class Opener:
     def _content(self, entity: str, field: str, digest: bytes, inner: dict[str, Any]) -> Any:
         port = self._log.port
         is_sealed = inner.get("media_type") == SEALED_CONTENT
-        if port.blob_size(digest) is None:
-            gone = port.has_expired(digest)
+        if port.blobs.size(digest) is None:
+            gone = port.blobs.has_expired(digest)
             return {BLOB: {**inner, "expired": True, "why": "expired"} if gone else inner}
         if not is_sealed:
             return {BLOB: inner}
         try:
             return self._opened(entity, field, Blob(digest, inner["size"], SEALED_CONTENT))
         except (NotAnswerable, CorruptionError, StorageError) as error:
-            return {BLOB: {**inner, "key_id": key_of(port.blob(digest) or b""), **_why(error)}}
+            return {BLOB: {**inner, "key_id": key_of(port.blobs.get(digest) or b""), **_why(error)}}
 
     def _opened(self, entity: str, field: str, stored: Blob | Sealed) -> Any:
         found = json_fidelity.read(self._log.vault.open(entity, field, stored))

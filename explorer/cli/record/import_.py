@@ -264,7 +264,9 @@ def _checked(
         now = None if allow_future else time.time_ns() // 1000
         vocabulary = Vocabulary(held, place.own_types(), shipped_types(), now)
         arrival = Arrivals(files, [each.importer for each in formats], vocabulary, keys)
-        return arrival, arrival.check(lambda digest: log is not None and log.port.blob(digest) is not None, progress)
+        return arrival, arrival.check(
+            lambda digest: log is not None and log.port.blobs.get(digest) is not None, progress
+        )
 
 
 @contextmanager

@@ -27,16 +27,16 @@ from refold.avro.observation import Observation
 from refold.avro.registry import Registry
 from refold.streams.blobs.folder import BlobFolder
 from refold.streams.blobs.location import BESIDE, store_beside
-from refold.streams.blobs.store import ContentStore, Removed, StoredContent
+from refold.streams.blobs.store import ContentStore, GuardedStore
 from refold.streams.blobs.url import open_store
 from refold.streams.deadline import Deadline
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.file import records, requests
 from refold.streams.log.file.check import check_indexes, check_snapshots
 from refold.streams.log.file.client import Client
+from refold.streams.log.file.opening import TAKEOVER_WAIT_S, open_to_read, open_to_write
 from refold.streams.log.file.outbox import Appended, Outbox
 from refold.streams.log.file.owner import Clock, Owner
-from refold.streams.log.file.records import Identity
 from refold.streams.log.file.server import Server, serve
 from refold.streams.log.file.snapshots import FileSnapshotReader, FileSnapshotStore
 from refold.streams.log.port import (
@@ -59,9 +59,8 @@ from refold.streams.snapshots.garbage import Collected, Collector, collected_of
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.table import indexes, keys
 from refold.streams.table.checkpoints import checkpoint_of
-from refold.streams.table.index_gaps import TABLE, read_gaps, table_record
+from refold.streams.table.index_gaps import read_gaps
 
-TAKEOVER_WAIT_S = 0.05
 PATIENCE_S = 3600.0
 # Reading an entity's records by the index costs about as much as passing over so many others.
 INDEXED_WORTH = 30
@@ -99,10 +98,14 @@ class FileLog(LogPort):
         self._closed = False
         if read_only and not is_log(path):
             raise InputError(f"{path}: no log is here yet; record into it first, or give its path with --log")
-        self.database = self._open_to_read() if read_only else self._open_to_write(partitions or PARTITIONS_DEFAULT)
+        self.database = (
+            open_to_read(path, owner_timeout_s)
+            if read_only
+            else open_to_write(path, partitions or PARTITIONS_DEFAULT, owner_timeout_s, new_id)
+        )
         try:
             self._load(partitions)
-            self.blobs: ContentStore = store_beside(path, blobs, make=not read_only)
+            self.blobs = GuardedStore(store_beside(path, blobs, make=not read_only), self._require_own)
             if not read_only:
                 self._take_role()
         except BaseException:
@@ -110,42 +113,6 @@ class FileLog(LogPort):
             raise
 
     # Opening
-
-    def _open_to_read(self) -> Database:
-        """A reader; a log that is being made right now is waited for."""
-        deadline = Deadline(self._owner_timeout_s)
-        while True:
-            database = Database.read(self.path)
-            if records.read_log_record(database) is not None:
-                return database
-            database.close()
-            if deadline.is_past:
-                raise InputError(f"{self.path}: the log has no identity yet; open it to write, which gives it one")
-            time.sleep(TAKEOVER_WAIT_S)
-
-    def _open_to_write(self, partitions: int) -> Database:
-        """The database as its owner, or as a reader beside the owner."""
-        deadline = Deadline(self._owner_timeout_s)
-        while True:
-            try:
-                database = Database.open(self.path) if is_log(self.path) else Database.create(self.path)
-            except LockedError:
-                if is_log(self.path):
-                    return self._open_to_read()
-                if deadline.is_past:
-                    raise
-                time.sleep(TAKEOVER_WAIT_S)
-                continue
-            except InputError:
-                if not is_log(self.path):
-                    raise
-                continue  # another process finished making it between the two looks
-            if records.read_log_record(database) is None:
-                write = database.batch()
-                write.put("meta", records.LOG, records.log_record(Identity(self._new_id(), partitions)))
-                write.put("meta", TABLE, table_record({}))
-                database.write(write, sync=True)
-            return database
 
     def _load(self, partitions: int | None) -> None:
         self._identify(self.database)
@@ -257,17 +224,9 @@ class FileLog(LogPort):
 
         return answers[-1] if self._asked(ask) else None
 
-    def put_blob(self, digest: bytes, content: bytes) -> None:
-        self._require_own()
-        self.blobs.put(digest, content)
-
     @contextmanager
     def other_store(self, url: str | None) -> Iterator[ContentStore]:
         yield BlobFolder(self.path / BESIDE) if url is None else open_store(url)
-
-    def remove_blobs(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
-        self._require_own()
-        return self.blobs.remove(digests, before_ms, is_expiry=is_expiry)
 
     def _require_writable(self) -> None:
         if self._closed:
@@ -304,9 +263,8 @@ class FileLog(LogPort):
             except OwnerGone:
                 if self._take_over():
                     return False
-                now = time.monotonic()
-                deadline = deadline or now + self._owner_timeout_s
-                if now > deadline:
+                deadline = deadline or Deadline(self._owner_timeout_s)
+                if deadline.is_past:
                     raise OwnerSilent(
                         f"{self.path}: the log is locked, and its owner does not answer; end that process, then repeat"
                     ) from None
@@ -491,18 +449,6 @@ class FileLog(LogPort):
     def deadletters(self) -> Iterator[DeadLetter]:
         for key, value in self._view.scan("deadletters"):
             yield DeadLetter(*keys.deadletter_position(key), value)
-
-    def blob(self, digest: bytes) -> bytes | None:
-        return self.blobs.get(digest)
-
-    def blob_size(self, digest: bytes) -> int | None:
-        return self.blobs.size(digest)
-
-    def stored_blobs(self) -> Iterator[StoredContent]:
-        return self.blobs.stored()
-
-    def has_expired(self, digest: bytes) -> bool:
-        return self.blobs.has_expired(digest)
 
     def markers(self) -> Sequence[Marked]:
         return records.read_markers(self._view)

@@ -18,17 +18,18 @@ from threading import RLock
 
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, NotAnswerable, RegistryUnavailable, StorageError
-from refold.avro.observation import ID_BYTES, Observation
+from refold.avro.observation import Observation
 from refold.avro.quarantine import CHANGES, Rulings
 from refold.avro.registry import Registry
 from refold.reducers.fold import Fold
-from refold.streams.blobs.store import ContentStore, Removed, StoredContent
+from refold.streams.blobs.store import ContentStore, GuardedStore, NoStore
 from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.contents import TopicContents
-from refold.streams.log.kafka.damaged import UnreadableBatches, set_aside_in, was_ruled_on
+from refold.streams.log.kafka.damaged import UnreadableBatches, set_aside_in
 from refold.streams.log.kafka.deadletters import Decided
 from refold.streams.log.kafka.emitted import emitted, settled
+from refold.streams.log.kafka.entity_reader import EntityReader
 from refold.streams.log.kafka.faults import closed_error
 from refold.streams.log.kafka.fold_position import Reached, emitted_of, is_emitted
 from refold.streams.log.kafka.foreign_records import ForeignRecords
@@ -46,7 +47,7 @@ from refold.streams.log.kafka.stores import LogStores
 from refold.streams.log.kafka.topics import TopicAdmin
 from refold.streams.log.kafka.url import Address, merged
 from refold.streams.log.kafka.view import View, seen
-from refold.streams.log.kafka.worker_tables import Folding, IndexedHistory, Places, TableClient
+from refold.streams.log.kafka.worker_tables import Folding, Places, TableClient
 from refold.streams.log.port import (
     ChangeRecord,
     Checkpoint,
@@ -60,8 +61,6 @@ from refold.streams.log.port import (
     Mismatch,
     Record,
     SetAside,
-    arrival_of,
-    lacking,
 )
 from refold.streams.partition import partition_of
 from refold.streams.registry.ids import SchemaIds, UnknownId
@@ -115,8 +114,7 @@ class KafkaLog(LogPort):
         give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
         self._foreign = ForeignRecords()
         self.stores = LogStores(address, found, self.clients, self.offsets, timeout_s, self._foreign)
-        self.blobs = self.stores.open()
-        self.has_store = self.blobs is not None
+        self._take_store(self.stores.open())
         self.manifests = ManifestMap(
             self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
         )
@@ -136,6 +134,7 @@ class KafkaLog(LogPort):
         self._records = Records(
             self.topics.observations, self._times, self.registry, self._decided, self.reading, self.schemas.read_on
         )
+        self._entities = EntityReader(tables, self._records, self.registry, self.partition_of)
         self._markers = Markers(self.topics.manifests, self.manifests, self.offsets, self.reading)
         self.snapshots: KafkaSnapshotReader = KafkaSnapshotReader(
             self.topics, self.manifests, self.offsets, self.reading
@@ -183,18 +182,6 @@ class KafkaLog(LogPort):
         self._require_writable()
         self._is_behind = True
         self._outgoing.send(sent)
-
-    def put_blob(self, digest: bytes, content: bytes) -> None:
-        self._require_writable()
-        if self.blobs is None:
-            raise self.stores.missing()
-        self.blobs.put(digest, content)
-
-    def remove_blobs(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
-        self._require_writable()
-        if self.blobs is None:
-            raise self.stores.missing()
-        return self.blobs.remove(digests, before_ms, is_expiry=is_expiry)
 
     def flush(self) -> None:
         """Return when everything appended is durable on the brokers. It is folded later (`await_folded`)."""
@@ -267,8 +254,8 @@ class KafkaLog(LogPort):
         self._outgoing.close()
         self._decided.close()
         self.reading.close()
-        if isinstance(self.blobs, TopicContents):
-            self.blobs.close()
+        if isinstance(self._store, TopicContents):
+            self._store.close()
         if self._schema_ids is not None:
             self._schema_ids.close()
 
@@ -296,10 +283,14 @@ class KafkaLog(LogPort):
 
     def make_store(self) -> bool:
         self._require_writable()
-        if self.blobs is not None:
+        if self.has_store:
             return False
-        self.blobs, self.has_store = self.stores.make(), True
+        self._take_store(self.stores.make())
         return True
+
+    def _take_store(self, store: ContentStore | None) -> None:
+        self._store, self.has_store = store, store is not None
+        self.blobs = NoStore(self.stores.missing) if store is None else GuardedStore(store, self._require_writable)
 
     def other_store(self, url: str | None) -> AbstractContextManager[ContentStore]:
         self._require_writable()
@@ -399,8 +390,8 @@ class KafkaLog(LogPort):
 
     def foreign(self, *, last: int | None = 0) -> Sequence[Foreign]:
         rules = {self.topics.changes: is_emitted, self.topics.snapshots: is_snapshot}
-        if last is None and isinstance(self.blobs, TopicContents):
-            self.blobs.read_on()
+        if last is None and isinstance(self._store, TopicContents):
+            self._store.read_on()
         return self._foreign.found(rules, self.partitions, self.offsets, self.reading, last)
 
     def set_aside(self) -> Sequence[SetAside]:
@@ -427,22 +418,7 @@ class KafkaLog(LogPort):
         return self._times[partition].below(min(offset, self._view.observations[partition]))
 
     def entity_records(self, entity: str, end: int, start: int = 0) -> Iterator[Record]:
-        partition = self.partition_of(entity)
-        end = min(end, self._view.observations[partition])
-        found = self._found(partition, entity, start, end)
-        if found is None:
-            return self._records.among(partition, (entity,), end, start)
-        return self._with_tail(entity, start, end, found)
-
-    def _found(self, partition: int, entity: str, start: int, end: int) -> IndexedHistory | None:
-        """What workers' tables have of an entity."""
-        if self._tables is None or was_ruled_on(self.registry.rulings, partition, entity):
-            return None
-        return self._tables.arrivals(partition, entity, start, end)
-
-    def _with_tail(self, entity: str, start: int, end: int, found: IndexedHistory) -> Iterator[Record]:
-        yield from self.records_of(entity, [each.q for each in found.arrivals])
-        yield from self._records.among(self.partition_of(entity), (entity,), end, max(start, found.through))
+        return self._entities.records(entity, start, self._seen_end(entity, end))
 
     def records_among(
         self, partition: int, names: Collection[str], end: int, looked_at: Callable[[int], None]
@@ -465,61 +441,16 @@ class KafkaLog(LogPort):
         return None
 
     def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[IndexedObservation]:
-        partition = self.partition_of(entity)
-        end = min(end, self._view.observations[partition])
-        found = self._found(partition, entity, start, end)
-        if found is None:
-            return super().arrivals(entity, end, start)
-        return self._arrivals(entity, start, end, found)
-
-    def _arrivals(self, entity: str, start: int, end: int, found: IndexedHistory) -> Iterator[IndexedObservation]:
-        """What tables hold, and behind it what the log's tail has that is no repeat."""
-        yield from found.arrivals
-        tail = self._records.among(self.partition_of(entity), (entity,), end, max(start, found.through))
-        known: set[bytes] | None = None
-        for record in tail:
-            if known is None:
-                before = found if start == 0 else IndexedHistory(0, list(self.arrivals(entity, record.offset)))
-                known = {each.q[-ID_BYTES:] for each in before.arrivals}
-            if record.id not in known:
-                known.add(record.id)
-                yield arrival_of(self.registry, record)
+        return self._entities.arrivals(entity, start, self._seen_end(entity, end))
 
     def records_of(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
-        wanted, partition = list(qs), self.partition_of(entity)
-        is_asked = self._tables is not None and not was_ruled_on(self.registry.rulings, partition, entity)
-        held = self._tables.records_of(partition, entity, wanted) if self._tables and wanted and is_asked else None
-        records = {} if held is None else {each.id: each for each in held.records if each is not None}
-        # What the tables lack stands behind them, as a rule; else they are damaged, or not to be had.
-        for start in (0,) if held is None else (held.through, 0):
-            if all(q[-ID_BYTES:] in records for q in wanted):
-                break
-            for record in self._records.among(partition, (entity,), self._view.observations[partition], start):
-                records.setdefault(record.id, record)
-        for q in wanted:
-            if q[-ID_BYTES:] not in records:
-                raise lacking(entity, q)
-            yield records[q[-ID_BYTES:]]
+        return self._entities.records_of(entity, qs, self._view.observations[self.partition_of(entity)])
 
     def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:
-        if self._tables is None or was_ruled_on(self.registry.rulings, self.partition_of(entity), entity):
-            return None
-        return self._tables.checkpoint(self.partition_of(entity), entity, end, definition)
+        return self._entities.checkpoint(entity, end, definition)
 
-    def blob(self, digest: bytes) -> bytes | None:
-        self._require_open()
-        if self.blobs is None:
-            raise self.stores.missing()
-        return self.blobs.get(digest)
-
-    def blob_size(self, digest: bytes) -> int | None:
-        return None if self.blobs is None else self.blobs.size(digest)
-
-    def stored_blobs(self) -> Iterator[StoredContent]:
-        return iter(()) if self.blobs is None else self.blobs.stored()
-
-    def has_expired(self, digest: bytes) -> bool:
-        return self.blobs is not None and self.blobs.has_expired(digest)
+    def _seen_end(self, entity: str, end: int) -> int:
+        return min(end, self._view.observations[self.partition_of(entity)])
 
     def markers(self) -> Sequence[Marked]:
         assert self._view

@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import refold
 from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
-from refold.agents.effects.keys import StepKeys, entity_of
+from refold.agents.effects.keys import entity_of
 from refold.agents.effects.ledger import Ledger
 from refold.agents.effects.order import Done, Order, Terms
 from refold.agents.keys.memory import MemoryKeyRing
 from refold.agents.vault import Vault, run_key
 from refold.avro.errors import Expired, InputError, StorageError
-
-# Long enough that no log of RocksDB holds it by chance.
-CARD = "4242 4242 4242 4242"
-ARGUMENTS = {"kwargs": {"order": 7, "amount": 50.0}}
-LEASE_S = 60.0
-
-
-class World:
-    """A log, a clock that moves when somebody sleeps, and ledgers as processes would have them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.now = 1_000_000_000
-        self.slept: list[float] = []
-        self.tokens = iter(range(10**9))
-        self.log = refold.open(f"file:{path}")
-
-    def ledger(self, **more: Any) -> Ledger:
-        return Ledger(self.log, lambda: self.now, lambda: str(next(self.tokens)), sleep=self.sleep, **more)
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += int(seconds * 1e6)
-
-    def status(self, order: Order) -> str:
-        return self.ledger().effect(order.key).status
-
-    def restarted(self) -> None:
-        """As after a crash: nothing but the log is left."""
-        self.log.close()
-        self.log = refold.open(f"file:{self.path}")
+from refold_tests.ledger_world import ARGUMENTS, CARD, LEASE_S, Service, World, ordered
 
 
 @pytest.fixture
@@ -56,25 +23,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     found = World(tmp_path / "log")
     yield found
     found.log.close()
-
-
-def ordered(run: str = "r-1", step: int = 1) -> Order:
-    return Order(StepKeys("task", step).next("pay", ARGUMENTS), "pay", ARGUMENTS, run=run, agent="a", step=f"{run}#1")
-
-
-class Service:
-    """What a tool calls: it answers in turn, the last for ever; exceptions are raised."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers = [*answers]
-        self.keys: list[str] = []
-
-    def __call__(self, key: str) -> Any:
-        self.keys.append(key)
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer() if callable(answer) else answer
 
 
 def test_a_repeated_call_gets_the_first_result(world: World) -> None:
@@ -398,114 +346,6 @@ def test_what_is_private_is_redacted_sealed_and_erased(world: World) -> None:
     ring.destroy(run_key("r-1"))
     with pytest.raises(Expired):
         world.ledger(keeper=Vault(world.log, ring)).perform(ordered(), Service("never"))
-
-
-def test_threads_that_ask_for_one_effect_get_one(world: World) -> None:
-    started, go = threading.Event(), threading.Event()
-    results: list[Any] = []
-
-    def slow() -> str:
-        started.set()
-        assert go.wait(30)
-        return "paid"
-
-    service = Service(slow)
-    clock = iter(range(10**12))
-    ledgers = [Ledger(world.log, lambda: next(clock), lambda: str(next(world.tokens))) for _ in range(2)]
-    threads = [
-        threading.Thread(target=lambda each=each, run=run: results.append(each.perform(ordered(run), service)))
-        for each, run in zip([*ledgers, ledgers[0]], ("r-1", "r-2", "r-1"), strict=True)
-    ]
-    threads[0].start()
-    assert started.wait(30)
-    for each in threads[1:]:
-        each.start()
-    go.set()
-    for each in threads:
-        each.join()
-    assert (results, len(service.keys)) == (["paid"] * 3, 1)
-
-
-def run_async(main: Callable[[], Any]) -> Any:
-    return asyncio.run(main())
-
-
-def test_tasks_that_ask_for_one_effect_get_one_and_the_loop_goes_on(world: World) -> None:
-    calls: list[str] = []
-
-    async def send(key: str) -> str:
-        calls.append(key)
-        mine = len(calls)
-        await asyncio.sleep(0.05)
-        return f"paid {mine}"
-
-    async def main() -> list[Any]:
-        ledger = Ledger(world.log, lambda: world.now, lambda: str(next(world.tokens)))
-        return await asyncio.gather(*(ledger.perform_async(ordered(step=step), send) for step in (1, 1, 2)))
-
-    results = run_async(main)
-    assert results[0] == results[1] != results[2]
-    assert len(calls) == 2
-
-
-def test_a_coroutine_function_serves_where_a_function_is_asked_for(world: World) -> None:
-    async def send(key: str) -> str:
-        raise TimeoutError
-
-    async def probe(key: str, arguments: Any) -> Done:
-        return Done(key[:4])
-
-    terms = Terms(probe=probe)
-    assert world.ledger().perform(ordered(), send, terms) == "task"
-
-    async def main() -> Any:
-        return world.ledger().perform(ordered(step=2), send, terms)
-
-    assert run_async(main) == "task"
-
-
-def test_a_task_that_is_cancelled_while_it_sends_leaves_the_effect_unknown(world: World) -> None:
-    async def main() -> None:
-        ledger, sent = world.ledger(), asyncio.Event()
-
-        async def send(key: str) -> str:
-            sent.set()
-            await asyncio.sleep(3600)
-            return "never"
-
-        task = asyncio.create_task(ledger.perform_async(ordered(), send))
-        await sent.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run_async(main)
-    assert world.status(ordered()) == "unknown"
-
-
-def test_a_task_that_is_cancelled_while_it_claims_lets_go(world: World) -> None:
-    async def main() -> None:
-        ledger, claiming, go = world.ledger(), threading.Event(), threading.Event()
-        say = ledger._book.say
-
-        def slow(*given: Any, **more: Any) -> None:
-            claiming.set()
-            assert go.wait(30)
-            say(*given, **more)
-
-        ledger._book.say = slow  # type: ignore[method-assign]
-        task = asyncio.create_task(ledger.perform_async(ordered(), Service("never")))
-        await asyncio.to_thread(claiming.wait)
-        task.cancel()
-        await asyncio.sleep(0)
-        go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run_async(main)
-    world.log.flush()
-    assert world.status(ordered()) == "released"
-    assert world.ledger().perform(ordered("r-2"), Service("paid")) == "paid"
 
 
 @pytest.mark.parametrize("wrong", [{"attempts_max": 0}, {"backoff_ms": -1}, {"lease_s": 0}, {"lease_s": float("inf")}])

@@ -67,7 +67,7 @@ def one_run(log: AgentLog) -> str:
     return run.id
 
 
-@pytest.fixture(params=["file", "kafka"])
+@pytest.fixture(params=["file", pytest.param("kafka", marks=pytest.mark.kafka)])
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AgentLog]:
     url = f"file:{tmp_path / 'log'}"
     if request.param == "kafka":

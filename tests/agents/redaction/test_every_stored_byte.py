@@ -28,7 +28,7 @@ def in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFOLD_REDACTION_KEY", "0f" * 32)
 
 
-@pytest.fixture(params=["file", "kafka"])
+@pytest.fixture(params=["file", pytest.param("kafka", marks=pytest.mark.kafka)])
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Stored]:
     """A log's URL, and all that is stored of it."""
     if request.param == "file":

@@ -100,12 +100,12 @@ def test_what_expires_is_gone_and_all_else_stands(kind: str, request: pytest.Fix
         ring = log.vault.ring
         assert ring is not None
         keys = {name: ring.get(f"run:{name}") for name in names}
-        contents = len([*log.port.stored_blobs()])
+        contents = len([*log.port.blobs.stored()])
 
         done = swept(log)
         assert sorted(done.runs) == ["a", "b", "tested"]
         assert (done.keys, done.left) == (3, 0)
-        assert done.contents == contents - len([*log.port.stored_blobs()]) > 0
+        assert done.contents == contents - len([*log.port.blobs.stored()]) > 0
         assert {name: ring.get(f"run:{name}") == keys[name] for name in names} == {
             name: name not in done.runs for name in names
         }

@@ -57,7 +57,7 @@ def followed(file_log: SinkLog) -> SinkLog:
     return file_log
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.s3)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "folder":
         folder = tmp_path / "a lake"

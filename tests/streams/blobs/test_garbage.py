@@ -42,7 +42,7 @@ print(collect(log.port, int(time.time() * 1000) + 60_000, grace_s=0, dry_run=Fal
 """
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.s3)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     where = f"&blobs=s3://{request.getfixturevalue('bucket')}/p" if request.param == "s3" else ""
     return f"file:{tmp_path / 'log'}?partitions=2{where}"
@@ -68,9 +68,9 @@ def test_what_nothing_names_goes_and_all_else_stays(url: str) -> None:
         assert collected(log, grace_s=3600).young == 4
         found = collected(log, at_once=1)
         assert (found.unnamed, found.removed, found.left) == (1, 1, 0)
-        assert log.port.blob(left.hash) is None
-        assert not log.port.has_expired(left.hash)
-        assert log.port.blob(inner.hash) == b"held by a content alone"
+        assert log.port.blobs.get(left.hash) is None
+        assert not log.port.blobs.has_expired(left.hash)
+        assert log.port.blobs.get(inner.hash) == b"held by a content alone"
         assert log.verify().ok
 
 
@@ -83,7 +83,7 @@ def test_what_a_lost_content_would_name_stops_it(tmp_path: Path) -> None:
         (tmp_path / "log" / "blobs" / outer.hash.hex()[:2] / outer.hash.hex()).unlink()
         with pytest.raises(CorruptionError, match=outer.hash.hex()):
             collected(log)
-        assert log.port.blob(hashlib.sha256(b"left behind").digest()) is not None
+        assert log.port.blobs.get(hashlib.sha256(b"left behind").digest()) is not None
 
 
 def test_the_store_of_an_embedded_log_is_kept_with_it(tmp_path: Path, bucket: str) -> None:
@@ -93,7 +93,7 @@ def test_the_store_of_an_embedded_log_is_kept_with_it(tmp_path: Path, bucket: st
     assert not (tmp_path / "log" / "blobs").is_dir() or not [*(tmp_path / "log" / "blobs").rglob("*.*")]
     with refold.open(plain) as log:
         assert log.verify().ok
-        assert len([*log.port.stored_blobs()]) == 1
+        assert len([*log.port.blobs.stored()]) == 1
     with pytest.raises(InputError, match=f"s3://{bucket}/p"):
         refold.open(f"{plain}?blobs=file:///elsewhere")
     with refold.open(f"file:{tmp_path / 'other'}") as log:

@@ -34,7 +34,9 @@ def named(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-@pytest.fixture(params=["file", "memory", "s3", "kafka"])
+@pytest.fixture(
+    params=["file", "memory", pytest.param("s3", marks=pytest.mark.s3), pytest.param("kafka", marks=pytest.mark.kafka)]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "file":
         return (tmp_path / "contents").as_uri()
@@ -55,7 +57,6 @@ def opened() -> Iterator[Opened]:
             if not url.startswith("kafka:"):
                 return open_store(url)
             log = ending.enter_context(contextlib.closing(KafkaLog(parse_url(url))))
-            assert log.blobs is not None
             return log.blobs
 
         yield store

@@ -13,6 +13,7 @@ import pytest
 
 import refold
 from refold.avro.errors import CorruptionError, StorageError
+from refold.streams.blobs.store import GuardedStore
 from refold.streams.blobs.url import open_store
 from refold.streams.checksum import sealed
 from refold.streams.log.kafka.content_records import PUT, REMOVING, TOKEN_BYTES, chunk_key, partition_of_content
@@ -48,8 +49,9 @@ def opened(url: str) -> Iterator[Opened]:
 
         def store() -> TopicContents:
             log = ending.enter_context(contextlib.closing(KafkaLog(parse_url(url))))
-            assert isinstance(log.blobs, TopicContents)
-            return log.blobs
+            assert isinstance(log.blobs, GuardedStore)
+            assert isinstance(log.blobs.store, TopicContents)
+            return log.blobs.store
 
         yield store
 
@@ -334,7 +336,7 @@ def test_the_command_counts_removes_and_says_what_is_not_erased(url: str, broker
     with refold.open(url) as log:
         log.observe("document/a", {"fields": {"text": text}})
         log.flush()
-        log.port.put_blob(named(b"unnamed"), b"unnamed")
+        log.port.blobs.put(named(b"unnamed"), b"unnamed")
     chunks = TopicPlace(f"{broker.prefix}.contents", PARTITIONS)
     broker.produce(chunks, [sealed(b"part")], key=chunk_key(bytes(len(named(b"")) + TOKEN_BYTES), 0))
     found = refold_command("blobs", "--grace", 0, "--json", log=url).json

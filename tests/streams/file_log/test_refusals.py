@@ -138,7 +138,7 @@ def test_a_reader_refuses_to_write(owned: FileOpened) -> None:
             lambda: put(reader, [said(A, 1)]),
             lambda: reader.register(OTHER),
             lambda: reader.mark(Marked("m", "cut:1", 1), replace=False),
-            lambda: reader.put_blob(bytes(32), b""),
+            lambda: reader.blobs.put(bytes(32), b""),
         ]
         for use in uses:
             with pytest.raises(InputError, match="opened for reading"):
@@ -149,10 +149,10 @@ def test_a_reader_refuses_to_write(owned: FileOpened) -> None:
 def test_a_damaged_content_is_an_error(owned: FileOpened) -> None:
     digest = hashlib.sha256(b"content").digest()
     with owned() as (log, _):
-        log.put_blob(digest, b"content")
+        log.blobs.put(digest, b"content")
         (owned.path / "blobs" / digest.hex()[:2] / digest.hex()).write_bytes(b"other")
         with pytest.raises(CorruptionError, match="not what its name says"):
-            log.blob(digest)
+            log.blobs.get(digest)
 
 
 def test_the_number_of_partitions_is_fixed(owned: FileOpened) -> None:

@@ -18,7 +18,7 @@ from refold_tests.s3 import KEY, SECRET, door, reach, started_s3
 Opened = Callable[[], Objects]
 
 
-@pytest.fixture(params=["folder", "memory", "s3"])
+@pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.s3)])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
     """Opens one store, again and again."""
     if request.param == "folder":

@@ -9,8 +9,9 @@ import pytest
 
 from refold.testing.kafka import Kafka, missing, start_kafka
 from refold.testing.processes import ServerMissing
+from refold_tests import servers
 from refold_tests.absent import without
-from refold_tests.servers import Owner, Started, address_of
+from refold_tests.servers import Owner, Started
 
 GIVEN = "KAFKA_BOOTSTRAP"
 NEEDS = "needs a Kafka broker: "
@@ -61,7 +62,7 @@ def shared(owner: Owner | None) -> SharedKafka:
     if given := os.environ.get(GIVEN):
         return SharedKafka(given)
     try:
-        return SharedKafka(address_of(owner, "kafka"))
+        return SharedKafka(servers.address_of(owner, "kafka"))
     except ServerMissing as error:
         without(f"{NEEDS}{error}")
 

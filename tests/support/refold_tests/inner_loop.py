@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from refold.testing.processes import Supervised
+from refold_tests import servers
 
 # Each starts a server, or gives the test processes that are killed at its end.
 FIXTURES = frozenset({
@@ -19,7 +20,7 @@ FIXTURES = frozenset({
     "s3_endpoint", "schema_registry",
 })  # fmt: skip
 # Each says that a test starts a server, kills a process, or takes long for its work.
-MARKERS = frozenset({"faults", "fuzz", "kafka", "outside", "postgres", "registry"})
+MARKERS = frozenset({"faults", "fuzz", "kafka", "outside", "postgres", "registry", "s3"})
 
 
 def reasons(item: pytest.Item) -> set[str]:
@@ -30,11 +31,12 @@ def reasons(item: pytest.Item) -> set[str]:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Fail where this process starts a server of refold.testing's."""
+    """Fail where a server of refold.testing's is started, or one of the run's servers is asked for."""
 
     def refused(*given: object, **named: object) -> None:
-        raise AssertionError("this test starts a server: mark it `outside`")
+        raise AssertionError("this test needs a server: mark it by that (`kafka`, `s3`, ...), or `outside`")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Supervised, "launch", refused)
+        patch.setattr(servers, "address_of", refused)
         yield

@@ -304,34 +304,34 @@ class LogConformance:
         contents = [b"", b"x", bytes(range(256)) * 5_000]
         with opened() as (log, _):
             for content in (*contents, contents[1]):
-                log.put_blob(hashlib.sha256(content).digest(), content)
+                log.blobs.put(hashlib.sha256(content).digest(), content)
         with opened() as (_, log):
             for content in contents:
-                assert log.blob(hashlib.sha256(content).digest()) == content
-            assert log.blob(hashlib.sha256(b"other").digest()) is None
+                assert log.blobs.get(hashlib.sha256(content).digest()) == content
+            assert log.blobs.get(hashlib.sha256(b"other").digest()) is None
 
     def test_expired_contents_are_gone_and_known_to_be(self, opened: Opened) -> None:
         contents = {hashlib.sha256(each).digest(): each for each in (b"", b"old", b"kept", b"new" * 999, b"never put")}
         empty, old, kept, new, never = contents
         with opened() as (log, reader):
             for digest in (empty, old, kept, new):
-                log.put_blob(digest, contents[digest])
+                log.blobs.put(digest, contents[digest])
             since_ms = time.time_ns() // 1_000_000 + 3_600_000
-            assert log.remove_blobs([new], 0) == Removed(0, 0, 1)  # put since
+            assert log.blobs.remove([new], 0) == Removed(0, 0, 1)  # put since
             for again in range(2):
-                assert log.remove_blobs([old, empty, never], since_ms) == (
+                assert log.blobs.remove([old, empty, never], since_ms) == (
                     Removed(0, 0, 0) if again else Removed(2, 3, 0)
                 )
-            log.put_blob(never, EXPIRED)  # as an import hears of it
-            log.put_blob(kept, EXPIRED)
+            log.blobs.put(never, EXPIRED)  # as an import hears of it
+            log.blobs.put(kept, EXPIRED)
             for each in (log, reader):
-                assert {name for name in contents if each.has_expired(name)} == {empty, old, never}
+                assert {name for name in contents if each.blobs.has_expired(name)} == {empty, old, never}
         with opened() as (log, reader):
-            assert [reader.blob(each) for each in contents] == [None, None, b"kept", contents[new], None]
-            assert [reader.blob_size(each) for each in contents] == [None, None, 4, 2997, None]
-            assert [reader.has_expired(each) for each in contents] == [True, True, False, False, True]
-            log.put_blob(old, b"old")
-            assert reader.blob(old) == b"old"
+            assert [reader.blobs.get(each) for each in contents] == [None, None, b"kept", contents[new], None]
+            assert [reader.blobs.size(each) for each in contents] == [None, None, 4, 2997, None]
+            assert [reader.blobs.has_expired(each) for each in contents] == [True, True, False, False, True]
+            log.blobs.put(old, b"old")
+            assert reader.blobs.get(old) == b"old"
 
     # The end
 

@@ -10,8 +10,9 @@ import pytest
 
 from refold.testing.postgres import binaries, started
 from refold.testing.processes import ServerMissing
+from refold_tests import servers
 from refold_tests.absent import without
-from refold_tests.servers import Owner, Started, address_of
+from refold_tests.servers import Owner, Started
 
 NEEDS = "needs PostgreSQL: "
 
@@ -25,7 +26,7 @@ def start() -> Started:
 def shared(owner: Owner | None) -> str:
     """The URL of the run's server, started if need be; without PostgreSQL the test is skipped, in CI failed."""
     try:
-        return address_of(owner, "postgres")
+        return servers.address_of(owner, "postgres")
     except ServerMissing as error:
         without(f"{NEEDS}{error}")
 

@@ -11,8 +11,9 @@ import pytest
 
 from refold.testing.processes import ServerMissing
 from refold.testing.registry import missing, start_registry
+from refold_tests import servers
 from refold_tests.absent import without
-from refold_tests.servers import Owner, Started, address_of
+from refold_tests.servers import Owner, Started
 
 GIVEN = "SCHEMA_REGISTRY_URL"
 NEEDS = "needs a Schema Registry: "
@@ -29,7 +30,7 @@ def shared(owner: Owner | None) -> str:
     if given := os.environ.get(GIVEN):
         return given
     try:
-        return address_of(owner, "schema registry")
+        return servers.address_of(owner, "schema registry")
     except ServerMissing as error:
         without(f"{NEEDS}{error}")
 

@@ -81,7 +81,7 @@ def run_round(bootstrap: str, prefix: str, seed: int, world: World, folder: Path
     url = url_of(bootstrap, prefix)
     noting = served.noting()
     with opened(url) as log:
-        log.put_blob(hashlib.sha256(CONTENT).digest(), CONTENT)
+        log.blobs.put(hashlib.sha256(CONTENT).digest(), CONTENT)
         written = attack(log, chance, world)
         log.register(THING)
         acknowledged = append(log, [said(A, 1), *history(chance, 40)])
@@ -102,7 +102,7 @@ def run_round(bootstrap: str, prefix: str, seed: int, world: World, folder: Path
             assert whole.root == client.rebuild().root == client.rebuild(full=True).root
             _run_commands(url, verified=int(bool(whole.mismatches)))
         log.refresh()
-        assert log.blob(hashlib.sha256(CONTENT).digest()) == CONTENT
+        assert log.blobs.get(hashlib.sha256(CONTENT).digest()) == CONTENT
         held = {each.id for part, end in log.ends().items() for each in log.read(part, 0, end)}
         assert acknowledged <= held, len(acknowledged - held)
     return written, REQUESTS

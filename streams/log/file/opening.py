@@ -1,0 +1,67 @@
+"""Opening the database of a `file:` log: to read it, or to write it as its owner.
+
+Several processes may open one log at a time, also while it is being made. Each waits, up to a deadline, until the log
+says who it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from refold.avro.errors import InputError, LockedError
+from refold.streams.deadline import Deadline
+from refold.streams.log.file import records
+from refold.streams.log.file.records import Identity
+from refold.streams.rocks.database import Database
+from refold.streams.rocks.layout import is_log
+from refold.streams.table.index_gaps import TABLE, table_record
+
+# How long to wait before looking again at what another process is doing.
+TAKEOVER_WAIT_S = 0.05
+
+
+def open_to_read(path: Path, timeout_s: float) -> Database:
+    """A reader's instance; a log that another process is making just now is waited for."""
+    deadline = Deadline(timeout_s)
+    while True:
+        database = Database.read(path)
+        if records.read_log_record(database) is not None:
+            return database
+        database.close()
+        if deadline.is_past:
+            raise InputError(f"{path}: the log has no identity yet; open it to write, which gives it one")
+        time.sleep(TAKEOVER_WAIT_S)
+
+
+def open_to_write(path: Path, partitions: int, timeout_s: float, new_id: Callable[[], bytes]) -> Database:
+    """The owner's instance, or a reader's where another process owns the log.
+
+    Args:
+        path: the log's folder. The log is made where there is none.
+        partitions: how many it gets then.
+        timeout_s: how long to wait for another process that is making it.
+        new_id: makes the id of a new log.
+    """
+    deadline = Deadline(timeout_s)
+    while True:
+        try:
+            database = Database.open(path) if is_log(path) else Database.create(path)
+        except LockedError:
+            if is_log(path):
+                return open_to_read(path, timeout_s)
+            if deadline.is_past:
+                raise
+            time.sleep(TAKEOVER_WAIT_S)
+            continue
+        except InputError:
+            if not is_log(path):
+                raise
+            continue  # another process finished making it between the two looks
+        if records.read_log_record(database) is None:
+            write = database.batch()
+            write.put("meta", records.LOG, records.log_record(Identity(new_id(), partitions)))
+            write.put("meta", TABLE, table_record({}))
+            database.write(write, sync=True)
+        return database

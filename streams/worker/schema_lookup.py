@@ -1,0 +1,60 @@
+"""A schema id that a record names and this process does not know: what else knows it.
+
+1. Read `.schemas` to its end.
+2. Where the id is a pending version's, its record is held until that takes effect.
+3. Where the log is bound to a Schema Registry, ask that.
+"""
+
+from __future__ import annotations
+
+from refold.avro.errors import RegistryUnavailable, Unanswered
+from refold.avro.registry import TypeVersion
+from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.registry.ids import UnknownId
+from refold.streams.worker.start import Starter
+from refold.streams.worker.verdicts import Missing
+
+_REASONS = {UnknownId.MISSING: "no_such_id", UnknownId.FOREIGN: "foreign_schema"}
+
+
+class SchemaLookup:
+    """Looks unknown ids up, for the deciders of one worker (verdicts.Resolve)."""
+
+    def __init__(self, log: KafkaLog, starter: Starter) -> None:
+        """starter: reads `.schemas` on, and activates what may be activated."""
+        self._log = log
+        self._starter = starter
+
+    def __call__(self, wire_id: int) -> Missing | None:
+        """Look an id up.
+
+        Returns:
+            None where the log holds the schema by now; else why it does not.
+
+        Raises:
+            RegistryUnavailable: Nothing is known of it yet; ask again later.
+        """
+        try:
+            self._starter.refresh()
+        except Unanswered as error:  # as where the registry does not answer: nothing is known of the schema
+            raise RegistryUnavailable(str(error)) from error
+        if self._log.registry.writer(b"\0" + wire_id.to_bytes(4, "big")) is not None:
+            return None
+        pending = self._log.registry.pending_writer(wire_id)
+        if pending is not None:
+            return self._of_pending(pending)
+        unknown = self._log.unknown_id(wire_id)
+        if unknown is None:
+            return Missing("no_such_id", f"the log has no schema with id {wire_id}")
+        return Missing(_REASONS[unknown], f"the log has no schema with id {wire_id}; {unknown.value}")
+
+    def _of_pending(self, version: TypeVersion) -> Missing:
+        """A record by a pending version is held; where only a right keeps that from effect, the record waits."""
+        hindrance = self._log.schemas.hindrance(version)
+        if hindrance is None:
+            raise RegistryUnavailable(
+                f"the version of {version.definition.name} at offset {version.offset} of `.schemas` is not activated: "
+                f"{self._starter.refused or 'another worker does it'}"
+            )
+        name = version.definition.name
+        return Missing("held", f"{name} is held: the version it was written by is pending: {hindrance}")

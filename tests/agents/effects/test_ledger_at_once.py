@@ -1,0 +1,130 @@
+"""Threads and tasks that ask for one effect at once, on an embedded log."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold.agents.effects.ledger import Ledger
+from refold.agents.effects.order import Done, Terms
+from refold_tests.ledger_world import Service, World, ordered
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    found = World(tmp_path / "log")
+    yield found
+    found.log.close()
+
+
+def test_threads_that_ask_for_one_effect_get_one(world: World) -> None:
+    started, go = threading.Event(), threading.Event()
+    results: list[Any] = []
+
+    def slow() -> str:
+        started.set()
+        assert go.wait(30)
+        return "paid"
+
+    service = Service(slow)
+    clock = iter(range(10**12))
+    ledgers = [Ledger(world.log, lambda: next(clock), lambda: str(next(world.tokens))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda each=each, run=run: results.append(each.perform(ordered(run), service)))
+        for each, run in zip([*ledgers, ledgers[0]], ("r-1", "r-2", "r-1"), strict=True)
+    ]
+    threads[0].start()
+    assert started.wait(30)
+    for each in threads[1:]:
+        each.start()
+    go.set()
+    for each in threads:
+        each.join()
+    assert (results, len(service.keys)) == (["paid"] * 3, 1)
+
+
+def run_async(main: Callable[[], Any]) -> Any:
+    return asyncio.run(main())
+
+
+def test_tasks_that_ask_for_one_effect_get_one_and_the_loop_goes_on(world: World) -> None:
+    calls: list[str] = []
+
+    async def send(key: str) -> str:
+        calls.append(key)
+        mine = len(calls)
+        await asyncio.sleep(0.05)
+        return f"paid {mine}"
+
+    async def main() -> list[Any]:
+        ledger = Ledger(world.log, lambda: world.now, lambda: str(next(world.tokens)))
+        return await asyncio.gather(*(ledger.perform_async(ordered(step=step), send) for step in (1, 1, 2)))
+
+    results = run_async(main)
+    assert results[0] == results[1] != results[2]
+    assert len(calls) == 2
+
+
+def test_a_coroutine_function_serves_where_a_function_is_asked_for(world: World) -> None:
+    async def send(key: str) -> str:
+        raise TimeoutError
+
+    async def probe(key: str, arguments: Any) -> Done:
+        return Done(key[:4])
+
+    terms = Terms(probe=probe)
+    assert world.ledger().perform(ordered(), send, terms) == "task"
+
+    async def main() -> Any:
+        return world.ledger().perform(ordered(step=2), send, terms)
+
+    assert run_async(main) == "task"
+
+
+def test_a_task_that_is_cancelled_while_it_sends_leaves_the_effect_unknown(world: World) -> None:
+    async def main() -> None:
+        ledger, sent = world.ledger(), asyncio.Event()
+
+        async def send(key: str) -> str:
+            sent.set()
+            await asyncio.sleep(3600)
+            return "never"
+
+        task = asyncio.create_task(ledger.perform_async(ordered(), send))
+        await sent.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run_async(main)
+    assert world.status(ordered()) == "unknown"
+
+
+def test_a_task_that_is_cancelled_while_it_claims_lets_go(world: World) -> None:
+    async def main() -> None:
+        ledger, claiming, go = world.ledger(), threading.Event(), threading.Event()
+        say = ledger._book.say
+
+        def slow(*given: Any, **more: Any) -> None:
+            claiming.set()
+            assert go.wait(30)
+            say(*given, **more)
+
+        ledger._book.say = slow  # type: ignore[method-assign]
+        task = asyncio.create_task(ledger.perform_async(ordered(), Service("never")))
+        await asyncio.to_thread(claiming.wait)
+        task.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run_async(main)
+    world.log.flush()
+    assert world.status(ordered()) == "released"
+    assert world.ledger().perform(ordered("r-2"), Service("paid")) == "paid"
