@@ -81,6 +81,7 @@ class RunRow:
     synthetic_time: whether its source left out times; then a time that is None was never known.
     caller, caller_step: for a run within another, that run and its step. steps: how many it has taken, with those
     before a fork. title: "" where it has none, None where it cannot be read.
+    input_tokens, output_tokens: None where no model call recorded any.
     """
 
     run: str
@@ -96,6 +97,8 @@ class RunRow:
     synthetic_time: bool = False
     caller: str = ""
     caller_step: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
     @property
     def started(self) -> dt.datetime | None:
@@ -212,6 +215,8 @@ def _row(run: Fields, own: Sequence[Fields], damaged: dict[str, str]) -> RunRow:
         caller_step=plain("caller_step", 0),
         title=title,
         flagged=plain("flagged", False),
+        input_tokens=plain("input_tokens"),
+        output_tokens=plain("output_tokens"),
     )
 
 

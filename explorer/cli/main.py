@@ -38,6 +38,7 @@ COMMANDS = {
         "why": ("ask.why:why", "Trace a value to the observations behind it."),
         "diff": ("ask.history:diff", "Show what changed between two points."),
         "knew": ("ask.knew:knew_", "Show what an agent knew at a moment, and what the log held."),
+        "explore": ("explore:explore", "Explore a log in a browser."),
         "tail": ("ask.tail:tail", "Print changes as they happen."),
         "types": ("ask.types:types", "List the types, show the fields of one, or register one."),
         "mark": ("ask.markers:mark", "Name a point in the log; use it later as @NAME."),

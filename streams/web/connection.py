@@ -193,7 +193,7 @@ class Connection(RequestHandler):
 
 def response_of(answer: PageResponse, *, closes: bool = False) -> web.Response:
     """An answer as aiohttp sends it."""
-    headers = {**HEADERS, "Content-Type": answer.media_type}
+    headers = {**HEADERS, "Content-Type": answer.media_type, **answer.headers}
     if answer.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if answer.status == 405:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import cbor2
@@ -61,11 +62,12 @@ JSON = "application/json"
 
 
 class PageResponse(NamedTuple):
-    """A page: status, content and its type."""
+    """A page: status, content and its type. headers: more of them, by name."""
 
     status: int
     content: bytes
     media_type: str = JSON
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 class Request(NamedTuple):

@@ -72,7 +72,8 @@ def test_runs_are_listed_with_exactly_these_keys(refund: Recording, ask: Ask) ->
     rows = {each["run"]: each for each in ask("runs", "--json")}
     assert rows["refund-1"] == {
         "run": "refund-1", "agent": "refund-agent", "version": "1.4", "started": time_text(BEGIN),
-        "ended": time_text(BEGIN + SECOND), "outcome": "failed", "steps": 2, "parent": None,
+        "ended": time_text(BEGIN + SECOND), "outcome": "failed", "steps": 2, "parent": None, "title": "Order 7",
+            "flagged": False, "input_tokens": None, "output_tokens": None,
     }  # fmt: skip
     assert (rows["refund-1-b"]["parent"], rows["refund-1-b"]["steps"]) == ("refund-1", 2)
     assert (rows["waits-1"]["ended"], rows["waits-1"]["outcome"], rows["waits-1"]["steps"]) == (None, None, 2)

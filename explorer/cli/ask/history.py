@@ -10,8 +10,8 @@ from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, cloc
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, TableColumn, counted, moment
 from refold.explorer.cli.output.sealed import Opener
-from refold.explorer.cli.output.shapes import row_json
-from refold.explorer.cli.output.untimed import ObservedText, observed_texts, untimed_json
+from refold.explorer.cli.output.untimed import ObservedText, observed_texts
+from refold.explorer.queries.entity import told_rows
 from refold.reducers.links import FIELD as LINKS
 from refold.streams.changes import Row
 
@@ -40,7 +40,7 @@ def history(place: LogTarget, entity: str, since: str | None, until: str | None,
             entity, since=None if first is None else first.cut, until=last.cut, clock=clock, python=False
         )
         if as_json:
-            screen.json(untimed_json(log, [Opener(log).row(row_json(row)) for row in rows], last.cut))
+            screen.json(told_rows(log, rows, last.cut))
             return 0
         if first is not None:
             screen.point(first, "since")
@@ -76,7 +76,7 @@ def diff(place: LogTarget, a: str, b: str, entity: str | None, clock: str, as_js
         before, after = log.point(a, entity, clock), log.point(b, entity, clock)
         rows = log.diff(before.cut, after.cut, entity, python=False)
         if as_json:
-            screen.json(untimed_json(log, [Opener(log).row(row_json(row)) for row in rows], after.cut))
+            screen.json(told_rows(log, rows, after.cut))
             return 1 if rows else 0
         screen.point(before, "from")
         screen.point(after, "to")

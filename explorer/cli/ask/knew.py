@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from refold.agents.journal.difference import ABSENT, Difference, shown_apart
+from refold.agents.journal.difference import shown_apart
 from refold.agents.knew import Knowledge, KnownEntity
-from refold.agents.received_answers import Heard
-from refold.avro.times import time_text
 from refold.explorer.cli.options import WHEN, LogTarget, as_json, on_log
 from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, TableColumn, counted, moment
-from refold.explorer.cli.output.shapes import point_json
 from refold.explorer.cli.runs.lines import Lines
-from refold.explorer.cli.runs.shapes import failure_json
+from refold.explorer.queries.knew import knowledge_json
 
 READS = (
     TableColumn("read", "dim", is_fixed=True),
@@ -56,59 +51,10 @@ def knew_(place: LogTarget, agent: str, at: str | None, run_id: str | None, is_a
     with place.read() as log:
         found = log.knew(agent, at, run=run_id, every=is_all)
         if as_json:
-            screen.json(
-                {
-                    "agent": agent, **point_json(found.point), "reads": [_json(each) for each in found.reads],
-                    "heard": [_heard_json(each) for each in found.heard],
-                    "unheard": [each._asdict() for each in found.unheard],
-                }
-            )  # fmt: skip
+            screen.json(knowledge_json(agent, found))
         else:
             _show(screen, Humane(log.types), found)
     return 0
-
-
-def _json(given: KnownEntity) -> dict[str, Any]:
-    read, held = given.read, given.held
-    return {
-        "entity": read.entity,
-        "run": read.run,
-        "step": read.step,
-        "read_at": time_text(read.at),
-        "version": given.known.version,
-        "state_hash": read.state_hash,
-        "cut": read.cut,
-        "observations": list(read.observations),
-        "fields": given.known.shown(),
-        "held": None if held is None else {
-            "version": held.version, "state_hash": held.state_hash, "fields": held.shown(),
-        },
-        "stale": given.is_stale,
-        "newer_when_read": given.newer_then,
-        "newer_by_then": given.newer_by,
-        "differing": [_difference_json(each) for each in given.differing],
-    }  # fmt: skip
-
-
-def _heard_json(each: Heard) -> dict[str, Any]:
-    call = each.call
-    return {
-        "kind": call.asked.kind,
-        "name": call.asked.name,
-        "run": each.run,
-        "step": each.step,
-        "attempt": each.attempt,
-        "answered_at": time_text(each.at),
-        "request": call.asked.request,
-        "answer": call.answer,
-        "failure": failure_json(call.failure),
-    }
-
-
-def _difference_json(each: Difference) -> dict[str, Any]:
-    """A side that has nothing there has no key."""
-    sides = (("known", each.left), ("held", each.right))
-    return {"path": each.path, **{name: value for name, value in sides if value is not ABSENT}}
 
 
 def _show(screen: Screen, humane: Humane, found: Knowledge) -> None:

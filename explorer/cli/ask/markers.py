@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from refold.avro.times import millis_text
@@ -9,6 +11,7 @@ from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
 from refold.explorer.cli.output.screen import Screen, TableColumn, moment
 from refold.explorer.cli.output.shapes import point_json
 from refold.streams.cut import FOLD_VERSION, read_cut
+from refold.streams.log.port import Marked
 from refold.streams.point import Point
 
 COLUMNS = (
@@ -44,6 +47,17 @@ def mark(place: LogTarget, name: str, at: str | None, replace: bool, as_json: bo
     return 0
 
 
+def marker_json(marker: Marked) -> dict[str, Any]:
+    """One marker."""
+    point = Point(read_cut(marker.cut))
+    return {
+        "name": marker.name,
+        "marked_at": millis_text(marker.marked_at),
+        **point_json(point),
+        "fold_version": point.cut.fold_version,
+    }
+
+
 @click.command()
 @as_json
 @on_log
@@ -60,17 +74,7 @@ def markers(place: LogTarget, as_json: bool) -> int:
     with place.read() as log:
         found = [(each, Point(read_cut(each.cut))) for each in log.port.markers()]
         if as_json:
-            screen.json(
-                [
-                    {
-                        "name": each.name,
-                        "marked_at": millis_text(each.marked_at),
-                        **point_json(point),
-                        "fold_version": point.cut.fold_version,
-                    }
-                    for each, point in found
-                ]
-            )
+            screen.json([marker_json(each) for each in log.port.markers()])
             return 0
         rows = [
             [

@@ -13,8 +13,8 @@ from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, at, 
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, TableColumn, moment
 from refold.explorer.cli.output.sealed import Opener
-from refold.explorer.cli.output.shapes import state_json
-from refold.explorer.cli.output.untimed import ObservedText, observed_texts, untimed_json
+from refold.explorer.cli.output.untimed import ObservedText, observed_texts
+from refold.explorer.queries.entity import told_state
 from refold.reducers.conflicts import Conflicts
 from refold.streams.changes import Shown
 from refold.streams.view import EntityView, Holder
@@ -53,7 +53,7 @@ def state(place: LogTarget, entity: str, at: str | None, clock: str, as_json: bo
         point = log.point(at, entity, clock)
         view = log.state(entity, point.cut)
         if as_json:
-            screen.json(untimed_json(log, Opener(log).state(state_json(point, view)), point.cut))
+            screen.json(told_state(log, point, view))
             return 0
         screen.point(point)
         observed = observed_texts(log, _sources(view), point.cut)

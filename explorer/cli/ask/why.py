@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import click
 
 from refold.agents.journal.matching import asked_in, matchings
 from refold.agents.log import AgentLog
-from refold.avro.errors import InputError, UnknownEntity
 from refold.avro.observation import type_of
 from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, at, clock, on_log
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, counted, moment
 from refold.explorer.cli.output.sealed import Opener
-from refold.explorer.cli.output.shapes import patch_of, why_json
-from refold.explorer.cli.output.untimed import ObservedText, observed_texts, untimed_json
-from refold.streams.client import Log
-from refold.streams.point import Point
+from refold.explorer.cli.output.shapes import patch_of
+from refold.explorer.cli.output.untimed import ObservedText, observed_texts
+from refold.explorer.queries.entity import FieldReference, field_of, told_chain
 from refold.streams.trace import TraceLink
 from refold.streams.view import EntityView
-
-
-class FieldReference(NamedTuple):
-    """TYPE/ID.FIELD, taken apart."""
-
-    entity: str
-    field: str
-    key: str | None
 
 
 @click.command(epilog=WHEN_OF_ENTITY)
@@ -52,12 +41,11 @@ def why(place: LogTarget, value: str, depth: int | None, at: str | None, clock: 
     """
     screen = Screen()
     with place.read() as log:
-        point, view, asked = _found(log, value, at, clock)
+        point, view, asked = field_of(log, value, at, clock)
         whole = view.why(asked.field, asked.key)
         chain = [link for link in whole if depth is None or link.depth <= depth]
         if as_json:
-            told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
-            screen.json(untimed_json(log, told, point.cut))
+            screen.json(told_chain(log, chain, point.cut))
             return 0
         screen.point(point)
         sources = (link.statement.source for link in chain if link.statement is not None)
@@ -65,37 +53,6 @@ def why(place: LogTarget, value: str, depth: int | None, at: str | None, clock: 
         if len(whole) > len(chain):
             screen.say(f"and {counted(len(whole) - len(chain), 'observation')} further back")
     return 0
-
-
-def _found(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, EntityView, FieldReference]:
-    """The entity behind the rightmost split at a field of its type, at the point."""
-    refusal: UnknownEntity | None = None
-    for asked in readings(log, text):
-        try:
-            point = log.point(at, asked.entity, clock)
-            return point, log.state(asked.entity, point.cut), asked
-        except UnknownEntity as error:
-            refusal = refusal or error
-    if refusal is not None:
-        raise refusal
-    type_name = type_of(text)
-    definition = log.types.get(type_name)
-    if definition is None:
-        raise InputError(f"{text}: unknown type {type_name!r}; `refold types` lists what there is")
-    known = ", ".join(definition.by_first_name)
-    raise InputError(f"{text}: names no field; give {type_name}/ID.FIELD with one of {known}")
-
-
-def readings(log: Log, text: str) -> Iterator[FieldReference]:
-    """Every way to read the argument, the rightmost split first."""
-    definition = log.types.get(type_of(text))
-    fields = {} if definition is None else definition.by_first_name
-    position = text.rfind(".")
-    while position > 0:
-        field, dot, key = text[position + 1 :].partition(".")
-        if field in fields and (not dot or fields[field].reducer == "map"):
-            yield FieldReference(text[:position], field, key if dot else None)
-        position = text.rfind(".", 0, position)
 
 
 def _show(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -201,11 +201,9 @@ def list_(
         found: Iterable[Letter] = chosen.among(log)
         if waiting:
             found = never_retried(log, found)
-        counts: Counter[str] = Counter()
-        shown = _newest(_counted(found, counts), limit)
+        counts, shown = newest_of(found, limit)
         if as_json:
-            listed = [letter_json(each) for each in shown]
-            screen.json({"count": counts.total(), "reasons": dict(counts.most_common()), "deadletters": listed})
+            screen.json(letters_json(counts, shown))
             return 0
         rows = [[str(each.position), moment(each.verdict.timestamp * 1000), each.type_name or "-", each.entity or "-",
                  each.verdict.reason, each.verdict.detail] for each in shown]  # fmt: skip
@@ -249,6 +247,19 @@ def show(place: LogTarget, position: str, as_json: bool) -> int:
 
 
 deadletters.add_command(retry)
+
+
+def letters_json(counts: Counter[str], shown: Sequence[Letter]) -> dict[str, Any]:
+    """A list of dead letters. counts: of all, by reason."""
+    listed = [letter_json(each) for each in shown]
+    return {"count": counts.total(), "reasons": dict(counts.most_common()), "deadletters": listed}
+
+
+def newest_of(found: Iterable[Letter], limit: int) -> tuple[Counter[str], list[Letter]]:
+    """How many there are by reason, and the newest, at most `limit` (0: all), in the order of their positions."""
+    counts: Counter[str] = Counter()
+    shown = _newest(_counted(found, counts), limit)
+    return counts, shown
 
 
 def _counted(found: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -12,27 +12,25 @@ import click
 from refold.agents.compare.compare import compare as compared
 from refold.agents.compare.compare import uncompared
 from refold.agents.compare.divergence import Divergence, divergence_json
-from refold.agents.compare.provenance import DEPTH, Behind, FieldProvenance, RunInLog, folded, provenance
+from refold.agents.compare.provenance import DEPTH, Behind, FieldProvenance, folded, provenance
 from refold.agents.compare.render import told
 from refold.agents.compare.self_check import Itself, against_itself
 from refold.agents.log import AgentLog
 from refold.agents.recordings.load import recordings
 from refold.avro.errors import InputError, NotAnswerable
 from refold.explorer.cli.ask.why import chain_lines
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import WHEN, LogTarget, as_json, on_log
+from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.cli.output.sealed import Opener
-from refold.explorer.cli.output.shapes import why_json
-from refold.explorer.cli.output.untimed import observed_texts, untimed_json
+from refold.explorer.cli.output.untimed import observed_texts
 from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.cli.runs.clear import clear_json, compare_clear
-from refold.streams.trace import TraceLink
-
-Pair = tuple[RunInLog, RunInLog]
+from refold.explorer.queries.compare import Pair, compare_json, known_at
 
 
-@click.command("compare")
+@click.command("compare", epilog=WHEN)
 @click.argument("a", metavar="[A", required=False)
 @click.argument("b", metavar="B]", required=False)
 @click.option("--all", "is_all", is_flag=True, help="Every run of the log, each with its own replay.")
@@ -45,11 +43,12 @@ Pair = tuple[RunInLog, RunInLog]
     help="How many causes back to follow what differs.",
 )  # fmt: skip
 @click.option("--full", is_flag=True, help="Every value whole, every place that differs, every cause.")
+@at_option
 @as_json
 @on_log
 def compare(
     place: LogTarget, a: str | None, b: str | None, is_all: bool, other_url: str | None, exact: bool, depth: int,
-    full: bool, as_json: bool,
+    full: bool, at: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Find the first point where two runs differ, and why.
 
@@ -75,65 +74,38 @@ def compare(
       refold run compare --all
     """
     if is_all:
-        if a or b or other_url or exact:
-            raise InputError("--all compares each run with itself: leave out A, B, --other and --exact")
+        if a or b or other_url or exact or at:
+            raise InputError("--all compares each run with itself: leave out A, B, --other, --exact and --at")
         return _all(place, as_json)
     if a is None or b is None:
         raise click.UsageError("name two runs, or say --all")
+    if other_url is not None and at is not None:
+        raise InputError("--at is a point of one log: leave out --other")
     with ExitStack() as stack:
         log = stack.enter_context(place.read())
         other = log if other_url is None else stack.enter_context(replace(place, url=other_url).read())
         try:
-            pair = _known(log, a), _known(other, b)
+            pair = known_at(log, a, at), known_at(other, b, at)
         except NotAnswerable:
-            return compare_clear(_clear(log, a), _clear(other, b), is_exact=exact, as_json=as_json)
+            return compare_clear(_clear(log, a, at), _clear(other, b, at), is_exact=exact, as_json=as_json)
         found = compared(pair[0].run, pair[1].run, exact=exact)
         behind = [] if found is None else provenance(found, *pair, depth)
         if as_json:
-            Screen().json(_json({"a": log, "b": other}, pair, found, behind))
+            Screen().json(compare_json({"a": log, "b": other}, pair, found, behind, at))
         else:
             _show(Screen(), {"a": log, "b": other}, pair, found, behind, is_full=full)
     return 0 if found is None else 1
 
 
-def _known(log: AgentLog, run: str) -> RunInLog:
-    cut = log.point().cut
-    return RunInLog(log.recording(known_run(log, run, cut), cut), log)
-
-
-def _clear(log: AgentLog, given: str) -> dict[str, Any]:
+def _clear(log: AgentLog, given: str, at: str | None) -> dict[str, Any]:
     """A run without its content, and why it has none here; "" where it has."""
-    cut = log.point().cut
+    cut = log.point(at).cut
     run = known_run(log, given, cut)
     try:
         log.recording(run, cut)
     except NotAnswerable as error:
         return clear_json(log, run, cut, error)
     return clear_json(log, run, cut, None)
-
-
-def _json(
-    logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: list[Behind]
-) -> dict[str, Any]:  # fmt: skip
-    return {
-        "equal": found is None,
-        "a": {"run": pair[0].run.run, "hash": pair[0].run.hash, "steps": len(pair[0].run.steps)},
-        "b": {"run": pair[1].run.run, "hash": pair[1].run.hash, "steps": len(pair[1].run.steps)},
-        "divergence": None if found is None else divergence_json(found),
-        "uncompared": uncompared(pair[0].run, pair[1].run),
-        "provenance": [
-            {
-                "side": each.side, "entity": each.entity, "field": each.field, "key": each.key,
-                "chain": _chain_json(logs[each.side], each.chain),
-            }
-            for each in behind
-        ],
-    }  # fmt: skip
-
-
-def _chain_json(log: AgentLog, chain: Sequence[TraceLink]) -> Any:
-    told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
-    return untimed_json(log, told, log.point().cut)
 
 
 def _show(

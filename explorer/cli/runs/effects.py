@@ -86,8 +86,7 @@ def list_(place: LogTarget, status: str | None, run_id: str, tool: str, as_json:
         ledger = log.effects
         every = ledger.list()
         run = _run_of(every, run_id) if run_id else ""
-        found = [each for each in every if (status in (None, each.status)) and (not run or run in each.runs)
-                 and tool in ("", each.tool)]  # fmt: skip
+        found = effects_like(every, status, run, tool)
         if as_json:
             screen.json([effect_json(ledger, each) for each in found])
             return 0
@@ -190,6 +189,14 @@ def compensate(place: LogTarget, run_id: str, given: tuple[str, ...], dry_run: b
     else:
         screen.say(f"run {run} did nothing that could be undone")
     return 1 if any(each.is_left for each in found) else 0
+
+
+def effects_like(every: Iterable[Effect], status: str | None = None, run: str = "", tool: str = "") -> list[Effect]:
+    """Those of some effects that stand so, that this run carried out, and that are of this tool; empty for any."""
+    return [
+        each for each in every
+        if status in (None, each.status) and (not run or run in each.runs) and tool in ("", each.tool)
+    ]  # fmt: skip
 
 
 def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:

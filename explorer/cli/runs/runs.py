@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from refold.agents.recordings.find import OUTCOMES, RunList, RunRow
 from refold.avro.times import parse_time
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
 from refold.explorer.cli.output.screen import NO_TIME, Screen, TableColumn, counted, moment, printable
 from refold.explorer.cli.runs.shapes import row_json
+from refold.explorer.queries.runs import RunsQuery, as_tree
 
 LISTED = 50
 COLUMNS = (
@@ -34,7 +34,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
     return value
 
 
-@click.command()
+@click.command(epilog=WHEN)
 @click.option(
     "--since", callback=_time, metavar="TIME", help="Begun at this time or later, such as 2026-11-21T03:12:00Z."
 )
@@ -51,11 +51,13 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option(
     "--limit", type=click.IntRange(1), metavar="N", help=f"At most the newest N [as text {LISTED}, as JSON all]."
 )
+@at
 @as_json
 @on_log
 def runs(
     place: LogTarget, since: str | None, until: str | None, text: str, tool: str, error: str, outcome: str | None,
-    agent: str, user: str, tag: str, parent: str, flagged: bool, limit: int | None, as_json: bool,
+    agent: str, user: str, tag: str, parent: str, flagged: bool, limit: int | None,
+    at: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """List the runs of agents, the newest first.
 
@@ -77,7 +79,7 @@ def runs(
     }  # fmt: skip
     most = LISTED if limit is None and not as_json else limit
     with place.read() as log:
-        found = log.runs(limit=most, **wanted)
+        found = RunsQuery(**wanted, limit=most, at=at).find(log)
     if as_json:
         screen.json([row_json(row) for row in found.rows])
     else:
@@ -89,19 +91,6 @@ def runs(
             screen.say(_older(len(found), found.older, is_searched=bool(text or tool or error)))
     _say_unread(found)
     return 1 if found.damaged else 0
-
-
-def as_tree(rows: Sequence[RunRow]) -> Iterator[tuple[RunRow, int]]:
-    """The rows, each run within another after that one, if it is among them, and how deep it is."""
-    listed = {row.run for row in rows}
-    within: dict[str, list[RunRow]] = {}
-    for row in rows:
-        within.setdefault(row.caller if row.caller in listed else "", []).append(row)
-    left = [(row, 0) for row in reversed(within.get("", ()))]
-    while left:
-        row, depth = left.pop()
-        yield row, depth
-        left += [(each, depth + 1) for each in within.get(row.run, ())]  # the newest comes last
 
 
 def _cells(row: RunRow, depth: int) -> list[str]:

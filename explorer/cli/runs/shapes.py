@@ -25,6 +25,10 @@ def row_json(row: RunRow) -> dict[str, Any]:
         "outcome": None if row.outcome == RUNNING else row.outcome,
         "steps": row.steps,
         "parent": row.parent or None,
+        "title": row.title or None,
+        "flagged": row.flagged,
+        "input_tokens": row.input_tokens,
+        "output_tokens": row.output_tokens,
         **_within(row.caller, row.caller_step),
         **_synthetic(is_so=row.synthetic_time),
     }

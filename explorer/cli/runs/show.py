@@ -16,7 +16,8 @@ from refold.explorer.cli.runs.argument import known_run, recorded_run, run_argum
 from refold.explorer.cli.runs.clear import clear_json, show_clear
 from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, head_of, tree_of
 from refold.explorer.cli.runs.runs import took
-from refold.explorer.cli.runs.shapes import run_json, status_of, step_json
+from refold.explorer.cli.runs.shapes import status_of
+from refold.explorer.queries.run import steps_json, whole_json
 from refold.streams.point import Point
 
 STEPS = (
@@ -67,9 +68,7 @@ def show(place: LogTarget, run_id: str, at: str | None, verify: bool, as_json: b
     is_whole = not wrong and (not verify or not run.hash or chained(run).hash == run.hash)
     if as_json:
         chain = {"ok": is_whole, "broken": wrong} if verify else None
-        screen.json(
-            {**run_json(run), "chain": chain, "layers": [step_json(step, has_code=run.has_code) for step in run.steps]}
-        )
+        screen.json(whole_json(run, chain))
         return 0 if is_whole else 1
     screen.point(point)
     for line in _head(run, Lines()):
@@ -108,7 +107,7 @@ def steps(place: LogTarget, run_id: str, at: str | None, number: int | None, ful
         run = recorded_run(log, run_id, point.cut)
     chosen = [step for step in run.steps if number in (None, step.number)]
     if as_json:
-        screen.json([step_json(step, has_code=run.has_code) for step in chosen])
+        screen.json(steps_json(run, number))
         return 0
     screen.point(point)
     lines = Lines(is_whole=full, has_code=run.has_code)

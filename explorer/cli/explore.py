@@ -1,0 +1,68 @@
+"""`refold explore`: the web explorer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from threading import Event
+
+import click
+
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import LogTarget, on_log
+
+PORT = 6077
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True,
+              help="Where its pages are. Off loopback they need a token, in REFOLD_TOKEN.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
+@click.option("--open", "is_opened", is_flag=True, help="Open the pages in a browser.")
+@click.option("--tls-cert", metavar="FILE", help="Serve the pages over TLS: a certificate in PEM, with its chain.")
+@click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
+@click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
+              help="A name that browsers know this server by, besides its addresses; may be repeated.")  # fmt: skip
+@on_log
+def explore(
+    place: LogTarget, host: str, port: int, is_opened: bool, tls_cert: str | None, tls_key: str | None,
+    allowed_hosts: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Explore a log in a browser.
+
+    Runs step by step, entities at any moment, comparisons, and the health of the log. It only reads. Every page is
+    about one cut, which its address names, so an address can be sent to somebody. Below each page are the commands
+    that give the same answers; addresses below /api answer in JSON. It works offline: nothing is loaded from
+    elsewhere. Ctrl-C ends it.
+
+    \b
+    Examples
+      refold explore
+      refold explore --log kafka://127.0.0.1:9092/agents --open
+      REFOLD_TOKEN=$(openssl rand -hex 32) refold explore --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+    """
+    try:
+        from refold.explorer.web.site import explorer
+        from refold.streams.web.guard import token_in
+        from refold.streams.web.server import Access, WebServer
+    except ModuleNotFoundError as error:
+        raise InputError(f"the explorer needs {error.name}: install it with pip install 'refold[explore]'") from error
+    if not place.exists():
+        from refold.streams.open import given_url
+
+        raise InputError(f"{given_url(place.url)}: no log is here yet; see `refold demo`, or name one with --log")
+    token = token_in(os.environ)
+    access = Access(token, allowed_hosts, None, tls_cert, tls_key)
+    server = WebServer(host, port, access, what="the explorer's pages")
+    site = explorer(place, token, is_secure=tls_cert is not None)
+    try:
+        server.serve(site)
+        print(f"explore {server.url}/", flush=True)
+        if is_opened and not webbrowser.open(f"{server.url}/"):
+            print("refold: no browser could be opened; open the address above", file=sys.stderr)
+        Event().wait()
+    finally:
+        server.close()
+        site.handles.close()
+    return 0

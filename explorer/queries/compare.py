@@ -1,0 +1,75 @@
+"""Where two runs part: what `refold run compare` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from refold.agents.compare.compare import compare, uncompared
+from refold.agents.compare.divergence import Divergence, divergence_json
+from refold.agents.compare.provenance import DEPTH, Behind, RunInLog, provenance
+from refold.agents.log import AgentLog
+from refold.explorer.cli.runs.argument import known_run
+from refold.explorer.queries.entity import told_chain
+from refold.explorer.queries.query import options_of, positionals
+
+Pair = tuple[RunInLog, RunInLog]
+
+
+@dataclass(frozen=True, slots=True)
+class CompareQuery:
+    """Two runs of one log at one point. exact: clock, randomness and fresh ids count too; depth: causes back."""
+
+    a: str
+    b: str
+    at: str | None = None
+    exact: bool = False
+    depth: int = DEPTH
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold run compare`."""
+        depth = None if self.depth == DEPTH else str(self.depth)
+        named = options_of({"at": self.at, "exact": self.exact, "depth": depth})
+        return ["run", "compare", *named, *positionals(self.a, self.b)]
+
+    def pair(self, log: AgentLog) -> Pair:
+        """Both runs, opened. NotAnswerable where the content of one is gone."""
+        return known_at(log, self.a, self.at), known_at(log, self.b, self.at)
+
+    def answer(self, log: AgentLog) -> dict[str, Any]:
+        """The first divergence, and what stands behind it."""
+        pair = self.pair(log)
+        found = compare(pair[0].run, pair[1].run, exact=self.exact)
+        behind = [] if found is None else provenance(found, *pair, self.depth)
+        return compare_json({"a": log, "b": log}, pair, found, behind, self.at)
+
+
+def known_at(log: AgentLog, run: str, at: str | None = None) -> RunInLog:
+    """A run, and the log it is in."""
+    cut = log.point(at).cut
+    return RunInLog(log.recording(known_run(log, run, cut), cut), log)
+
+
+def compare_json(
+    logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: Sequence[Behind], at: str | None = None
+) -> dict[str, Any]:
+    """The JSON of a comparison."""
+    sides = {
+        side: {"run": each.run.run, "hash": each.run.hash, "steps": len(each.run.steps)}
+        for side, each in zip("ab", pair, strict=True)
+    }
+    return {
+        "equal": found is None,
+        **sides,
+        "divergence": None if found is None else divergence_json(found),
+        "uncompared": uncompared(pair[0].run, pair[1].run),
+        "provenance": [
+            {
+                "side": each.side, "entity": each.entity, "field": each.field, "key": each.key,
+                "chain": told_chain(logs[each.side], list(each.chain), logs[each.side].point(at).cut),
+            }
+            for each in behind
+        ],
+    }  # fmt: skip

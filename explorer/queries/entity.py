@@ -1,0 +1,175 @@
+"""One entity: what `refold state`, `refold history`, `refold why` and `refold diff` answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from refold.agents.log import AgentLog
+from refold.avro.errors import InputError, UnknownEntity
+from refold.avro.observation import type_of
+from refold.explorer.cli.output.sealed import Opener
+from refold.explorer.cli.output.shapes import row_json, state_json, why_json
+from refold.explorer.cli.output.untimed import untimed_json
+from refold.explorer.queries.query import options_of, positionals
+from refold.streams.changes import Row
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+from refold.streams.point import Point
+from refold.streams.trace import TraceLink
+from refold.streams.view import EntityView
+
+RECORDED = "recorded"
+
+
+def _clock(clock: str) -> str:
+    """The option's value, empty for the default."""
+    return "" if clock == RECORDED else clock
+
+
+@dataclass(frozen=True, slots=True)
+class StateQuery:
+    """An entity at a point. clock: what a time means, "recorded" or "observed"."""
+
+    entity: str
+    at: str | None = None
+    clock: str = RECORDED
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold state`."""
+        named = options_of({"at": self.at, "clock": _clock(self.clock)})
+        return ["state", *named, *positionals(self.entity)]
+
+    def answer(self, log: AgentLog) -> dict[str, Any]:
+        """Its fields, each with what put it there."""
+        point = log.point(self.at, self.entity, self.clock)
+        return told_state(log, point, log.state(self.entity, point.cut))
+
+
+def told_state(log: AgentLog, point: Point, view: EntityView) -> dict[str, Any]:
+    """The JSON of a state, opened where it is sealed and its key is at hand."""
+    found: dict[str, Any] = untimed_json(log, Opener(log).state(state_json(point, view)), point.cut)
+    return found
+
+
+def told_rows(log: AgentLog, rows: list[Row], cut: Cut) -> list[dict[str, Any]]:
+    """The JSON of mutations, likewise."""
+    found: list[dict[str, Any]] = untimed_json(log, [Opener(log).row(row_json(row)) for row in rows], cut)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """What changed in an entity between two points."""
+
+    entity: str
+    since: str | None = None
+    until: str | None = None
+    clock: str = RECORDED
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold history`."""
+        named = options_of({"since": self.since, "until": self.until, "clock": _clock(self.clock)})
+        return ["history", *named, *positionals(self.entity)]
+
+    def answer(self, log: AgentLog) -> list[dict[str, Any]]:
+        """One object a mutation."""
+        last = log.point(self.until, self.entity, self.clock)
+        first = None if self.since is None else log.point(self.since, self.entity, self.clock)
+        rows = log.history(
+            self.entity, since=None if first is None else first.cut, until=last.cut, clock=self.clock, python=False
+        )
+        return told_rows(log, rows, last.cut)
+
+
+@dataclass(frozen=True, slots=True)
+class DiffQuery:
+    """What leads from one point to another, of one entity or of the whole log."""
+
+    a: str
+    b: str
+    entity: str | None = None
+    clock: str = RECORDED
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold diff`."""
+        places = [self.a, self.b, *([] if self.entity is None else [self.entity])]
+        return ["diff", *options_of({"clock": _clock(self.clock)}), *positionals(*places)]
+
+    def answer(self, log: AgentLog) -> list[dict[str, Any]]:
+        """One object a mutation."""
+        before, after = (log.point(each, self.entity, self.clock) for each in (self.a, self.b))
+        return told_rows(log, log.diff(before.cut, after.cut, self.entity, python=False), after.cut)
+
+
+class FieldReference(NamedTuple):
+    """TYPE/ID.FIELD, taken apart. key: of a map field, else None."""
+
+    entity: str
+    field: str
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WhyQuery:
+    """What a value rests on. value: TYPE/ID.FIELD[.KEY]; depth: at most so many causes back."""
+
+    value: str
+    at: str | None = None
+    clock: str = RECORDED
+    depth: int | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold why`."""
+        depth = None if self.depth is None else str(self.depth)
+        named = options_of({"depth": depth, "at": self.at, "clock": _clock(self.clock)})
+        return ["why", *named, *positionals(self.value)]
+
+    def answer(self, log: AgentLog) -> list[dict[str, Any]]:
+        """One object an observation, the nearest first."""
+        point, view, path = field_of(log, self.value, self.at, self.clock)
+        chain = view.why(path.field, path.key)
+        return told_chain(log, [link for link in chain if self.depth is None or link.depth <= self.depth], point.cut)
+
+
+def told_chain(log: AgentLog, chain: list[TraceLink], cut: Cut) -> list[dict[str, Any]]:
+    """The JSON of a chain of causes."""
+    told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
+    found: list[dict[str, Any]] = untimed_json(log, told, cut)
+    return found
+
+
+def field_of(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, EntityView, FieldReference]:
+    """The entity behind the rightmost split at a field of its type, at the point."""
+    refusal: UnknownEntity | None = None
+    for path in readings(log, text):
+        try:
+            point = log.point(at, path.entity, clock)
+            return point, log.state(path.entity, point.cut), path
+        except UnknownEntity as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
+    type_name = type_of(text)
+    definition = log.types.get(type_name)
+    if definition is None:
+        raise InputError(f"{text}: unknown type {type_name!r}; `refold types` lists what there is")
+    known = ", ".join(definition.by_first_name)
+    raise InputError(f"{text}: names no field; give {type_name}/ID.FIELD with one of {known}")
+
+
+def readings(log: Log, text: str) -> Iterator[FieldReference]:
+    """Every way to read the argument, the rightmost split first."""
+    definition = log.types.get(type_of(text))
+    fields = {} if definition is None else definition.by_first_name
+    position = text.rfind(".")
+    while position > 0:
+        field, dot, key = text[position + 1 :].partition(".")
+        if field in fields and (not dot or fields[field].reducer == "map"):
+            yield FieldReference(text[:position], field, key if dot else None)
+        position = text.rfind(".", 0, position)

@@ -1,0 +1,53 @@
+"""What a question about a log is: the command that asks it, and the answer, as that command's `--json` prints it.
+
+The command line, the explorer's pages and its HTTP API ask the same questions. So a page that shows a command shows
+what that command answers.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from refold.agents.log import AgentLog
+
+
+class Query(Protocol):
+    """One question about a log."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of `refold` that ask it, without the log."""
+
+    def answer(self, log: AgentLog) -> Any:
+        """The JSON tree that the command prints with `--json`.
+
+        Raises:
+            RefoldError: The question has no answer; the command ends with the same error.
+        """
+
+
+def command_text(arguments: Sequence[str], log_url: str | None = None) -> str:
+    """A command that can be pasted into a shell. log_url: the log to name, where REFOLD_LOG does not."""
+    named = [] if log_url is None else ["--log", log_url]
+    return shlex.join(["refold", *arguments, *named])
+
+
+def options_of(given: Mapping[str, object]) -> list[str]:
+    """Options by name: left out where they are empty, without a value where they are True.
+
+    A value is joined to its option, so that one that begins with `-` is not read as an option.
+    """
+    found: list[str] = []
+    for name, value in given.items():
+        if value is True:
+            found.append(f"--{name}")
+        elif value not in (None, "", False):
+            found.append(f"--{name}={value}")
+    return found
+
+
+def positionals(*given: str) -> list[str]:
+    """Arguments without a name; after `--` where one begins with `-`."""
+    return ["--", *given] if any(each.startswith("-") for each in given) else list(given)

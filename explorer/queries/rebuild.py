@@ -1,0 +1,30 @@
+"""Every entity at a point: what `refold rebuild` answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from refold.agents.log import AgentLog
+from refold.explorer.cli.output.shapes import rebuild_json
+from refold.explorer.queries.query import options_of
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildQuery:
+    """types: only entities of these; then there is no root."""
+
+    at: str | None = None
+    types: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold rebuild`."""
+        types = [f"--type={each}" for each in self.types]
+        return ["rebuild", *types, *options_of({"at": self.at})]
+
+    def answer(self, log: AgentLog) -> dict[str, Any]:
+        """How many entities there are, and the root."""
+        point = log.point(self.at)
+        view = log.rebuild(point.cut, types=self.types or None)
+        return rebuild_json(point, view, None if self.types else view.root)

@@ -1,0 +1,173 @@
+"""The HTTP API under the pages: each command that reads, asked by its name; `/api/openapi.json` describes it.
+
+`GET /api/NAME` answers what `refold NAME --json` prints, and takes the same options as parameters. What stands in the
+command's place for an argument stands in the path: `/api/state/TYPE/ID`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import refold
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import LogTarget
+from refold.explorer.queries.compare import CompareQuery
+from refold.explorer.queries.entity import DiffQuery, HistoryQuery, StateQuery, WhyQuery
+from refold.explorer.queries.operate import DeadLettersQuery, DoctorQuery, EffectsQuery, MarkersQuery, VerifyQuery
+from refold.explorer.queries.query import Query
+from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
+from refold.explorer.queries.runs import RunsQuery
+from refold.streams.defaults import CLOCKS
+
+OPENAPI = "openapi.json"
+
+
+class Parameter(NamedTuple):
+    """One of the query. kind: of JSON Schema; choices: the values there are, where they are few."""
+
+    name: str
+    kind: str = "string"
+    about: str = ""
+    choices: tuple[str, ...] = ()
+    is_required: bool = False
+
+
+class Endpoint(NamedTuple):
+    """argument: what stands in the path after the name, "" for nothing. is_slow: it reads a whole log."""
+
+    about: str
+    make: Callable[[LogTarget, str, Mapping[str, Any]], Query]
+    argument: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    is_slow: bool = False
+
+
+AT = Parameter("at", about="The point to answer for, as WHEN of the command line; without it, now.")
+CLOCK = Parameter("clock", about="What a time means.", choices=CLOCKS)
+_TEXTS = ("since", "until", "text", "tool", "error", "outcome", "agent", "user", "tag", "parent")
+
+ENDPOINTS: Mapping[str, Endpoint] = {
+    "runs": Endpoint(
+        "The runs of agents, the newest first.", lambda _, __, given: RunsQuery(**given),
+        parameters=(*(Parameter(name) for name in _TEXTS), Parameter("flagged", "boolean"),
+                    Parameter("limit", "integer"), AT),
+    ),
+    "run": Endpoint("One run, with its steps.", lambda _, run, given: RunQuery(run, **given), "run", (AT,)),
+    "steps": Endpoint(
+        "The steps of a run, or one of them.", lambda _, run, given: StepsQuery(run, **given), "run",
+        (AT, Parameter("step", "integer")),
+    ),
+    "knew": Endpoint(
+        "What an agent knew by a moment.", lambda _, agent, given: KnewQuery(agent, **given), "agent",
+        (AT, Parameter("run"), Parameter("every", "boolean", "Every read and answer, not the latest.")),
+    ),
+    "state": Endpoint(
+        "An entity as it was.", lambda _, entity, given: StateQuery(entity, **given), "entity", (AT, CLOCK)
+    ),
+    "history": Endpoint(
+        "What changed in an entity.", lambda _, entity, given: HistoryQuery(entity, **given), "entity",
+        (Parameter("since"), Parameter("until"), CLOCK),
+    ),
+    "why": Endpoint(
+        "The observations a value rests on: TYPE/ID.FIELD[.KEY].", lambda _, value, given: WhyQuery(value, **given),
+        "value", (AT, CLOCK, Parameter("depth", "integer", "At most so many causes back.")),
+    ),
+    "diff": Endpoint(
+        "What leads from one point to another.", lambda _, __, given: DiffQuery(**given),
+        parameters=(Parameter("a", is_required=True), Parameter("b", is_required=True), Parameter("entity"), CLOCK),
+    ),
+    "compare": Endpoint(
+        "The first point where two runs part, and why.", lambda _, __, given: CompareQuery(**given),
+        parameters=(Parameter("a", is_required=True), Parameter("b", is_required=True), AT,
+                    Parameter("exact", "boolean"), Parameter("depth", "integer")),
+    ),
+    "markers": Endpoint("The points that have a name.", lambda _, __, ___: MarkersQuery()),
+    "effects": Endpoint(
+        "What write tools did, or may have done.", lambda _, __, given: EffectsQuery(**given),
+        parameters=(Parameter("status"), Parameter("run"), Parameter("tool")),
+    ),
+    "deadletters": Endpoint(
+        "The records that are no observations.", lambda _, __, given: DeadLettersQuery(**given),
+        parameters=(Parameter("limit", "integer"),), is_slow=True,
+    ),
+    "doctor": Endpoint("Whether the log can be used here.", lambda place, _, __: DoctorQuery(place), is_slow=True),
+    "verify": Endpoint(
+        "Whether stored state matches a full replay; reads the whole log.", lambda _, __, ___: VerifyQuery(),
+        is_slow=True,
+    ),
+}  # fmt: skip
+
+
+def query_of(place: LogTarget, name: str, argument: str, query: Mapping[str, str]) -> Query:
+    """The question behind an address. InputError where it is none."""
+    endpoint = ENDPOINTS.get(name)
+    if endpoint is None:
+        raise InputError(f"/api/{name:.60}: there are {', '.join(ENDPOINTS)}; /api/{OPENAPI} describes them")
+    if bool(argument) != bool(endpoint.argument):
+        wanted = f"/api/{name}/{endpoint.argument.upper()}" if endpoint.argument else f"/api/{name} alone"
+        raise InputError(f"ask for {wanted}")
+    known = {each.name: each for each in endpoint.parameters}
+    given = {}
+    for each, text in query.items():
+        if each not in known:
+            raise InputError(f"{each:.60}: /api/{name} has the parameters {', '.join(known) or 'none'}")
+        given[each] = _value(known[each], text)
+    for parameter in endpoint.parameters:
+        if parameter.is_required and parameter.name not in given:
+            raise InputError(f"/api/{name} needs the parameter {parameter.name}")
+    return endpoint.make(place, argument, given)
+
+
+def _value(parameter: Parameter, text: str) -> Any:
+    if parameter.kind == "boolean":
+        if text.lower() not in ("1", "0", "true", "false"):
+            raise InputError(f"{parameter.name}: true or false, given {text!r:.40}")
+        return text.lower() in ("1", "true")
+    if parameter.kind == "integer":
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise InputError(f"{parameter.name}: a whole number of 0 or more, given {text!r:.40}")
+        return int(text)
+    if parameter.choices and text not in parameter.choices:
+        raise InputError(f"{parameter.name}: one of {', '.join(parameter.choices)}, given {text!r:.40}")
+    return text
+
+
+def json_bytes(tree: Any) -> bytes:
+    """JSON in ASCII: so halves of UTF-16 pairs in recorded texts come through as they are recorded."""
+    return (json.dumps(tree, separators=(",", ":")) + "\n").encode()
+
+
+def openapi() -> dict[str, Any]:
+    """The description of the API, in OpenAPI 3.1."""
+    error = {"description": "Why there is no answer.", "content": {"application/json": {"schema": {
+        "type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}}}}  # fmt: skip
+    paths = {}
+    for name, endpoint in ENDPOINTS.items():
+        argument = endpoint.argument
+        in_path = [] if not argument else [
+            {"name": argument, "in": "path", "required": True, "schema": {"type": "string"}}
+        ]  # fmt: skip
+        paths[f"/api/{name}" + (f"/{{{argument}}}" if argument else "")] = {"get": {
+            "operationId": name, "summary": endpoint.about,
+            "parameters": [*in_path, *map(_described, endpoint.parameters)],
+            "responses": {
+                "200": {"description": f"What `refold {' '.join(_command(name))} --json` prints.",
+                        "content": {"application/json": {"schema": {}}}},
+                "400": error, "404": error, "503": error,
+            },
+        }}  # fmt: skip
+    return {"openapi": "3.1.0", "info": {"title": "refold explorer", "version": refold.__version__}, "paths": paths}
+
+
+def _described(each: Parameter) -> dict[str, Any]:
+    schema = {"type": each.kind, **({"enum": list(each.choices)} if each.choices else {})}
+    about = {"description": each.about} if each.about else {}
+    return {"name": each.name, "in": "query", "required": each.is_required, "schema": schema, **about}
+
+
+def _command(name: str) -> list[str]:
+    """The command's name without its options."""
+    return {"run": ["run", "show"], "steps": ["run", "steps"], "compare": ["run", "compare"],
+            "effects": ["effects", "list"], "deadletters": ["deadletters", "list"]}.get(name, [name])  # fmt: skip

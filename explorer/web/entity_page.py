@@ -1,0 +1,125 @@
+"""The page of an entity: its state at a moment, a slider over its moments, its history, and why a value is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from refold.agents.recordings.load import rebuilt
+from refold.avro.envelope import check_entity
+from refold.avro.errors import InputError, ValidationError
+from refold.avro.times import time_text
+from refold.explorer.queries.entity import HistoryQuery, StateQuery, WhyQuery
+from refold.explorer.queries.operate import MarkersQuery
+from refold.explorer.queries.query import Query
+from refold.explorer.queries.rebuild import RebuildQuery
+from refold.explorer.web.charts import graph, lanes
+from refold.explorer.web.moments import CLOCKS, known_moments, placed, read_moments, true_moments
+from refold.explorer.web.rendering import entity_link
+from refold.explorer.web.view import PageMoved, PageView
+from refold.streams.cut import Cut
+
+LISTED = 200
+
+
+def entities_page(view: PageView) -> bytes:
+    """The types there are, and the entities of one."""
+    entity = view.get("entity").strip()
+    cut = view.cut()
+    if entity:
+        if "/" not in entity:
+            raise InputError(f"{entity:.80}: name an entity as TYPE/ID")
+        raise PageMoved(entity_link(entity, at=str(cut)))
+    types = sorted({version.definition.name: version.definition for version in view.log.port.registry}.items())
+    chosen = view.get("type")
+    found: list[str] = []
+    shown: list[tuple[str, Query]] = []
+    total = 0
+    if chosen:
+        states = rebuilt(view.log, [chosen], cut)
+        begin = f"{chosen}/{view.get('begin')}"
+        names = [] if states is None else sorted(name for name in states if name.startswith(begin))
+        total = len(names)
+        found = names[: view.number("limit") or LISTED]
+        shown.append((f"how many of type {chosen}", RebuildQuery(str(cut), (chosen,))))
+    return view.render(
+        "entities.html", "Entities", cut, shown, types=types, chosen=chosen, begin=view.get("begin"), found=found,
+        total=total, more=view.address(limit=total),
+    )  # fmt: skip
+
+
+def entity_page(view: PageView) -> bytes:
+    """One entity at a moment. `to` in the address is where the slider ends."""
+    if len(view.path) < 2:
+        raise InputError(f"{'/'.join(view.path):.80}: name an entity as TYPE/ID")
+    entity = view.path[0] + "/" + "/".join(view.path[1:])
+    clock = view.get("clock") or CLOCKS[0]
+    if clock == "observed":  # of a moment on the slider: a time of this clock, to be resolved
+        at = view.log.point(view.get("at") or None, entity, clock).cut
+        raise PageMoved(view.address(at=str(at), clock="true"))
+    if clock not in CLOCKS:
+        raise InputError(f"clock: one of {', '.join(CLOCKS)}, given {clock!r:.40}")
+    end = view.cut(name="to")
+    cut = view.cut(entity)
+    state_query, history_query = StateQuery(entity, str(cut)), HistoryQuery(entity, until=str(end))
+    state = state_query.answer(view.log)
+    rows = history_query.answer(view.log)
+    moments = placed(clock, _moments(view, entity, clock, state["version"], rows, cut, end),
+                     MarkersQuery().answer(view.log))  # fmt: skip
+    shown: list[tuple[str, Query]] = [("the state", state_query), ("the history", history_query)]
+    field = view.get("field")
+    chain: list[dict[str, Any]] = []
+    if field:
+        why = WhyQuery(f"{entity}.{field}", str(cut))
+        chain = why.answer(view.log)
+        shown.append((f"why {field}", why))
+    sources = [*(each["source"] for each in state["fields"].values()), *(row["source"] for row in rows),
+               *(each["source"] for each in chain if each["source"])]  # fmt: skip
+    changed = {row["field"] for row in rows if row["version"] == state["version"]}
+    return view.render(
+        "entity.html", entity, cut, shown, entity=entity, state=state, rows=rows[::-1][:LISTED], total=len(rows),
+        moments=moments, clocks=CLOCKS, lanes=lanes(rows), field=field, chain=chain,
+        graph=graph(chain) if chain else None, changed=changed, version=state["version"], end=str(end),
+        runs=_runs_among(view, sources, end),
+        observed_until=None if cut.observed_until is None else time_text(cut.observed_until),
+    )  # fmt: skip
+
+
+def _moments(
+    view: PageView, entity: str, clock: str, version: int, rows: Sequence[Mapping[str, Any]], cut: Cut, end: Cut
+) -> list[Any]:
+    if clock == "read":
+        return read_moments(reads_of(view, entity, end), str(cut))
+    if clock == "true":
+        return true_moments(rows, None if cut.observed_until is None else time_text(cut.observed_until))
+    return known_moments(rows, version)
+
+
+def _runs_among(view: PageView, sources: Iterable[Mapping[str, Any]], end: Cut) -> set[str]:
+    """The runs that some sources name, as far as they are recorded: other processes give ids of their own."""
+    named = {f"run/{each['run']}" for each in sources if each["run"]}
+    known: set[str] = set()
+    for name in named:
+        with suppress(ValidationError):
+            check_entity(name)
+            known.add(name)
+    return {name.removeprefix("run/") for name in view.log.states(sorted(known), end)}
+
+
+def reads_of(view: PageView, entity: str, end: Cut) -> list[dict[str, Any]]:
+    """Every read of an entity that a step recorded, in order; goes through all steps."""
+    steps = rebuilt(view.log, ["step"], end)
+    found = []
+    for step in () if steps is None else map(steps.__getitem__, steps):
+        fields = step.fields
+        by = {"agent": fields.get("agent", ""), "run": fields.get("run", ""), "step": fields.get("position", 0)}
+        found += [
+            {
+                **by, "read_at": time_text(each["read_at"] or 0), "version": each.get("version"),
+                "cut": each.get("cut") or "",
+            }
+            for each in fields.get("reads", ())
+            if each["entity"] == entity
+        ]  # fmt: skip
+    return sorted(found, key=lambda each: (each["read_at"], each["run"], each["step"]))

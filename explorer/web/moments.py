@@ -1,0 +1,127 @@
+"""The moments of an entity between which a slider moves, by one of three clocks.
+
+known: the versions, by when the log took what made them. true: the times at which things happened, by their sources.
+read: the times at which agents read the entity. Each moment has the address of the page as of then. Of many moments
+those around the chosen one are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from refold.avro.times import parse_time
+
+MOMENTS_MAX = 240
+CLOCKS = ("known", "true", "read")
+# From the thumb's middle at one end of a slider to the slider's end, as a share of a usual width.
+MARGIN_PERCENT = 1.0
+
+
+class SliderStop(NamedTuple):
+    """One stop. at: WHEN; clock: of WHEN; time: RFC 3339; about: what happened; x: percent of the width."""
+
+    at: str
+    clock: str
+    time: str
+    about: str
+    is_chosen: bool = False
+    x: float = 0
+
+
+class DeployMark(NamedTuple):
+    """A marker of the log, such as a deploy. x: percent, between the moments before and after it."""
+
+    name: str
+    x: float
+
+
+class SliderStops(NamedTuple):
+    """earlier, later: how many moments are left out on each side; chosen: the index of the one shown."""
+
+    clock: str
+    moments: tuple[SliderStop, ...]
+    marks: tuple[DeployMark, ...]
+    chosen: int
+    earlier: int = 0
+    later: int = 0
+
+
+def known_moments(rows: Sequence[Mapping[str, Any]], version: int) -> list[SliderStop]:
+    """The versions that changed something, of the rows of a history; chosen: the newest up to the version."""
+    by_version: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_version.setdefault(row["version"], []).append(row)
+    numbers = sorted(by_version)
+    chosen = max((each for each in numbers if each <= version), default=None)
+    found = []
+    for each in numbers:
+        changed = by_version[each]
+        fields = ", ".join(dict.fromkeys(row["field"] for row in changed))
+        who = changed[0]["source"]["agent"] or "somebody"
+        found.append(
+            SliderStop(f"v{each}", "", changed[0]["recorded_at"], f"v{each}: {fields}, by {who}", each == chosen)
+        )
+    return found
+
+
+def true_moments(rows: Sequence[Mapping[str, Any]], observed_until: str | None) -> list[SliderStop]:
+    """The times at which something happened; chosen: the latest up to a time, or the latest of all."""
+    by_time: dict[str, list[str]] = {}
+    for row in rows:
+        if row["observed_at"]:
+            by_time.setdefault(row["observed_at"], []).append(row["field"])
+    times = sorted(by_time, key=_micros)
+    until = None if observed_until is None else _micros(observed_until)
+    reached = [each for each in times if until is None or _micros(each) <= until]
+    chosen = reached[-1] if reached else None
+    return [
+        SliderStop(each, "observed", each, ", ".join(dict.fromkeys(by_time[each])), each == chosen) for each in times
+    ]
+
+
+def read_moments(reads: Sequence[Mapping[str, Any]], cut: str) -> list[SliderStop]:
+    """The reads of the entity, each at the cut that was read; chosen: the one of the cut."""
+    return [
+        SliderStop(each["cut"], "", each["read_at"],
+               f"v{each['version']}, read by {each['agent']} in step {each['step']} of {each['run']}",
+               each["cut"] == cut)
+        for each in reads
+        if each["cut"]
+    ]  # fmt: skip
+
+
+def placed(clock: str, found: Sequence[SliderStop], markers: Sequence[Mapping[str, Any]]) -> SliderStops:
+    """The moments around the chosen one, evenly spaced, and the markers between them."""
+    chosen = next((index for index, each in enumerate(found) if each.is_chosen), -1)
+    middle = chosen if chosen >= 0 else len(found) - 1
+    first = max(0, min(middle - MOMENTS_MAX // 2, len(found) - MOMENTS_MAX))
+    shown = found[first : first + MOMENTS_MAX]
+    place = _places(len(shown))
+    moments = tuple(each._replace(x=place(index)) for index, each in enumerate(shown))
+    marks = tuple(_marks(moments, markers))
+    later = len(found) - first - len(shown)
+    return SliderStops(clock, moments, marks, chosen - first if chosen >= 0 else -1, first, later)
+
+
+def _places(count: int) -> Callable[[int], float]:
+    room = 100 - 2 * MARGIN_PERCENT
+    return lambda index: MARGIN_PERCENT + (room / 2 if count == 1 else index * room / (count - 1))
+
+
+def _marks(moments: Sequence[SliderStop], markers: Sequence[Mapping[str, Any]]) -> list[DeployMark]:
+    times = [_micros(each.time) for each in moments]
+    found = []
+    for each in markers:
+        marked = _micros(each["marked_at"])
+        before = sum(time <= marked for time in times)
+        if not times:
+            continue
+        left = moments[before - 1].x if before else 0.0
+        right = moments[before].x if before < len(moments) else 100.0
+        found.append(DeployMark(each["name"], (left + right) / 2))
+    return found
+
+
+def _micros(text: str) -> int:
+    return parse_time(text, "time")

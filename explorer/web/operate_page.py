@@ -1,0 +1,35 @@
+"""The page for those who operate a log: is it fit, what is unsettled, what was refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from refold.avro.errors import RefoldError
+from refold.explorer.queries.operate import DeadLettersQuery, DoctorQuery, EffectsQuery, MarkersQuery, VerifyQuery
+from refold.explorer.queries.query import Query
+from refold.explorer.web.view import PageView
+
+
+def operate_page(view: PageView) -> bytes:
+    """How the log stands now. `verify=1` in the address reads the whole log, too."""
+    queries: dict[str, Query] = {
+        "doctor": DoctorQuery(view.place),
+        "effects": EffectsQuery("unknown"),
+        "letters": DeadLettersQuery(),
+        "markers": MarkersQuery(),
+    }
+    if view.get("verify"):
+        queries["verify"] = VerifyQuery()
+    answers: dict[str, Any] = {"verify": None}
+    problems: dict[str, str] = {}
+    for name, query in queries.items():
+        try:
+            answers[name] = query.answer(view.log)
+        except RefoldError as error:  # the other answers are worth seeing all the same
+            answers[name], problems[name] = None, str(error)
+    names = {"doctor": "the examination", "effects": "unsettled effects", "letters": "dead letters",
+             "markers": "markers", "verify": "the full check"}  # fmt: skip
+    shown = [(names[name], query) for name, query in queries.items()]
+    if not view.get("verify"):
+        shown.append((names["verify"], VerifyQuery()))
+    return view.render("operate.html", "Operate", None, shown, problems=problems, **answers)

@@ -1,0 +1,190 @@
+"""The page of a run: its timeline, and one of its steps in full. It opens at the failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from refold.agents.journal.difference import ABSENT, Difference, differences
+from refold.agents.journal.record import Plain, Recording, Step
+from refold.agents.journal.self_replay import begun_with, states
+from refold.avro.errors import InputError, NotAnswerable, RefoldError
+from refold.explorer.cli.runs.argument import known_run
+from refold.explorer.cli.runs.clear import clear_json
+from refold.explorer.cli.runs.shapes import run_json, step_json
+from refold.explorer.queries.query import Query
+from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
+from refold.explorer.web.messages import ModelMessage, answered, asked, message_of, messages_of
+from refold.explorer.web.timeline import timeline
+from refold.explorer.web.view import PageMoved, PageView
+from refold.streams.cut import Cut
+
+LISTED_AROUND = 60
+CHANGES_MAX = 60
+# What run_json leaves out where it is not so.
+NOT_WITHIN = {"caller": "", "caller_step": 0, "children": (), "synthetic_time": False}
+NAMED = ("tool", "model", "run")
+OF_THE_PROCESS = ("now", "random", "uuid")
+
+
+class StateDifference(NamedTuple):
+    """A place in a state. has_before, has_after: whether anything was there. message: what was added, if it is one."""
+
+    path: str
+    before: Plain
+    after: Plain
+    has_before: bool
+    has_after: bool
+    message: ModelMessage | None = None
+
+
+def run_page(view: PageView) -> bytes:
+    """One run at a cut, open at a step."""
+    cut = view.cut()
+    (given,) = view.path
+    run_id = known_run(view.log, given, cut)
+    if run_id != given:
+        raise PageMoved(view_of(view, run_id).address())
+    query = RunQuery(run_id, str(cut))
+    try:
+        run = view.log.recording(run_id, cut)
+    except NotAnswerable as error:
+        found = clear_json(view.log, run_id, cut, error)
+        return view.render("run_clear.html", f"Run {run_id}", cut, [("this run", query)], run=found)
+    title = run.title or f"Run {run_id}"
+    number = view.number("step")
+    if number is None:
+        number = opening_step(run)
+    shown: list[tuple[str, Query]] = [("the run", query)]
+    given_step: dict[str, Any] = {"step": None}
+    if run.steps:
+        if not 1 <= number <= len(run.steps):
+            raise InputError(f"run {run_id} has no step {number} at this cut: it has {len(run.steps)}")
+        shown.append((f"step {number}", StepsQuery(run_id, str(cut), number)))
+        given_step, knew = _step(view, run, run.steps[number - 1], cut)
+        shown.append((f"what it knew by step {number}", knew))
+    drawn = timeline(run, view.get("scale"))
+    fields = view.log.state(f"run/{run_id}", cut).fields
+    return view.render(
+        "run.html", title, cut, shown, run={**NOT_WITHIN, **run_json(run)}, number=number, timeline=drawn,
+        listed=list(_listed(run, number)), forks=_forks(view, run_id, cut), is_raw=bool(view.get("raw")),
+        tokens={name: fields.get(f"{name}_tokens") for name in ("input", "output")}, **given_step,
+    )  # fmt: skip
+
+
+def view_of(view: PageView, run_id: str) -> PageView:
+    """The same page of another run."""
+    return PageView(view.log, view.place, view.renderer, view.name, (run_id,), view.query)
+
+
+def opening_step(run: Recording) -> int:
+    """Where a run is opened: at the failure it ended with, else at the first that it had, else at its beginning."""
+    failed = [step.number for step in run.steps if step.failure is not None or step.outcome in ("failed", "timed_out")]
+    if run.outcome in ("failed", "timed_out", "cancelled"):
+        return failed[-1] if failed else len(run.steps)
+    return failed[0] if failed else 1
+
+
+def _step(view: PageView, run: Recording, step: Step, cut: Cut) -> tuple[dict[str, Any], Query]:
+    """What is shown of a step, and the question for what was known by then."""
+    before = begun_with(run, step.number, next(islice(states(run), step.number - 1, None)))
+    after = next(islice(states(run), step.number, None))
+    changed = differences(before, after)
+    # A step that goes on, or was cut short, has no end to ask for: what the log holds at the cut counts.
+    knew = KnewQuery(run.agent, f"run:{run.run}#{step.number}" if step.is_committed else str(cut), run.run)
+    reads, not_known = [], ""
+    try:
+        reads = knew.answer(view.log)["reads"]
+    except RefoldError as error:
+        not_known = str(error)
+    given = step_json(step, has_code=run.has_code)
+    is_asked = any(call.asked.kind == "model" for call in step.calls)
+    return {
+        "step": given,
+        "recorded": step,
+        "calls": [_call(each, given["failure"]) for each in given["calls"]],
+        "attempts": [
+            {**each, "told": [_call(call, each["failure"]) for call in step_calls]}
+            for each, step_calls in zip(given["attempts"][:-1], _earlier(step, run), strict=False)
+        ],
+        "changed": [_changed(each) for each in changed[:CHANGES_MAX]],
+        "changed_count": len(changed),
+        "before": before,
+        "after": after,
+        "context": () if is_asked or not isinstance(before, dict) else messages_of(before.get("messages")),
+        "reads": reads,
+        "not_known": not_known,
+    }, knew
+
+
+def _earlier(step: Step, run: Recording) -> Iterator[list[dict[str, Any]]]:
+    """The calls of the attempts before the last, each as step_json gives those of the last."""
+    from refold.explorer.cli.runs.shapes import call_json
+
+    for attempt in step.attempts[:-1]:
+        yield [call_json(call, has_code=run.has_code) for call in attempt.calls]
+
+
+def _call(call: dict[str, Any], failure: dict[str, Any] | None) -> dict[str, Any]:
+    """A call, with its messages where a model was called, and its arguments by name where a tool was.
+
+    failure: of the attempt; a call that failed it is not shown to have failed a second time.
+    """
+    is_model = call["kind"] == "model"
+    request = call["request"]
+    is_function = isinstance(request, dict) and bool(request) and request.keys() <= {"args", "kwargs"}
+    arguments = [] if not is_function else [
+        *((f"argument {number}", value) for number, value in enumerate(request.get("args") or (), 1)),
+        *(request.get("kwargs") or {}).items(),
+    ]  # fmt: skip
+    return {
+        **call,
+        "is_told": _is_told(call["failure"], failure),
+        "exchange": asked(request) if is_model else None,
+        "answered": answered(call["answer"]) if is_model else (),
+        "arguments": arguments,
+        "is_function": is_function,
+        "is_of_the_process": call["kind"] in OF_THE_PROCESS,
+    }
+
+
+def _is_told(failure: dict[str, Any] | None, known: dict[str, Any] | None) -> bool:
+    """Whether a failure is one that is shown already."""
+    same = ("exception", "message")
+    return failure is not None and known is not None and all(failure[name] == known[name] for name in same)
+
+
+def _changed(each: Difference) -> StateDifference:
+    has = each.left is not ABSENT, each.right is not ABSENT
+    left, right = each.left if has[0] else None, each.right if has[1] else None
+    return StateDifference(each.path or "all of it", left, right, *has, None if has[0] else message_of(right))
+
+
+def _listed(run: Recording, number: int) -> Iterator[dict[str, Any]]:
+    """The steps near one, for the list."""
+    first = max(0, number - 1 - LISTED_AROUND)
+    for step in run.steps[first : number + LISTED_AROUND]:
+        calls = [
+            call.asked.name or call.asked.kind for call in step.calls if call.asked.kind in ("tool", "model", "run")
+        ]
+        decided = [call.asked.request for call in step.calls if call.asked.kind == "decide"]
+        begun = [each.started_at for each in step.attempts if each.started_at]
+        ended = [each.ended_at for each in step.attempts if each.ended_at]
+        yield {
+            "number": step.number,
+            "name": step.name or (decided[-1]["choice"] if decided else ""),
+            "outcome": step.outcome or ("pending" if not step.is_committed else ""),
+            "failed": step.failure is not None or step.outcome in ("failed", "timed_out"),
+            "milliseconds": (max(ended) - min(begun)) / 1000 if begun and ended else None,
+            "calls": calls,
+            "retries": sum(len(call.retries) for call in step.calls) + max(len(step.attempts) - 1, 0),
+        }
+
+
+def _forks(view: PageView, run_id: str, cut: Cut) -> list[dict[str, Any]]:
+    """The forks of this run at the cut."""
+    return [
+        {"run": row.run, "outcome": row.outcome, "title": row.title}
+        for row in view.log.runs(parent=run_id, at=cut, limit=LISTED_AROUND)
+    ]

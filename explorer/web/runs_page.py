@@ -1,0 +1,37 @@
+"""The page of runs: find one by all that `refold runs` filters by."""
+
+from __future__ import annotations
+
+from refold.agents.recordings.find import OUTCOMES
+from refold.avro.times import time_text
+from refold.explorer.queries.run import RunQuery
+from refold.explorer.queries.runs import RunsQuery, as_tree
+from refold.explorer.web.view import PageView
+
+LISTED = 50
+TEXTS = ("text", "tool", "error", "agent", "user", "tag", "parent", "since", "until")
+
+
+def runs_page(view: PageView) -> bytes:
+    """The runs at a cut, the newest first; forks and runs within come after the run they belong to."""
+    cut = view.cut()
+    limit = view.number("limit") or LISTED
+    query = RunsQuery(
+        view.get("since") or None, view.get("until") or None, view.get("text"), view.get("tool"), view.get("error"),
+        view.get("outcome"), view.get("agent"), view.get("user"), view.get("tag"), view.get("parent"),
+        flagged=bool(view.get("flagged")), limit=limit, at=str(cut),
+    )  # fmt: skip
+    found = query.find(view.log)
+    rows = [
+        {"row": row, "depth": depth, "started": _time(row.started_at), "ended": _time(row.ended_at)}
+        for row, depth in as_tree(found.rows, with_forks=True)
+    ]
+    return view.render(
+        "runs.html", "Runs", cut, [("these runs", query)], rows=rows, found=found, query=query, outcomes=OUTCOMES,
+        names=TEXTS, more=view.address(limit=limit + found.older) if found.older else "",
+        show=lambda run: view.renderer.command(RunQuery(run, str(cut))),
+    )  # fmt: skip
+
+
+def _time(micros: int | None) -> str | None:
+    return time_text(micros) if micros else None

@@ -1,0 +1,168 @@
+"""The explorer's site: pages for people, and the same answers as JSON.
+
+    GET  /                   runs                        GET /run/ID         a run, step by step
+    GET  /entity/TYPE/ID     an entity at a moment       GET /entities       which there are
+    GET  /compare?a=&b=      two runs                    GET /diff?a=&b=     two moments
+    GET  /story/ID           a run in plain sentences    GET /operate        how the log stands
+    GET  /static/NAME        styles and scripts          GET /api/...        the same as JSON (api.py)
+    POST /sign-in            the token, off loopback
+
+1. refold's web server checks Host, Origin and bounds (streams/web/server.py), as for every page that refold has.
+2. A page is about one cut. Where its address names none, or another form of WHEN, it is resolved and the browser is
+   sent to the address with the cut. So every address that a reader sees gives the same page again.
+3. Nothing is written: the log is opened to read, and every page is asked for with GET.
+4. The content security policy allows scripts and styles of this server alone, and none within a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from refold.avro.errors import InputError, NotAnswerable, RefoldError, UnknownEntity
+from refold.explorer.cli.options import LogTarget
+from refold.explorer.web import api
+from refold.explorer.web.assets import assets
+from refold.explorer.web.compare_page import compare_page, diff_page
+from refold.explorer.web.entity_page import entities_page, entity_page
+from refold.explorer.web.handles import Handles
+from refold.explorer.web.operate_page import operate_page
+from refold.explorer.web.rendering import Renderer
+from refold.explorer.web.run_page import run_page
+from refold.explorer.web.runs_page import runs_page
+from refold.explorer.web.sign_in import SignIns
+from refold.explorer.web.story_page import story_page
+from refold.explorer.web.view import PageMoved, PageView
+from refold.streams.web.guard import Token
+from refold.streams.web.page import PageResponse, Request, Route, problem
+
+HTML = "text/html; charset=utf-8"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+SECURITY = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Opener-Policy": "same-origin"}  # fmt: skip
+STATIC, PAGES, SLOW = "static", "pages", "slow"
+SIGN_IN = "sign-in"
+TITLES = {400: "This address asks for nothing", 404: "Not found", 503: "The log cannot be read now"}
+
+
+class SitePage(NamedTuple):
+    """How a page is made. parts: how many parts its path has after the name, -1: one or more."""
+
+    make: Callable[[PageView], bytes]
+    parts: int = 0
+    lane: str = PAGES
+
+
+SITE: Mapping[str, SitePage] = {
+    "": SitePage(runs_page),
+    "run": SitePage(run_page, 1),
+    "story": SitePage(story_page, 1),
+    "entities": SitePage(entities_page),
+    "entity": SitePage(entity_page, -1),
+    "compare": SitePage(compare_page),
+    "diff": SitePage(diff_page),
+    "operate": SitePage(operate_page, lane=SLOW),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explorer:
+    """The site of one log."""
+
+    place: LogTarget
+    handles: Handles
+    renderer: Renderer
+    sessions: SignIns
+
+    @property
+    def lanes(self) -> Mapping[str, int]:
+        """What reads a whole log holds up no page; each thread has the log open for itself."""
+        return {STATIC: 1, PAGES: 3, SLOW: 1}
+
+    def route(self, request: Request) -> Route | PageResponse:
+        """Which threads answer. Every route is open to the web server: who has signed in is known here, by a cookie."""
+        name, parts = _path(request.path)
+        if name == SIGN_IN:
+            return Route(STATIC, is_open=True)
+        if request.method != "GET":
+            return problem(405, f"{request.path[:100]} is asked for with GET: these pages only read")
+        if name == "api":
+            slow = parts and parts[0] in api.ENDPOINTS and api.ENDPOINTS[parts[0]].is_slow
+            return Route(SLOW if slow else PAGES, is_open=True)
+        page = SITE.get(name)
+        return Route(STATIC if page is None else page.lane, is_open=True)
+
+    def answer(self, request: Request) -> PageResponse:
+        """The page behind a request."""
+        name, parts = _path(request.path)
+        if name == "static" and len(parts) == 1 and parts[0] in assets():
+            content, media_type = assets()[parts[0]]
+            return PageResponse(200, content, media_type, SECURITY)
+        if name == SIGN_IN:
+            return self._sign_in(request)
+        if not self.sessions.is_known(request):
+            if name == "api":
+                return problem(401, "this page needs a token: send Authorization: Bearer TOKEN")
+            return self._html(401, self.renderer.page("sign_in.html", {"is_wrong": False}))
+        if name == "api":
+            return self._api(parts, request)
+        try:
+            page = SITE.get(name)
+            if page is None or not (page.parts == len(parts) or (page.parts < 0 and parts)):
+                raise UnknownEntity(f"{request.path[:200]}: there is no such page")
+            log = self.handles.log()
+            view = PageView(log, self.place, self.renderer, name, parts, request.query)
+            return self._html(200, page.make(view))
+        except PageMoved as moved:
+            return PageResponse(303, b"", HTML, {**SECURITY, "Location": moved.location})
+        except (UnknownEntity, NotAnswerable) as error:
+            return self._error(404, error)
+        except InputError as error:
+            return self._error(400, error)
+        except (RefoldError, OSError) as error:
+            return self._error(503, error)
+
+    def _api(self, parts: tuple[str, ...], request: Request) -> PageResponse:
+        if parts == (api.OPENAPI,):
+            return PageResponse(200, api.json_bytes(api.openapi()), headers=SECURITY)
+        try:
+            query = api.query_of(self.place, parts[0] if parts else "", "/".join(parts[1:]), request.query)
+            return PageResponse(200, api.json_bytes(query.answer(self.handles.log())), headers=SECURITY)
+        except (UnknownEntity, NotAnswerable) as error:
+            return problem(404, error)
+        except InputError as error:
+            return problem(400, error)
+        except (RefoldError, OSError) as error:
+            return problem(503, error)
+
+    def _sign_in(self, request: Request) -> PageResponse:
+        if request.method == "POST":
+            cookie = self.sessions.sign_in(request.content)
+            if cookie is None:
+                return self._html(401, self.renderer.page("sign_in.html", {"is_wrong": True}))
+            return PageResponse(303, b"", HTML, {**SECURITY, "Location": "/", "Set-Cookie": cookie})
+        return self._html(200, self.renderer.page("sign_in.html", {"is_wrong": False}))
+
+    def _error(self, status: int, error: Exception) -> PageResponse:
+        given = {"title": TITLES[status], "why": str(error), "status": status, "at": None, "commands": [], "page": None,
+                 "log_url": self.place.url or "", "here": None}  # fmt: skip
+        return self._html(status, self.renderer.page("error.html", given))
+
+    def _html(self, status: int, content: bytes) -> PageResponse:
+        return PageResponse(status, content, HTML, SECURITY)
+
+
+def explorer(place: LogTarget, token: Token | None, *, is_secure: bool) -> Explorer:
+    """The site of a log. token: that callers need; is_secure: it is served over TLS."""
+    return Explorer(place, Handles(place), Renderer(place.url), SignIns(token, is_secure=is_secure))
+
+
+def _path(path: str) -> tuple[str, tuple[str, ...]]:
+    """The first part of a path, and the others."""
+    name, *parts = (unquote(each, errors="replace") for each in path.removeprefix("/").split("/"))
+    return name, tuple(each for each in parts if each)

@@ -1,0 +1,188 @@
+"""The explorer in Debian's Chromium: an incident is solved by clicking, and by keyboard alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from refold.explorer.demo.desk import RUN
+from refold_tests.absent import without
+from refold_tests.explored import CONFIG, FORK, READER, Explored
+
+# One browser for the module; its tests stay on one worker.
+pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("explorer-browser")]
+
+PATIENCE_MS = 90_000
+expect.set_options(timeout=PATIENCE_MS)
+PAGES = {
+    "runs": "/", "run": f"/run/{RUN}", "step": f"/run/{READER}?step=2", "raw": f"/run/{RUN}?step=2&raw=1",
+    "story": f"/story/{RUN}", "entities": "/entities?type=tool_config", "entity": f"/entity/{CONFIG}?field=rate_limit",
+    "compare": f"/compare?a={RUN}&b={FORK}", "choose": f"/compare?a={RUN}", "diff": "/diff?a=@deploy-1&b=now",
+    "operate": "/operate", "error": "/run/nobody",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium as Debian installs it; nothing is downloaded."""
+    program = shutil.which("chromium")
+    if program is None:
+        without("chromium is not installed")
+    with sync_playwright() as playwright:
+        # A test machine's user may be root, for whom Chromium has no sandbox.
+        found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=PATIENCE_MS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A reader in Berlin."""
+    found = browser.new_context(timezone_id="Europe/Berlin", viewport={"width": 1280, "height": 900})
+    found.set_default_timeout(PATIENCE_MS)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, pages: Explored) -> Iterator[Page]:
+    """A page, of which it is checked that it asked nobody but its server, and that no script failed."""
+    asked: list[str] = []
+    failed: list[str] = []
+    found = context.new_page()
+    found.on("request", lambda request: asked.append(request.url))
+    found.on("pageerror", lambda error: failed.append(str(error)))
+    found.on("console", lambda message: failed.append(message.text) if "Content Security" in message.text else None)
+    yield found
+    assert [each for each in asked if not each.startswith(f"{pages.url}/")] == []
+    assert failed == []
+
+
+def opened(page: Page, heading: str) -> None:
+    """Wait until a page with the heading is there, and its script hears keys."""
+    ready(page, "main :is(h1, h2)", heading)
+
+
+def ready(page: Page, selector: str, text: str) -> None:
+    """Wait until a page that has such a part is there, and its script hears keys."""
+    found = page.locator(f"html[data-ready] {selector}").filter(has_text=text).first
+    expect(found).to_be_visible(timeout=PATIENCE_MS)
+
+
+def test_the_incident_is_solved_by_clicking(page: Page, pages: Explored) -> None:
+    page.goto(f"{pages.url}/")
+    page.select_option("select[name=outcome]", "failed")
+    page.get_by_role("button", name="Find").click()
+    page.get_by_role("link", name="A leaking kettle").click()
+    opened(page, "Step 4 pay")
+    expect(page.locator(".call.failed .arguments")).to_contain_text("1998")
+    page.get_by_role("link", name="← before").click()
+    opened(page, "Step 3 price")
+    expect(page.locator(".changes")).to_contain_text("cents")
+    expect(page.locator(".changes .new")).to_contain_text("1998")
+    page.locator("svg a").first.click()
+    page.locator(".steps a", has_text="look-up").click()
+    opened(page, "Step 1 look-up")
+    expect(page.locator(".call")).to_contain_text("19.99")
+    page.get_by_role("link", name="compare", exact=True).last.click()
+    opened(page, "first divergence at step 4")
+    expect(page.locator(".differs .old")).to_contain_text("1998")
+    expect(page.locator(".differs .new")).to_contain_text("1999")
+
+
+def test_the_incident_is_solved_by_keyboard(page: Page, pages: Explored) -> None:
+    page.goto(f"{pages.url}/?outcome=failed")
+    opened(page, "Runs")
+    page.keyboard.press("/")
+    expect(page.locator("[data-search]")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    expect(page.locator("[data-row]").first).to_be_focused()
+    page.keyboard.press("Enter")
+    opened(page, "Step 4 pay")
+    page.keyboard.press("k")
+    opened(page, "Step 3 price")
+    expect(page.locator(".changes .new")).to_contain_text("1998")
+    page.keyboard.press("ArrowLeft")
+    opened(page, "Step 2 decide")
+    expect(page.locator(".decision")).to_contain_text("the customer says that it leaks")
+    expect(page.locator(".messages").first).to_contain_text("The kettle leaks.")
+    page.keyboard.press("r")
+    ready(page, "h5", "Request, as recorded")
+    page.keyboard.press("r")
+    ready(page, ".decision", "refund the kettle")
+    page.keyboard.press("j")
+    opened(page, "Step 3 price")
+    page.keyboard.press("f")
+    opened(page, "Step 4 pay")
+    page.keyboard.press("?")
+    expect(page.locator("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    opened(page, "Runs")
+
+
+def test_the_overwrite_is_found_from_the_run_that_read_it(page: Page, pages: Explored) -> None:
+    page.goto(f"{pages.url}/")
+    page.get_by_role("link", name="Reads a limit").click()
+    opened(page, "Step 1 read")
+    page.keyboard.press("j")
+    opened(page, "Step 2 use")
+    expect(page.locator(".differing").first).to_contain_text("it knew 50, the log had 500")
+    page.locator(".reads a").click()
+    opened(page, CONFIG)
+    ready(page, ".state", "50")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".version")).to_have_text("v2")
+    expect(page.locator("tr.changed").filter(has_text="rate_limit").first).to_contain_text("500")
+    page.locator(".state tr", has_text="rate_limit").get_by_role("link", name="why").click()
+    expect(page.locator("#why")).to_contain_text("deployer")
+
+
+def test_the_slider_moves_between_the_moments(page: Page, pages: Explored) -> None:
+    page.goto(f"{pages.url}/entity/{CONFIG}")
+    ready(page, ".version", "v2")
+    page.locator("#moment").press("Home")
+    expect(page.locator(".version")).to_have_text("v1")
+    expect(page.locator("output")).to_contain_text("v1: rate_limit, timeout_ms, by deployer")
+
+
+def test_times_are_the_readers_with_utc_at_hand(page: Page, pages: Explored) -> None:
+    page.goto(f"{pages.url}/run/{RUN}")
+    opened(page, "A leaking kettle")
+    shown = page.locator("main time").first
+    expect(shown).to_contain_text(re.compile(r"\+0[12]:00$"))
+    there = shown.get_attribute("datetime") or ""
+    page.keyboard.press("u")
+    expect(shown).to_contain_text(there[:19].replace("T", " "))
+    expect(shown).to_contain_text("UTC")
+    page.keyboard.press("u")
+
+
+def test_every_page_fits_and_has_no_layout_shift(browser: Browser, pages: Explored) -> None:
+    wrong: dict[str, Any] = {}
+    for label, width, scheme in (("phone", 360, "dark"), ("screen", 1280, "light")):
+        with browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme) as context:  # type: ignore[arg-type]
+            page = context.new_page()
+            page.add_init_script(SHIFTS)
+            for name, target in PAGES.items():
+                page.goto(f"{pages.url}{target}")
+                page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+                over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+                shift = page.evaluate("shifted")
+                headings = page.locator("h1").count()
+                if over > 0 or shift > 0.02 or headings != 1:
+                    wrong[f"{name}, {label}"] = (over, shift, headings)
+    assert wrong == {}
+
+
+SHIFTS = """
+globalThis.shifted = 0;
+new PerformanceObserver((list) => { for (const each of list.getEntries()) shifted += each.value; })
+    .observe({ type: "layout-shift", buffered: true });
+"""

@@ -1,0 +1,201 @@
+"""The explorer's pages: what they show, their addresses, and the commands below them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import refold
+from refold.explorer.cli.main import run
+from refold.explorer.demo.desk import RUN
+from refold_tests.explored import CONFIG, FORK, READER, Explored, explored
+
+pytestmark = pytest.mark.outside
+
+ADDRESSES = {
+    "runs": "/",
+    "runs-found": "/?outcome=failed&text=kettle",
+    "run": f"/run/{RUN}",
+    "step": f"/run/{RUN}?step=2&scale=time",
+    "raw": f"/run/{RUN}?step=2&raw=1",
+    "reader": f"/run/{READER}?step=2",
+    "story": f"/story/{RUN}",
+    "entities": "/entities?type=tool_config",
+    "entity": f"/entity/{CONFIG}",
+    "entity-then": f"/entity/{CONFIG}?at=v1&field=rate_limit",
+    "entity-true": f"/entity/{CONFIG}?clock=true",
+    "entity-read": f"/entity/{CONFIG}?clock=read",
+    "compare": f"/compare?a={RUN}&b={FORK}",
+    "diff": f"/diff?a=@deploy-1&b=now&entity={CONFIG}",
+    "operate": "/operate?verify=1",
+}
+
+
+def texts(tree: Any) -> Iterator[str]:
+    """Each text and number in an answer, as a page shows it; times and what is long have other forms there."""
+    if isinstance(tree, dict):
+        for each in tree.values():
+            yield from texts(each)
+    elif isinstance(tree, list):
+        for each in tree:
+            yield from texts(each)
+    elif isinstance(tree, bool) or tree is None:
+        return
+    elif isinstance(tree, int):
+        yield str(tree)
+    elif isinstance(tree, str) and 0 < len(tree) <= 60 and "\n" not in tree:
+        yield " ".join(tree.split())
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_an_address_opens_the_same_page_again(pages: Explored, name: str) -> None:
+    page = pages.get(ADDRESSES[name])
+    assert page.status == 200, page.text
+    again = pages.get(page.url)
+    assert again.url == page.url
+    if name != "operate":  # which says what is so now: a clock, the room on a disk
+        assert "cut%3A1." in page.url
+        assert again.body == page.body
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_each_command_that_a_page_shows_answers(pages: Explored, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = pages.get(ADDRESSES[name])
+    assert page.commands
+    for command in page.commands:
+        status = run([*command, "--json"])
+        out, err = capsys.readouterr()
+        assert status in (0, 1), err
+        assert json.loads(out) is not None
+
+
+# What a page shows of what its first command answers: by page, where that is in the answer.
+SHOWN: dict[str, Any] = {
+    "runs": lambda rows: [[each["run"], each["agent"], each["version"], each["steps"]] for each in rows],
+    "runs-found": lambda rows: [[each["run"], each["title"]] for each in rows],
+    "run": lambda found: [found[each] for each in ("run", "agent", "user", "title")] + [found["failure"]["message"]],
+    "reader": lambda found: [found["run"], found["steps"], found["children"][0]["run"]],
+    "story": lambda found: [found["agent"], found["failure"]["message"]],
+    "entities": lambda found: [found["entities"]],
+    "entity": lambda found: [found["version"], found["state_hash"],
+                             *([name, each["value"]] for name, each in found["fields"].items())],
+    "entity-then": lambda found: [found["state_hash"], *(each["value"] for each in found["fields"].values())],
+    "compare": lambda found: [found["a"]["run"], found["b"]["run"],
+                              [[each["path"], each["a"], each["b"]] for each in found["divergence"]["differences"]]],
+    "diff": lambda rows: [[each["field"], each["old"], each["new"]] for each in rows],
+    "operate": lambda found: [each["subject"] for each in found["findings"]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_page_shows_the_values_of_its_command(pages: Explored, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = pages.get(ADDRESSES[name])
+    run([*page.commands[0], "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    expected = list(texts(SHOWN[name](answer)))
+    assert expected
+    assert [each for each in expected if each not in page.text] == []
+
+
+def test_a_step_shows_what_its_command_says(pages: Explored, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (1, 2, 3, 4):
+        page = pages.get(f"/run/{RUN}?step={number}")
+        run([*page.commands[1], "--json"])
+        (step,) = json.loads(capsys.readouterr().out)
+        shown = [step["name"], step["decision"], step["rationale"], step["hash"]]
+        for call in step["calls"]:
+            shown += [call["name"], call["request"], call["answer"], (call["failure"] or {}).get("message")]
+        expected = list(texts(shown))
+        assert [each for each in expected if each not in page.text] == []
+        assert (page.text.count("failed") > 0) is True
+
+
+def test_a_run_opens_at_its_failure(pages: Explored) -> None:
+    page = pages.get(f"/run/{RUN}")
+    assert "Step 4 pay" in page.text
+    assert 'aria-current="step" class="failed"' in page.body
+    assert "Step 1 look-up" in pages.get(f"/run/{FORK}").text
+
+
+def test_what_an_agent_had_read_is_stale_after_the_overwrite(pages: Explored) -> None:
+    before, after = (pages.get(f"/run/{READER}?step={number}").text for number in (1, 2))
+    assert CONFIG in before
+    assert "⚠ stale" not in before
+    assert "⚠ stale" in after
+    assert "rate_limit : it knew 50 , the log had 500" in after
+
+
+def test_forks_and_runs_within_are_a_tree(pages: Explored) -> None:
+    page = pages.get("/")
+    places = [page.body.index(f"/run/{each}?") for each in (RUN, FORK, READER, "helper-1")]
+    assert places[0] < places[1]
+    assert places[2] < places[3]
+    assert page.body.count('class="depth-1"') == 2
+    assert f"within {READER}, step 2" in page.text
+
+
+def test_filters_are_those_of_the_command(pages: Explored) -> None:
+    assert "1 run " in pages.get("/?tool=mail.send").text
+    assert "1 run " in pages.get(f"/?parent={RUN}").text
+    assert "No run is like that" in pages.get("/?agent=nobody").text
+    assert "since" in pages.get("/?since=yesterday").text
+    assert pages.get("/?since=yesterday").status == 400
+
+
+def test_the_slider_has_a_stop_for_each_version_and_the_deploy_between(pages: Explored) -> None:
+    page = pages.get(f"/entity/{CONFIG}?at=v1")
+    assert page.body.count('class="moment') == 2
+    assert "@deploy-1" in page.text
+    assert "v1" in page.text
+    found = re.search(r'rel="next"[^>]*href="([^"]+)"', page.body)
+    assert found is not None
+    following = pages.get(found[1].replace("&amp;", "&"))
+    assert "rate_limit" in following.text
+    assert "500" in following.text.split("History")[0]
+
+
+def test_the_reads_of_an_entity_are_moments(pages: Explored) -> None:
+    page = pages.get(f"/entity/{CONFIG}?clock=read")
+    assert f"v1, read by reader in step 1 of {READER}" in page.body
+
+
+def test_a_page_shows_what_was_recorded_since_only_when_asked_again(tmp_path: Any) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    with refold.open(url) as log:
+        log.observe("document/a", {"fields": {"title": "one"}}, source="writer")
+        log.flush()
+        with explored(url) as pages:
+            first = pages.get("/entity/document/a")
+            log.observe("document/a", {"fields": {"title": "two"}}, source="writer")
+            log.flush()
+            assert pages.get(first.url).body == first.body
+            newest = pages.get("/entity/document/a")
+    assert "two" not in first.text
+    assert "two" in newest.text
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "says"),
+    [
+        ("/run/nobody", 404, "no run nobody"),
+        ("/entity/document/nobody", 404, "document/nobody"),
+        ("/entity/document", 400, "TYPE/ID"),
+        ("/nothing", 404, "no such page"),
+        (f"/run/{RUN}?step=99", 400, "no step 99"),
+        (f"/run/{RUN}?step=x", 400, "whole number"),
+        (f"/run/{RUN}?at=@nowhere", 400, "nowhere"),
+        (f"/run/{RUN}?at=cut:1.zzz", 400, "cut"),
+        ("/entity/document/a?clock=x", 400, "clock"),
+        (f"/compare?a={RUN}&b=nobody", 404, "nobody"),
+    ],
+    ids=["run", "entity", "half", "page", "step", "number", "marker", "cut", "clock", "compare"],
+)
+def test_what_cannot_be_shown_is_said(pages: Explored, target: str, status: int, says: str) -> None:
+    page = pages.get(target)
+    assert says in page.text
+    assert page.status == status
+    assert "All runs" in page.text
