@@ -31,7 +31,7 @@ from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Effect, Kind, Plain, Retry
 from refold.agents.journal.volatile import WHOLE, Asking, Volatile
 from refold.agents.recorder.answers import Answers, CallSite
-from refold.agents.recorder.context import SCOPE, Order, branch_of, here, require_open
+from refold.agents.recorder.context import SCOPE, Order, branch_of, here, in_thread, require_open
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
 from refold.agents.recorder.off_loop import BesideLoop
 from refold.agents.recorder.open_call import OpenCall, OpenRun
@@ -417,10 +417,12 @@ class Calling:
             asked = made.asked(self._redact)
             place = CallSite(step.number, step.name, step.attempt.number)
             found = None if self._is_live else self._answers.call(place, asked)
+            with self._turn:
+                nth = sum(1 for each in step.made if each.kind == "run" and each.branch == made.branch) - 1
             failed = sum(1 for each in step.earlier if each.ended_at) + len(step.attempts) - 1
             self._settle()
         opened = self._open(made, block, is_recorded=found is not None)
-        return OpenRun(opened, found, place, failed, made.order, asked.hash)
+        return OpenRun(opened, found, place, failed, made.branch, nth, asked.hash)
 
     @contextmanager
     def _opening(
@@ -455,7 +457,7 @@ class Calling:
     async def _sent_async(
         self, step: OpenStep, made: Made, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        await asyncio.to_thread(self._settle)
+        await in_thread(self._settle)
         arguments = self._prepared(step, made, tool)
         send = partial(_send_async, tool, args, kwargs)
         redact = self._redact.beside(decoded(made.request))

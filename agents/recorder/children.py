@@ -6,7 +6,8 @@ Of a live run, step by step:
    what the child is started with.
 2. Everything that the parent recorded before is written.
 3. The child's id follows from the parent's id, the step, how many of its attempts failed, the place of the call in the
-   attempt, and the request.
+   attempt, and the request. The place is the name of the thread or task (recorder/context.py), and how many runs that
+   one began before: what a resume need not do again plays no part in it.
 4. The child's begin is written: the entity `run/<id>`, which names the parent and the step. It is durable before
    anything that is made durable after it.
 5. The child is a run of its own, with steps, a chain and children. Its task follows from the parent's task, the step
@@ -152,11 +153,11 @@ def begin_child(parent: Parent, calling: Calling, children: Children, head: Reco
 
 def child_id(parent: str, opened: OpenRun) -> str:
     """The id of a run within: of its parent, and of where it begins there and with what."""
-    return _digest("child", [parent, opened.place.step, opened.failed, list(opened.order), opened.hash])
+    return _digest("child", [parent, opened.place.step, opened.failed, opened.branch, opened.nth, opened.hash])
 
 
 def _task(parent: str, opened: OpenRun) -> str:
-    return _digest("task", [parent, opened.place.step, list(opened.order)])
+    return _digest("task", [parent, opened.place.step, opened.branch, opened.nth])
 
 
 def _digest(what: str, tree: Plain) -> str:

@@ -26,16 +26,17 @@ import itertools
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from contextvars import ContextVar, copy_context
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from refold.agents.recorder.other_processes import run_of_parent
 from refold.agents.recorder.writer import RecordingFailed
 from refold.avro.errors import InputError
 
+T = TypeVar("T")
 Strays: TypeAlias = Literal["refuse", "adopt"]
 Order: TypeAlias = tuple[int, ...]
 
@@ -187,6 +188,8 @@ class Scope(NamedTuple):
     is_plain: bool = False
 
 
+OWN_THREADS = "refold-"
+"""How the names of refold's own threads begin."""
 NOWHERE = Scope()
 SCOPE: ContextVar[Scope] = ContextVar("refold.scope", default=NOWHERE)
 
@@ -339,6 +342,15 @@ def branch_of(scope: Scope) -> ExecutionBranch | None:
         branch = scope.branch
     work = WORK.branch
     return work if branch is not None and work is not None and branch.has_started(work) else branch
+
+
+def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Refold's own work, in a thread: it belongs to no run, and takes no place among what the run's code starts."""
+    token = SCOPE.set(NOWHERE)
+    try:
+        return asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
+    finally:
+        SCOPE.reset(token)
 
 
 def here() -> tuple[int, int]:

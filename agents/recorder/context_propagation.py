@@ -9,6 +9,8 @@ process begins:
 3. A pool's own threads serve everybody, so they belong to nobody: each piece of work brings its scope.
 4. Only refold's own variable is carried. Other libraries' context variables are as they would be without refold.
 
+Refold's own threads belong to nobody, and take no place among what a run's code starts: a resume does not start them.
+
 Other processes are marked instead (agents/recorder/other_processes.py).
 
 Work that reaches an older thread by a queue carries nothing: a tool that it calls is a stray.
@@ -30,7 +32,7 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from refold.agents.recorder.context import BRANCHES, SCOPE, WORK, Scope, branch_of
+from refold.agents.recorder.context import BRANCHES, OWN_THREADS, SCOPE, WORK, Scope, branch_of
 from refold.agents.recorder.kept_functions import KeptFunctions
 from refold.agents.recorder.other_processes import Handed, mark_forked, mark_process, marked_command, marked_environment
 
@@ -123,7 +125,7 @@ def _carried(work: Function, scope: Scope) -> Function:
 def _starting(start: Function) -> Function:
     @functools.wraps(start)
     def started(self: threading.Thread) -> None:
-        if not _serves_a_pool(self):
+        if not (_serves_a_pool(self) or self.name.startswith(OWN_THREADS)):
             scope = _branched(getattr(self, "_target", None) or self, is_thread=True)
             if scope is not None:
                 self.run = _carried(self.run, scope)  # type: ignore[method-assign]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 
+from refold.agents.recorder.context import in_thread
 from refold.agents.recorder.plain import is_large
 
 
@@ -24,4 +24,4 @@ class BesideLoop:
             with self._turn:
                 return encode()
 
-        return await asyncio.to_thread(encoded_alone)
+        return await in_thread(encoded_alone)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from refold.agents.journal.record import Call, Plain
 from refold.agents.recorder.answers import CallSite
-from refold.agents.recorder.context import Order
 from refold.agents.recorder.failures import raised
 from refold.agents.recorder.plain import decoded, encoded
 from refold.agents.recorder.step_assembler import Made
@@ -23,14 +22,16 @@ class OpenRun(NamedTuple):
     """A call that is a run within this one, begun.
 
     found: what is recorded of the call. place: of its attempt. failed: how many attempts of the step failed before.
-    order: where among the calls of its attempt it belongs. hash: of what was asked.
+    branch, nth: the name of the branch that it is on, and how many runs that one began in the attempt before it. What
+    is started only once in a process, such as a thread of a library's, plays no part in these. hash: of what was asked.
     """
 
     call: OpenCall
     found: Call | None
     place: CallSite
     failed: int
-    order: Order
+    branch: str
+    nth: int
     hash: str
 
 

@@ -18,9 +18,9 @@ from types import FrameType
 from typing import NamedTuple
 
 from refold.agents.recorder.answers import Departure
+from refold.agents.recorder.context import OWN_THREADS
 
 ESCAPES_MAX = 100
-_OWN_THREADS = "refold-"
 
 
 class Escape(NamedTuple):
@@ -157,7 +157,7 @@ def check(what: str) -> None:
             raise under.guard.deny(what, site_of(under.site))
         return
     thread = threading.current_thread().name
-    if not _open or thread.startswith(_OWN_THREADS):
+    if not _open or thread.startswith(OWN_THREADS):
         return
     escape = Escape(what, site_of(""), thread)
     for guard in _open:

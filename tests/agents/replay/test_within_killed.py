@@ -111,3 +111,78 @@ def test_the_order_of_parallel_children_does_not_depend_on_timing(tmp_path: Path
             golden = golden_of_run(log.recording("r0"), log._fields, entry="agents:agent", expect=[expect])
             assert judged_run(golden, agent, "agent", tmp_path).passed
         assert not (tmp_path / "none").exists(), "nothing took place again"
+
+
+AFTER_OTHERS = """
+import asyncio, os, signal, sys, threading
+import refold
+
+url, world, how, dies = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:] == ["dies"]
+
+def happens(text):
+    with open(world, "a") as file:
+        file.write(text + chr(10))
+
+@refold.tool(effect="write")
+def post(text, *, idempotency_key=""):
+    happens(text)
+
+@refold.tool(effect="write")
+async def post_async(text, *, idempotency_key=""):
+    happens(text)
+
+@refold.tool
+def look():
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    return "x" * 1_000_000
+
+@refold.tool
+async def look_async():
+    return "x" * 1_000_000
+
+def clerk(run):
+    run.step("send", post, f"of {run.input}")
+    if dies and run.input == "the last":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def agent(run):
+    with run.step("all"):
+        if how == "after a write":
+            post("first")
+        if how == "after a thread":
+            look()
+        if how == "after a run within":
+            run.child("clerk", input="the first").drive(clerk)
+        run.child("clerk", input="the last").drive(clerk)
+
+async def agent_async(run):
+    async with run.step("all"):
+        await (look_async() if how == "after a large answer" else post_async("first"))
+        await run.child("clerk", input="the last").drive_async(clerk)
+
+with refold.open(url) as log:
+    run = log.run("a", **({"id": "r"} if dies else {"resume": "r"}))
+    if how in ("after an async write", "after a large answer"):
+        asyncio.run(run.drive_async(agent_async))
+    else:
+        run.drive(agent)
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["after a write", "after an async write", "after a large answer", "after a thread", "after a run within"]
+)
+def test_a_run_within_that_was_cut_short_is_found_after_what_is_not_done_again(
+    tmp_path: Path, child: Callable[..., Child], how: str
+) -> None:
+    """A resume starts fewer threads than the first process did: it need not ask for what is recorded."""
+    url, world = f"file:{tmp_path}/log", tmp_path / "world"
+    assert child(AFTER_OTHERS, url, world, how, "dies").end() == -9
+    assert child(AFTER_OTHERS, url, world, how).end() == 0
+    happened = world.read_text().splitlines()
+    assert happened.count("of the last") == 1, happened
+    assert len(happened) == len({*happened})
+    with refold.open(url) as log:
+        assert [each.outcome for each in log.recording("r").family].count("succeeded") == len(log.runs())
