@@ -73,7 +73,7 @@ class Changed(RefoldError):
     """The agent's code does not do what it did when a step was recorded that is to stand."""
 
 
-class Run(Asks, CallTarget):
+class Run(CallTarget, Asks):
     """One execution of an agent; a context manager. Steps one after the other; calls in a step from any task or thread.
 
     id, agent, input, task: as given. state: the run's working memory, a dict of values that come back from the record

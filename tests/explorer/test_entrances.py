@@ -160,6 +160,12 @@ REFUSED: dict[str, Tries | list[str]] = {
         "explorer/test_worker.py::test_pages_that_cannot_be_served_are_one_clear_line",
         "explorer/test_worker.py::test_with_a_token_and_tls_workers_and_commands_ask_workers",
     ],
+    "`refold proxy`": ["agents/capture/test_wire.py::test_what_is_not_forwarded"],
+    "the explorer's pages": [
+        "explorer/web/test_guarded.py::test_only_this_servers_names_and_pages_are_answered",
+        "explorer/web/test_guarded.py::test_a_token_is_asked_for_once",
+        "explorer/web/test_guarded.py::test_nothing_is_written",
+    ],
     "a worker's URL": ["explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command"],
     "an agent's code under replay": ["agents/test_entry.py::test_a_recorded_name_finds_nothing_outside_of_the_folder"],
     "the files of a key ring": ["agents/keys/test_rings.py::test_only_their_user_can_read_key_files"],

@@ -299,7 +299,7 @@ def observe(chance: random.Random, world: World) -> Case:
     return Case(_as_given(["observe", entity, f"{name}={said}", *more]))
 
 
-LEFT_OUT = {"demo", "worker", "sink", "acl", "bisect", "rewind", "export", "import"}
+LEFT_OUT = {"demo", "explore", "worker", "sink", "acl", "bisect", "rewind", "export", "import"}
 """Commands that serve, ask others, or have an entrance of their own."""
 
 
