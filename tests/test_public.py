@@ -8,6 +8,8 @@ import inspect
 import pytest
 
 import refold
+from refold import errors
+from refold_tests.tree import FOLDERS, ROOT
 
 SURFACE = {
     "AgentLog", "Assertion", "Blob", "Change", "CorruptionError", "Cut", "Done", "EffectFailed", "EffectUnknown",
@@ -16,6 +18,11 @@ SURFACE = {
     "open", "reducer", "tool", "unrecorded",
 }  # fmt: skip
 FACADES = {
+    "refold.compare": {"Divergence", "Recording", "compare", "state_at", "states", "told"},
+    "refold.sink": {
+        "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused", "keep_up",
+        "packed", "parse_cut", "shower",
+    },
     "refold.importer": {
         "Budget", "ToolCall", "Conversation", "Document", "ImportFile", "Importer", "Judgement", "FileLimits", "Line",
         "Message", "import_conversation", "importer_of", "names", "own_time", "parse_messages", "record",
@@ -46,3 +53,22 @@ def test_each_facade_is_pinned_and_says_what_it_is(name: str) -> None:
     assert set(facade.__all__) == FACADES[name]
     for each in facade.__all__:
         assert inspect.getdoc(getattr(facade, each)), each
+
+
+def test_the_door_of_errors_has_every_error_of_the_package() -> None:
+    """What only the demo, or refold's own child processes, raise is no user's concern."""
+    raised: set[str] = set()
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if "demo" in path.parts:
+                continue
+            module = importlib.import_module(f"refold.{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}")
+            raised |= {
+                name for name, each in vars(module).items()
+                if isinstance(each, type) and issubclass(each, refold.RefoldError) and not name.startswith("_")
+                and each.__module__ == module.__name__
+            }  # fmt: skip
+    assert len(raised) > 40
+    assert set(errors.__all__) == raised
+    for name in errors.__all__:
+        assert inspect.getdoc(getattr(errors, name)), name

@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import Callable, Mapping
 
 import refold
-from refold.agents.journal.self_replay import state_at
-from refold.agents.replay.unrecorded import Unrecorded
+from refold.compare import state_at
+from refold.errors import Unrecorded
 
 Node = Callable[[refold.Run], str]
 """Does its work, and names the next node; "" ends the run."""

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import refold
-from refold.agents.journal.self_replay import state_at
+from refold.compare import state_at
 
 LOG = "file:.refold"
 RUN = "research-1"

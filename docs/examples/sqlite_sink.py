@@ -15,12 +15,21 @@ from contextlib import contextmanager
 from threading import Event
 
 import refold
-from refold.avro.jsonform import shower
-from refold.sinks.port import Batch, EntityState, HistoryStep, Load, Sink, SinkBusy, SinkRefused
-from refold.sinks.run import keep_up
-from refold.sinks.states import packed
-from refold.streams.changes import Row
-from refold.streams.cut import Cut, parse_cut
+from refold.sink import (
+    Batch,
+    Cut,
+    EntityState,
+    HistoryStep,
+    Load,
+    Row,
+    Sink,
+    SinkBusy,
+    SinkRefused,
+    keep_up,
+    packed,
+    parse_cut,
+    shower,
+)
 
 TABLES = """
     CREATE TABLE IF NOT EXISTS position (only INTEGER PRIMARY KEY CHECK (only = 1), cut TEXT);

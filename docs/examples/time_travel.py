@@ -19,10 +19,7 @@ from __future__ import annotations
 import tempfile
 
 import refold
-from refold.agents.compare.compare import compare
-from refold.agents.compare.render import told
-from refold.agents.journal.record import Recording
-from refold.agents.journal.self_replay import states
+from refold.compare import Recording, compare, states, told
 
 
 def model(task: str, left: int) -> str:

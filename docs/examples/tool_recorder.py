@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass
 
 import refold
-from refold.agents.replay.unrecorded import Unrecorded
+from refold.errors import Unrecorded
 
 CALLED: list[str] = []  # what was really called
 WEATHER = itertools.cycle([None, "rain"])

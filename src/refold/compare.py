@@ -1,0 +1,18 @@
+"""Recorded runs compared: the first point at which two of them differ, and the states of one, step by step.
+
+from refold.compare import compare, told
+
+divergence = compare(log.recording("8f2c"), log.recording("91aa"))
+for line in told(divergence):
+    print(line)
+"""
+
+from __future__ import annotations
+
+from refold.agents.compare.compare import compare
+from refold.agents.compare.divergence import Divergence
+from refold.agents.compare.render import told
+from refold.agents.journal.record import Recording
+from refold.agents.journal.self_replay import state_at, states
+
+__all__ = ["Divergence", "Recording", "compare", "state_at", "states", "told"]

@@ -1,0 +1,31 @@
+"""For those who write a sink: a store that is kept up to date with a log, at an exact cut.
+
+from refold.sink import Sink, keep_up
+
+docs/SINKS.md explains the protocol, and docs/examples/sqlite_sink.py is a whole one.
+"""
+
+from __future__ import annotations
+
+from refold.avro.jsonform import shower
+from refold.sinks.port import Batch, EntityState, HistoryStep, Load, Sink, SinkBusy, SinkRefused
+from refold.sinks.run import keep_up
+from refold.sinks.states import packed
+from refold.streams.changes import Row
+from refold.streams.cut import Cut, parse_cut
+
+__all__ = [
+    "Batch",
+    "Cut",
+    "EntityState",
+    "HistoryStep",
+    "Load",
+    "Row",
+    "Sink",
+    "SinkBusy",
+    "SinkRefused",
+    "keep_up",
+    "packed",
+    "parse_cut",
+    "shower",
+]
