@@ -336,7 +336,7 @@ class Calling:
         if block is not None:
             block.hold()
         inside = partial(self._inside, made.kind)
-        tree: Callable[[Plain], Plain] = awaited if inspect.isawaitable(answer) else _itself
+        tree: Callable[[Plain], Plain] = awaited if inspect.isawaitable(answer) else (lambda each: each)
 
         def ended(said: Plain, error: BaseException | None) -> None:
             if error is not None:
@@ -417,8 +417,7 @@ class Calling:
             asked = made.asked(self._redact)
             place = CallSite(step.number, step.name, step.attempt.number)
             found = None if self._is_live else self._answers.call(place, asked)
-            with self._turn:
-                nth = sum(1 for each in step.made if each.kind == "run" and each.branch == made.branch) - 1
+            nth = sum(1 for each in [*step.made] if (each.kind, each.branch) == ("run", made.branch)) - 1
             failed = sum(1 for each in step.earlier if each.ended_at) + len(step.attempts) - 1
             self._settle()
         opened = self._open(made, block, is_recorded=found is not None)
@@ -473,10 +472,6 @@ class Calling:
                 step.keys = StepKeys(self._run.task, step.number, taken)
             made.key = step.keys.next(tool.name, asked.counted)
         return asked.request
-
-
-def _itself(tree: Plain) -> Plain:
-    return tree
 
 
 def _nothing(error: BaseException | None) -> None:
