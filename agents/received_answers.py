@@ -5,7 +5,8 @@ it knew.
    attempt that failed counts as one that did not: the agent knows it, whatever became of the attempt.
 2. Of an imported conversation the step names its tool calls, and the results stand in their actions.
 3. An answer counts from when it came: when the call was begun, and as long as it took.
-4. A step whose content has expired, is sealed with no key here, or is damaged is named with the reason, and the others
+4. Steps are read in their order, run by run: the body of a request may go on from an earlier one's.
+5. A step whose content has expired, is sealed with no key here, or is damaged is named with the reason, and the others
    are told.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from refold.agents.journal.record import Call
+from refold.agents.journal.repeated_bodies import BodyReader
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.imported import action_call, action_names
 from refold.agents.recordings.load import step_of
@@ -63,11 +65,10 @@ def heard_in(log: Log, vault: ValueCipher, steps: Iterable[EntityView], cut: Cut
     """
     found: list[Heard] = []
     missing: list[Unheard] = []
-    for view in steps:
-        fields = Fields(view, vault)
-        run, number = fields.plain("run", ""), fields.plain("position", 0)
+    bodies: dict[str, BodyReader] = {}
+    for run, number, fields in sorted((_placed(Fields(view, vault)) for view in steps), key=lambda each: each[:2]):
         try:
-            found += _of_step(log, vault, fields, run, number, cut)
+            found += _of_step(log, vault, fields, run, number, cut, bodies.setdefault(run, BodyReader()))
         except (NotAnswerable, CorruptionError) as error:
             missing.append(Unheard(run, number, str(error)))
     return sorted(found, key=lambda each: (each.at, each.run, each.step, each.attempt, each.place)), missing
@@ -79,13 +80,19 @@ def last_answers(found: Iterable[Heard]) -> list[Heard]:
     return sorted(last.values(), key=lambda each: (each.at, each.run, each.step, each.attempt, each.place))
 
 
-def _of_step(log: Log, vault: ValueCipher, fields: Fields, run: str, number: int, cut: Cut) -> Iterator[Heard]:
+def _placed(fields: Fields) -> tuple[str, int, Fields]:
+    return fields.plain("run", ""), fields.plain("position", 0), fields
+
+
+def _of_step(
+    log: Log, vault: ValueCipher, fields: Fields, run: str, number: int, cut: Cut, bodies: BodyReader
+) -> Iterator[Heard]:
     if names := [] if fields.plain("journal") else action_names(fields):
         actions = log.states(names, cut)
         calls = [action_call(Fields(actions[name], vault), synthetic=False) for name in names if name in actions]
         yield from _answers(run, number, 1, calls)
         return
-    for attempt in step_of(number, fields, None).attempts:
+    for attempt in step_of(number, fields, None, bodies).attempts:
         yield from _answers(run, number, attempt.number, attempt.calls)
 
 

@@ -113,14 +113,15 @@ def attempt_failed(run: str, number: int, attempt: Attempt, seal: Seal) -> Patch
     return patch
 
 
-def step_ended(run: str, step: Step, before: Step | None, seal: Seal) -> Patch:
+def step_ended(run: str, step: Step, before: Step | None, stored: Attempt, seal: Seal) -> Patch:
     """A step's end: what it did in its last attempt, and its place in the chain.
 
-    before: the step before it, whose hashes this one does not repeat.
+    before: the step before it, whose hashes this one does not repeat. stored: the attempt, as its journal has it
+    (journal/repeated_bodies.py).
     """
     entity, last = step_entity(run, step.number), step.attempts[-1]
     journal = {
-        "attempt": _written(last),
+        "attempt": _written(stored),
         "delta": json_fidelity.written(step.delta),
         "result": json_fidelity.written(step.result),
     }

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from refold.agents.journal.chain import run_hash
-from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
+from refold.agents.journal.record import Attempt, Failure, Outcome, Plain, Recording, Step
+from refold.agents.journal.repeated_bodies import BodyWriter
 from refold.agents.recorder.observations import (
     Seal,
     attempt_failed,
@@ -156,6 +157,7 @@ class LogSink:
         self._class_of = class_of
         self._seq = seq
         self._steps: list[Step] = []
+        self._bodies = BodyWriter()
         self._is_resumed = attempt > 1
         self._begun = ""
         self._hash = ""
@@ -259,7 +261,7 @@ class LogSink:
         answered, self._answered = self._answered, []
         number, patch, causes, at = (0, {}, (self._last,), 0) if held is None else held
         if answered:
-            calls = {answered_key(each): self._folder.call(each) for each in answered}
+            calls = {answered_key(each): self._bodies.shortened(self._folder.call(each)) for each in answered}
             number = next(each.place[0] for each in answered if each.place is not None)
             patch = {**patch, **calls_answered(self._head.run, number, calls, self._seal)}
             at = max(at, *(each.started_at + round(each.duration_ms * 1000) for each in answered))
@@ -270,14 +272,16 @@ class LogSink:
     def _attempt_failed(self, number: int, made: MadeAttempt) -> None:
         self._answered = []
         self._settle()
-        patch = attempt_failed(self._head.run, number, self._folder.attempt(made), self._seal)
+        patch = attempt_failed(self._head.run, number, self._shortened(self._folder.attempt(made)), self._seal)
         self._last = self._observe(
             step_entity(self._head.run, number), patch, str(number), (self._last,), made.ended_at, self._cleared()
         )
 
     def _step_ended(self, made: MadeStep) -> None:
         step = self._folder.step(made)
-        patch = step_ended(self._head.run, step, self._steps[-1] if self._steps else None, self._seal)
+        before = self._steps[-1] if self._steps else None
+        patch = step_ended(self._head.run, step, before, self._shortened(step.attempts[-1]), self._seal)
+        self._bodies.ended(step)
         read = [each for call in step.calls if call.asked.kind == "read" and call.failure is None
                 for each in call.answer["observations"]]  # fmt: skip
         self._answered = []
@@ -294,6 +298,9 @@ class LogSink:
             self._cleared(),
         )
         self._steps.append(_place_of(step))
+
+    def _shortened(self, attempt: Attempt) -> Attempt:
+        return msgspec.structs.replace(attempt, calls=tuple(map(self._bodies.shortened, attempt.calls)))
 
     def _cleared(self) -> tuple[str, ...]:
         """What the end of an attempt takes back: its journal has its calls, whole."""

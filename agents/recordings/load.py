@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from refold.agents.journal.record import Attempt, Fork, Plain, Recording, Step, children_of
+from refold.agents.journal.repeated_bodies import BodyReader
 from refold.agents.recordings.durable_calls import answered_calls
 from refold.agents.recordings.fields import Fields, Look, PartMissing
 from refold.agents.recordings.imported import imported, is_imported
@@ -208,9 +209,9 @@ def _steps(look: Look, fields: Fields, run: str, vault: ValueCipher, before: Seq
     views = own_steps(look, [(run, len(before), count)])[run]
     if count is not None and len(before) + len(views) < count:
         raise PartMissing(f"its step {len(before) + len(views) + 1} of {count} is not there at this point")
-    last = before[-1] if before else None
+    last, bodies = before[-1] if before else None, BodyReader()
     for number, view in enumerate(views, len(before) + 1):
-        yield (last := step_of(number, Fields(view, vault), last))
+        yield (last := step_of(number, Fields(view, vault), last, bodies))
 
 
 def own_steps(look: Look, runs: Iterable[tuple[str, int, int | None]]) -> dict[str, list[EntityView]]:
@@ -237,17 +238,22 @@ def own_steps(look: Look, runs: Iterable[tuple[str, int, int | None]]) -> dict[s
     return found
 
 
-def step_of(number: int, fields: Fields, before: Step | None) -> Step:
-    """One step behind its entity; before: the one before it, whose hashes it does not repeat."""
+def step_of(number: int, fields: Fields, before: Step | None, bodies: BodyReader) -> Step:
+    """One step behind its entity.
+
+    before: the one before it, whose hashes it does not repeat. bodies: what the steps before it were read with.
+    """
     plain = fields.plain
     known = ("", "") if before is None else (before.state_after, before.hash)
     parts = {int(key): part for key, part in fields.exact_map("journal").items()}
     last = parts[max(parts)] if parts else {}
     is_committed = plain("status") == "committed"  # else it was begun again, and what its end said is no longer so
-    return Step(
+    step = Step(
         number=number,
         name=plain("name", ""),
-        attempts=tuple(_attempts(fields, parts, is_committed=is_committed)),
+        attempts=tuple(
+            bodies.whole(fields.entity, each) for each in _attempts(fields, parts, is_committed=is_committed)
+        ),
         delta=tuple(last.get("delta", ())) if is_committed else (),
         result=last.get("result") if is_committed else None,
         outcome=plain("outcome", "") if is_committed else "",
@@ -256,6 +262,8 @@ def step_of(number: int, fields: Fields, before: Step | None) -> Step:
         previous=plain("previous_turn_hash", known[1]) if is_committed else "",
         hash=plain("turn_hash", "") if is_committed else "",
     )
+    bodies.ended(step)
+    return step
 
 
 def _attempts(fields: Fields, parts: Mapping[int, Plain], *, is_committed: bool) -> Iterator[Attempt]:

@@ -6,6 +6,7 @@ import base64
 import gzip
 import http.client
 import json
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 from refold.agents.capture.playback import RecordedUpstream
 from refold.agents.capture.server import LoopbackServer
 from refold.agents.capture.turns import reply_of, turn_of
+from refold.agents.journal.chain import broken
 from refold.agents.journal.record import Recording
 from refold_tests.captures import capturing, log_of
 from refold_tests.corpora import members
@@ -212,6 +214,35 @@ def test_a_real_session_of_claude_code_is_one_run(provider: RawProvider, tmp_pat
     answered = [call for calls in tools for call in calls if call.failure is None or call.failure.exception == "Error"]
     assert len(answered) == len(results) > 10
     assert sum(call.failure is not None for call in answered) == sum(bool(each.get("is_error")) for each in results)
+
+
+def test_a_long_session_is_stored_in_three_times_what_is_new_of_it(provider: RawProvider, tmp_path: Path) -> None:
+    """Each request has the whole conversation. What is read again is what was sent, and hashes know nothing of it."""
+    dice = random.Random(26)
+    system = dice.randbytes(2000).hex()
+    messages: list[Any] = []
+    bodies: list[str] = []
+    new = len(system)
+    with capturing(tmp_path, provider.url) as captured:
+        for number in range(60):
+            messages.append({"role": "user", "content": dice.randbytes(1000).hex()})
+            bodies.append(json.dumps({"model": "m", "messages": messages, "system": f"turn {number}: {system}"}))
+            reply = {"role": "assistant", "content": [{"type": "text", "text": dice.randbytes(500).hex()}]}
+            answer = json.dumps({"id": f"msg_{number}", "type": "message", **reply}).encode()
+            new += len(json.dumps(messages[-1])) + len(answer)
+            provider.answers = [Raw([("Content-Type", "application/json")], [answer])]
+            asked(captured.url, "POST", "/v1/messages", bodies[-1].encode(), {"Content-Type": "application/json"})
+            messages.append(reply)
+    files = [each for each in (tmp_path / "log").rglob("*") if each.is_file()]
+    # RocksDB writes a text about itself, which no turn adds to.
+    stored = sum(each.stat().st_size for each in files if not each.name.startswith(("LOG", "OPTIONS")))
+    assert stored < 3 * new < sum(map(len, bodies)) / 5
+    (run,) = recordings(tmp_path)
+    assert [step.calls[0].asked.request["body"] for step in run.steps] == bodies
+    assert list(broken(run)) == []
+    with log_of(tmp_path) as log:
+        heard = log.knew("agent").heard
+        assert sorted(each.call.asked.request["body"] for each in heard) == sorted(bodies)
 
 
 RESPONSE: dict[str, Any] = {

@@ -1,0 +1,180 @@
+"""Bodies of requests that repeat earlier ones: each part of a conversation is stored once in a run.
+
+A model's client sends the whole conversation in each request. Stored whole, a run would grow with the square of its
+turns. In an observation a body may therefore be
+
+    {"after": [STEP, CALL], "parts": [PART, ...]}     PART: a text, or [BEGIN, END] of the body of that call
+
+STEP is an earlier step of the same run, CALL the place of a call in its last attempt, from 0; positions count
+characters. Joined, the parts are the body, to the byte. Recordings have whole bodies: hashes, comparisons and replays
+know nothing of this.
+
+1. A writer remembers the bodies of the last REMEMBERED calls whose steps ended. A process that takes a run up remembers
+   none, so its first body is whole.
+2. A body is compared with each, block by block from both ends. The one with most in common is taken.
+3. What is left between is cut where one JSON object follows another. A piece that the earlier body has too, wherever,
+   is a reference; neighbours become one. So marks of caches that move, and a system prompt with a date, cost their own
+   piece.
+4. Where that saves less than half, the body is stored whole, and so is one that is short.
+5. A reader goes through a run's steps in order, and makes each body whole from those before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from refold.agents.journal.record import Attempt, Call, Plain, Step
+from refold.avro.errors import CorruptionError
+
+BYTES_MIN = 1024
+REMEMBERED = 4
+_PIECE_MIN = 48
+_BLOCK = 1 << 14
+_BETWEEN_OBJECTS = re.compile(r"(?<=\},)\s?(?=\{)|(?<=\})\s?(?=\])")
+_Part = str | list[int]
+
+
+class BodyWriter:
+    """Shortens the bodies of one run's calls. For one thread."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[int, int], str] = OrderedDict()
+
+    def shortened(self, call: Call) -> Call:
+        """The call as it is stored; itself where nothing is saved."""
+        body = _body_of(call)
+        if body is None:
+            return call
+        if not self._known:
+            return call
+        found = ((_common(base, body), place) for place, base in self._known.items())
+        (begin, end), place = max(found, key=lambda each: sum(each[0]))
+        parts = list(_parts(self._known[place], body, begin, end))
+        if sum(len(each) if isinstance(each, str) else 2 for each in parts) * 2 > len(body):
+            return call
+        stored = {**call.asked.request, "body": {"after": list(place), "parts": parts}}
+        return replace(call, asked=replace(call.asked, request=stored))
+
+    def ended(self, step: Step) -> None:
+        """A step ended: its bodies can be referred to."""
+        for place, body in _bodies(step):
+            self._known[place] = body
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+
+
+class BodyReader:
+    """Makes the bodies of one run whole, step by step in their order."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], str] = {}
+
+    def whole(self, entity: str, attempt: Attempt) -> Attempt:
+        """An attempt with its bodies.
+
+        Raises:
+            CorruptionError: the body that one refers to is not there.
+        """
+        if not any(map(_is_short, attempt.calls)):
+            return attempt
+        return replace(attempt, calls=tuple(self._whole(entity, each) for each in attempt.calls))
+
+    def ended(self, step: Step) -> None:
+        """The step is read; later ones may refer to it."""
+        self._known.update(_bodies(step))
+
+    def _whole(self, entity: str, call: Call) -> Call:
+        if not _is_short(call):
+            return call
+        request = call.asked.request
+        try:
+            step, index = request["body"]["after"]
+            base = self._known[step, index]
+            parts = request["body"]["parts"]
+            body = "".join(each if isinstance(each, str) else base[each[0] : each[1]] for each in parts)
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise CorruptionError(
+                f"{entity}: the body of a request goes on from an earlier one that is not there ({error!r})"
+            ) from None
+        return replace(call, asked=replace(call.asked, request={**request, "body": body}))
+
+
+def _is_short(call: Call) -> bool:
+    request = call.asked.request
+    return isinstance(request, dict) and "exchange" in request and "after" in (request.get("body") or ())
+
+
+def _bodies(step: Step) -> Iterator[tuple[tuple[int, int], str]]:
+    for index, call in enumerate(step.calls):
+        if (body := _body_of(call)) is not None:
+            yield (step.number, index), body
+
+
+def _body_of(call: Call) -> str | None:
+    """A body that is long enough to be worth it; of an exchange."""
+    request: Plain = call.asked.request
+    if not isinstance(request, dict) or "exchange" not in request:
+        return None
+    body = request.get("body")
+    return body if isinstance(body, str) and len(body) >= BYTES_MIN else None
+
+
+def _common(base: str, body: str) -> tuple[int, int]:
+    """How much both begin with, and how much of the rest both end with; in characters."""
+    most = min(len(base), len(body))
+    begin = _equal(most, lambda at, until: base[at:until] == body[at:until])
+    a, b = len(base), len(body)
+    end = _equal(most - begin, lambda at, until: base[a - until : a - at] == body[b - until : b - at])
+    return begin, end
+
+
+def _equal(most: int, are_equal: Callable[[int, int], bool]) -> int:
+    """How much is equal from 0 on; are_equal: whether all between two places is."""
+    at = 0
+    while at < most and are_equal(at, min(at + _BLOCK, most)):
+        at = min(at + _BLOCK, most)
+    until = min(at + _BLOCK, most)
+    while at < until:
+        middle = (at + until + 1) // 2
+        if are_equal(at, middle):
+            at = middle
+        else:
+            until = middle - 1
+    return at
+
+
+def _parts(base: str, body: str, begin: int, end: int) -> Iterator[_Part]:
+    """The body by the base, with what both begin and end with; neighbours are one."""
+    so_far: _Part = [0, begin]
+    for part in (*_between(base, body, begin, end), [len(base) - end, len(base)]):
+        if isinstance(part, str) and isinstance(so_far, str):
+            so_far += part
+        elif not isinstance(part, str) and not isinstance(so_far, str) and so_far[1] == part[0]:
+            so_far = [so_far[0], part[1]]
+        else:
+            if so_far and so_far != [0, 0]:
+                yield so_far
+            so_far = part
+    yield so_far
+
+
+def _between(base: str, body: str, begin: int, end: int) -> Iterator[_Part]:
+    left, given = base[begin : len(base) - end], body[begin : len(body) - end]
+    places: dict[str, int] = {}
+    for at, piece in _pieces(left):
+        places.setdefault(piece, begin + at)
+    for _, piece in _pieces(given):
+        is_known = len(piece) >= _PIECE_MIN and piece in places
+        yield [places[piece], places[piece] + len(piece)] if is_known else piece
+
+
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
+    at = 0
+    for found in _BETWEEN_OBJECTS.finditer(text):
+        yield at, text[at : found.end()]
+        at = found.end()
+    yield at, text[at:]
