@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo kafka check test test-interpreters test-faults fuzz record-faults bench soak docs lint format clean
+.PHONY: help demo kafka kernel check test test-kernel test-interpreters test-faults fuzz record-faults bench soak docs lint format clean
 
 help: ## this list
 	@echo 'refold: start with `make demo`; while you work, `make check`; before you push, `make test`.'
@@ -32,6 +32,8 @@ demo: $(VENV)/.installed ## see it work: the main job, end to end, on the embedd
 
 kafka: $(VENV)/.installed-dev ## run a real Apache Kafka in the foreground, to try refold on (needs Java 17 and Maven)
 	@$(BIN)/python -m refold.testing.kafka $(ARGS)
+
+kernel: $(VENV)/.installed-kernel ## build the native kernel into .venv, and use it from then on (needs Rust's cargo)
 
 check: lint ## for the inner loop: lint, types, and every test that starts no server and kills no process
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadgroup -m inner $(ARGS)
@@ -54,6 +56,14 @@ test-interpreters: $(VENV)/.installed-dev ## the tests of codec, fold and record
 	    $(VENV)-$$version/bin/pytest -q -n $(JOBS) -m inner tests/avro tests/reducers tests/agents/recorder $(ARGS) || exit 1; \
 	done
 
+# The comparison with Python, and what folds: the embedded log, workers on Kafka, standbys.
+KERNEL_TESTS = tests/kernel tests/streams/file_log \
+    tests/streams/worker/test_fold_conformance.py tests/streams/worker/test_fold_definitions.py \
+    tests/streams/worker/test_fold_faults.py tests/streams/worker/test_standby.py
+
+test-kernel: $(VENV)/.installed-dev $(VENV)/.installed-kernel ## the native kernel against Python, and the fold's suites with it
+	@REFOLD_KERNEL=1 $(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(KERNEL_TESTS) $(ARGS)
+
 test-faults: $(VENV)/.installed-dev ## the fault tests, 30 rounds each: kill -9, zombies, lost disks, brokers that die
 	@REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-30} \
 	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m faults $(ARGS)
@@ -68,7 +78,7 @@ soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests w
 	@REFOLD_SOAK=1 REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-300} \
 	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m 'faults or hypothesis or soak' $(ARGS)
 
-bench: $(VENV)-bench/.installed ## measure on this machine, with the hot path compiled where there is a C compiler
+bench: $(VENV)-bench/.installed ## measure on this machine, with the hot path compiled and the native kernel, where there are compilers
 	@PYTHONPATH=bench $(VENV)-bench/bin/python bench/run.py $(ARGS)
 
 docs: $(VENV)/.installed-dev ## build the documentation as a site, in build/docs/site; it needs no network to be read (needs npm)
@@ -85,12 +95,12 @@ format: $(VENV)/.installed-dev ## let ruff fix and format
 	@$(BIN)/ruff format
 
 clean: ## remove .venv, caches and builds; your logs (.refold) stay
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-3.* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-3.* build dist kernel/target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: an install is repeated when pyproject.toml or the interpreter behind .venv changes, else never.
 # An interpreter that was removed leaves a dangling link, and stamps newer than whatever it will point to next.
-$(shell test -x $(BIN)/python || rm -f $(VENV)/.installed $(VENV)/.installed-dev)
+$(shell test -x $(BIN)/python || rm -f $(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-kernel)
 
 $(VENV)/.installed: pyproject.toml $(BIN)/python
 	@echo 'Installing refold into $(VENV) (once)...'
@@ -104,6 +114,15 @@ $(VENV)/.installed-dev: pyproject.toml $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/.installed $@
 
+# pip keeps an installed kernel of the same version unless it is told to take the new one.
+$(VENV)/.installed-kernel: kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml $(wildcard kernel/src/*.rs) $(BIN)/python
+	@command -v cargo >/dev/null || { \
+	    echo "error: cargo is missing: the native kernel is written in Rust (1.88 or newer; a distribution's may be older)." >&2; \
+	    echo "       refold works without it. Install Rust, or leave it: REFOLD_KERNEL=0 turns an old one off." >&2; exit 1; }
+	@echo 'Building the native kernel into $(VENV) (half a minute when it changed)...'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./kernel
+	@touch $@
+
 $(VENV)-3.%/.installed-test: pyproject.toml
 	@"$(INTERPRETER)" -m venv --clear $(VENV)-3.$*
 	@$(VENV)-3.$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
@@ -111,10 +130,11 @@ $(VENV)-3.%/.installed-test: pyproject.toml
 	@touch $@
 
 # Not editable: it measures what a wheel holds. The hot path is compiled again when any module changed.
-$(VENV)-bench/.installed: pyproject.toml hatch_build.py $(shell find avro reducers streams agents sinks explorer src/refold/testing -name '*.py' -o -name '*.avsc') $(BIN)/python
+$(VENV)-bench/.installed: pyproject.toml hatch_build.py kernel/Cargo.lock $(wildcard kernel/src/*.rs) $(shell find avro reducers streams agents sinks explorer src/refold/testing -name '*.py' -o -name '*.avsc') $(BIN)/python
 	@echo 'Building refold for measurement into $(VENV)-bench (half a minute when something changed)...'
 	@test -x $(VENV)-bench/bin/python || $(BIN)/python -m venv $(VENV)-bench
 	@REFOLD_COMPILE=1 $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall '.[kafka,parquet,postgres,testing]'
+	@! command -v cargo >/dev/null || $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./kernel
 	@touch $@
 
 $(BIN)/python:

@@ -20,11 +20,16 @@ from refold.avro.envelope import check_decoded
 from refold.avro.errors import UndecodableError, ValidationError
 from refold.avro.fast_reader import BOOLEAN, END, INTEGER, OTHER, TEXT, PlainReader, UnionBranch
 from refold.avro.ids import identify
+from refold.avro.kernel import find_kernel
+from refold.avro.kernel_layouts import field_layouts
 from refold.avro.logical import span_of
 from refold.avro.nodes import emit, nullable
 from refold.avro.observation import KINDS, Link, Observation, Source
 from refold.avro.values import RANGES
 from refold.avro.wire import Adapt, from_wire, to_wire
+
+# What a named tuple's own constructor does, without a call in between: it is made for every record.
+_new = tuple.__new__
 
 FRAME_BYTES = 5
 _IDS = reader(IDS)
@@ -123,6 +128,8 @@ class ObservationCodec(RecordCodec):
             for each, found in zip(definition.fields.values(), self.branches, strict=True)
         ]
         self._plain = PlainReader(definition.name, self.branches)
+        kernel, layouts = find_kernel().kernel, field_layouts(definition)
+        self._native = None if kernel is None else kernel.ObservationReader(definition.name, self._frame, layouts)
         self._as_is = all(name == first and write is None for name, first, write, _ in self._fields)
 
     def encode_observation(self, observation: Observation) -> bytes:
@@ -137,6 +144,12 @@ class ObservationCodec(RecordCodec):
              observation.causes, patch, observation.cleared, observation.retracts, relation, observation.subject)
         )  # fmt: skip
 
+    def encode_identified(self, observation: Observation) -> tuple[bytes, bytes]:
+        """Framed bytes of an observation whose patch is canonical, and its id."""
+        data = self.encode_observation(observation)
+        own = None if self._native is None else self._native.id_of(data)
+        return data, identify(observation) if own is None else own
+
     def _wire_patch(self, patch: Mapping[str, Any]) -> dict[str, Any]:
         wire = {}
         for first, value in patch.items():
@@ -146,6 +159,23 @@ class ObservationCodec(RecordCodec):
 
     def identified(self, data: bytes) -> tuple[Observation, bytes]:
         """As `decode_observation`, and the observation's id."""
+        parts = None if self._native is None else self._native.read(data)
+        if parts is not None:
+            entity, observed_at, priority, source, causes, patch, subject, own = parts
+            given = (
+                entity,
+                observed_at,
+                "assert",
+                priority,
+                _new(Source, source),
+                causes,
+                patch,
+                (),
+                (),
+                None,
+                subject,
+            )
+            return _new(Observation, given), own
         found = self._plain.read(data, FRAME_BYTES)
         if found is not None:
             return found

@@ -7,6 +7,7 @@ write. Making the observations is not counted; each case runs in a process of it
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import shutil
 import sys
@@ -21,6 +22,7 @@ from typing import Any
 from workload import observations, uniform, zipf
 
 import refold
+from refold.avro.kernel import SWITCH
 
 AT_ONCE = 10_000
 SEED = 7
@@ -48,13 +50,15 @@ class Figures:
     rebuilt_per_second: float
 
 
-def measure(case: Case, folder: Path) -> Figures:
-    """Run a case in a fresh process."""
+def measure(case: Case, folder: Path, *, uses_kernel: bool = True) -> Figures:
+    """Run a case in a fresh process. uses_kernel: the native kernel may be used, where it is installed."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_run, (case, str(folder)))
+        return pool.apply(_run, (case, str(folder), uses_kernel))
 
 
-def _run(case: Case, folder: str) -> Figures:
+def _run(case: Case, folder: str, uses_kernel: bool) -> Figures:
+    if not uses_kernel:
+        os.environ[SWITCH] = "0"
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
     draw = (zipf if case.zipf else uniform)(case.entities, SEED)
     source = observations(case.count, draw)

@@ -26,6 +26,7 @@ from rebuilding import RUNS, closed, rebuilding, snapshot_cost
 from rich.console import Console
 from rich.table import Table
 
+from refold.avro.kernel import find_kernel
 from refold.reducers import fold
 
 WIDTH = 160
@@ -51,7 +52,8 @@ def main() -> None:
     console = Console()
     console.width = max(console.width, WIDTH)
     build = "plain Python" if fold.__file__.endswith(".py") else "hot path compiled by mypyc"
-    console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {build}, logs in {options.folder}")
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
+    console.print(f"{machine}, {build}, {find_kernel().text}, logs in {options.folder}")
     share = 10 if options.quick else 1
     for name, part in PARTS.items():
         if not options.only or name in options.only:
@@ -74,9 +76,12 @@ def _folds(console: Console, folder: Path, share: int) -> None:
     ):
         table.add_column(column, justify="left" if column == "workload" else "right")
     for case in QUICK if share > 1 else CASES:
-        with console.status(case.name):
-            figures = measure(case, folder)
-        table.add_row(*_row(case, figures))
+        for name, uses_kernel in ((case.name, True), (f"{case.name}, without the kernel", False)):
+            if find_kernel().kernel is None and uses_kernel:
+                continue
+            with console.status(name):
+                figures = measure(case, folder, uses_kernel=uses_kernel)
+            table.add_row(*_row(name, case, figures))
     console.print(table)
 
 
@@ -126,9 +131,9 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _row(case: Case, figures: Figures) -> list[str]:
+def _row(name: str, case: Case, figures: Figures) -> list[str]:
     rebuilt = f"{figures.rebuilt_per_second:,.0f}" if figures.rebuilt_per_second else "-"
-    return [case.name, f"{case.count:,}", f"{figures.per_second:,.0f}", f"{figures.slowest_per_second:,.0f}",
+    return [name, f"{case.count:,}", f"{figures.per_second:,.0f}", f"{figures.slowest_per_second:,.0f}",
             f"{figures.peak_mb:,.0f}", f"{figures.bytes_per_observation:,.0f}", rebuilt]  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from refold.avro.blob import Blob
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import check_entity, check_name
 from refold.avro.errors import Expired, InputError, NotAnswerable, SchemaError, ValidationError
-from refold.avro.ids import identify
 from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.avro.registry import TypeVersion
 from refold.avro.times import datetime_micros, parse_time
@@ -147,9 +146,12 @@ class Log:
                 observation_id: bytes | None = None) -> bytes:  # fmt: skip
         for digest, content in blobs.items():
             self._port.blobs.put(digest, content)
-        found = identify(observation) if observation_id is None else observation_id
-        self._port.append(observation, found, version.codec.encode_observation(observation))
-        return found
+        if observation_id is None:
+            data, observation_id = version.codec.encode_identified(observation)
+        else:
+            data = version.codec.encode_observation(observation)
+        self._port.append(observation, observation_id, data)
+        return observation_id
 
     def _writer(self, type_name: str) -> TypeVersion:
         """The version to write a type by: the user's own file, else what the log has, else the shipped one."""

@@ -76,13 +76,22 @@ COMMANDS = {
 }
 
 
+def _say_version(context: click.Context, _option: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        from refold.avro.kernel import find_kernel
+
+        click.echo(f"refold {refold.__version__} ({find_kernel().text})")
+        context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     sections=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(refold.__version__, message="refold %(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version,
+              help="Show the version, and whether the native kernel is used, and exit.")  # fmt: skip
 @place_options
 @click.pass_context
 def cli(

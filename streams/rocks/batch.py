@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rocksdict import ColumnFamily, WriteBatch
@@ -26,6 +27,25 @@ class WriteSet:
             self._raw.put(key, value, self._handles[family])
         except KeyError:
             raise_key_error(self._path, self._handles, family, key)
+
+    def put_pairs(self, family: Family, rows: Sequence[bytes]) -> None:
+        """Put many rows of one family, given as keys and values in turn."""
+        put, handle = self._raw.put, self._handle(family)
+        rest = iter(rows)
+        for key, value in zip(rest, rest, strict=True):
+            put(key, value, handle)
+
+    def put_keys(self, family: Family, keys: Sequence[bytes]) -> None:
+        """Put many rows of one family that have no values."""
+        put, handle = self._raw.put, self._handle(family)
+        for key in keys:
+            put(key, b"", handle)
+
+    def _handle(self, family: Family) -> ColumnFamily:
+        try:
+            return self._handles[family]
+        except KeyError:
+            raise_key_error(self._path, self._handles, family, b"")
 
     def delete(self, family: Family, key: bytes) -> None:
         try:

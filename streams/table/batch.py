@@ -1,10 +1,10 @@
 """Folding a batch of records into the entity tables, in one write.
 
 1. Group the batch's records by entity, in log order.
-2. Read the touched entities' states at once.
-3. For each record: skip it when it is known (by the residue, by this batch, else by the timeline); fold it directly;
-   or reopen the entity from its arrivals and timeline, and fold all of it again.
-4. For each touched entity put its state, its timeline and arrivals, its checkpoints that are due and the index of ids
+2. Read the touched entities' states at once. The kernel, if there is one, folds the entities that it takes (native.py).
+3. For each record of the others: skip it when it is known (by the residue, by this batch, else by the timeline); fold
+   it directly; or reopen the entity from its arrivals and timeline, and fold all of it again.
+4. For each of them put its state, its timeline and arrivals, its checkpoints that are due and the index of ids
    into the write, and hand over one change.
 
 The caller adds its own offsets to the same write, so that the tables never part from what they were folded from.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from refold.avro.errors import CorruptionError, SchemaError, StorageError
+from refold.avro.kernel import Folded, find_kernel
 from refold.avro.observation import Observation, type_of
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
@@ -33,6 +34,7 @@ from refold.streams.table import keys
 from refold.streams.table.checkpoints import FIRST, checkpoint_value, is_due
 from refold.streams.table.folds import Folds, TypeFold
 from refold.streams.table.index_gaps import Gaps, Read, index, records_in
+from refold.streams.table.native import NativeFolder
 
 
 class FoldOutcome(Protocol):
@@ -95,6 +97,13 @@ class TableWriter:
         self._registry = registry
         self._folds = Folds(registry, below)
         self._unindexed: dict[str, list[Record]] = {}
+        kernel = find_kernel().kernel
+        self._native = None if kernel is None else NativeFolder(kernel)
+
+    @property
+    def kernel_records(self) -> int:
+        """How many records the kernel folded."""
+        return 0 if self._native is None else self._native.records
 
     def fold_below(self, schemas: int) -> None:
         """From now on fold by the definitions below this offset of `.schemas`."""
@@ -120,8 +129,14 @@ class TableWriter:
         stored = self._database.multi_get("state", places)
         if self.gaps:
             self._look_into_gaps(grouped, stored)
+        by_kernel = self._native.fold(self._folds, grouped, stored, through, write) if self._native is not None else {}
         folds: dict[str, TypeFold] = {}
         for key, packed, (name, records) in zip(places, stored, grouped.items(), strict=True):
+            folded = by_kernel.get(name)
+            if folded is not None:
+                if folded:
+                    _take_over(folded, key, records[0].record.partition, write, outcome)
+                continue
             # Each is unpacked when it is its turn: what folding looks at next is still in the processor's cache then.
             entity = _entity(name, packed)
             touched = _Touched(entity, key, keys.entity_prefix(name), entity.state_hash or None, len(packed or b""))
@@ -229,6 +244,14 @@ class TableWriter:
         parts = (entity.name, type_fold.version.definition.fingerprint, before, entity.version, touched.hash_before,
                  entity.state_hash, through, False, touched.steps)  # fmt: skip
         outcome.changed(partition, touched.key, state, type_fold.changes.encode(new_tuple(Change, parts)))
+
+
+def _take_over(folded: Folded, key: bytes, partition: int, write: WriteSet, outcome: FoldOutcome) -> None:
+    """Put an entity's state as the kernel folded it, and hand its change over. key: where its state is."""
+    state, change, version_before, steps, late = folded
+    outcome.folded(partition, not version_before, steps, late, 0)
+    write.put("state", key, state)
+    outcome.changed(partition, key, state, change)
 
 
 def _entity(name: str, packed: bytes | None) -> Entity:

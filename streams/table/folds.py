@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from refold.avro.kernel import Kernel, TypeFolder
+from refold.avro.kernel_layouts import field_layouts
 from refold.avro.observation import type_of
 from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.fold import Fold
@@ -15,6 +17,7 @@ class TypeFold:
         self.version = version
         self.fold = Fold(version.definition)
         self._changes: ChangeCodec | None = None
+        self._native: TypeFolder | None = None
 
     @property
     def changes(self) -> ChangeCodec:
@@ -22,6 +25,16 @@ class TypeFold:
         if self._changes is None:
             self._changes = ChangeCodec(self.version)
         return self._changes
+
+    def native(self, kernel: Kernel) -> TypeFolder | None:
+        """The kernel's folder of the type; None where it folds none of its fields. Made once, and kept."""
+        if self._native is None:
+            version, definition = self.version, self.version.definition
+            self._native = kernel.TypeFolder(
+                definition.name, version.codec.framed(b""), field_layouts(definition), definition.fingerprint,
+                version.changes.framed(b""), version.offset,
+            )  # fmt: skip
+        return self._native if self._native.fields_folded else None
 
 
 class Folds:

@@ -300,6 +300,7 @@ class Partition:
             "timeline_complete": lacking == 0,
             "lacking": lacking,
             "followed": self.table.followed,
+            "kernel_records": self.table.kernel_records,
             "waits_for": self.waits_for,
             "damage": self.damage,
             "table_bytes": self.table.size_bytes,

@@ -150,6 +150,11 @@ class PartitionTable:
         return True
 
     @property
+    def kernel_records(self) -> int:
+        """How many records the kernel folded since the table was opened."""
+        return self._writer.kernel_records
+
+    @property
     def size_bytes(self) -> int:
         """How much of the disk it takes. Of any thread, also while the table is closed."""
         return bytes_on_disk(self.database.path)

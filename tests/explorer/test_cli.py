@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import refold
+from refold.avro.kernel import find_kernel
 from refold.avro.observation import Source
 from refold.avro.times import time_text
 from refold.explorer.cli.main import run
@@ -346,7 +347,7 @@ def test_options_stand_before_and_behind_the_command(ids: list[str], ask: Ask, l
 
 def test_help_and_version(ask: Ask) -> None:
     assert ask() == ask("--help")
-    assert ask("--version") == f"refold {refold.__version__}\n"
+    assert ask("--version") == f"refold {refold.__version__} ({find_kernel().text})\n"
     assert "WHEN is one of" in ask("state", "-h")
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 import refold
+from refold.avro.kernel import find_kernel
 from refold.explorer.cli.operate.doctor_findings import Finding
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?>=([0-9.]+)")
@@ -18,6 +19,9 @@ _EXTRAS = ("kafka", "registry")
 def libraries(*, with_kafka: bool) -> Iterator[Finding]:
     """One finding for each library that is needed; with_kafka: those of a log on Kafka too."""
     yield Finding("refold", True, f"{refold.__version__} on Python {platform.python_version()}, {platform.platform()}")
+    kernel = find_kernel()
+    remedy = "install the one of this release: pip install --upgrade 'refold[fast]', or make kernel in a checkout"
+    yield Finding("kernel", not kernel.is_unusable, kernel.text, remedy)
     try:
         required = importlib.metadata.requires("refold") or []
     except importlib.metadata.PackageNotFoundError:

@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from refold.avro.kernel import find_kernel
 from refold.avro.quarantine import TOPICS
 from refold.reducers import failed
 from refold.streams.log.kafka.topics import Topics
@@ -36,6 +37,7 @@ SETTLING_S = 10.0
 # What a worker says of itself.
 WORKER_GAUGES = {
     "info": ("refold_worker_info", "Always 1; its version."),
+    "kernel": ("refold_kernel_used", "1 where the native kernel folds what it can, 0 where Python folds all."),
     "log_partitions": ("refold_log_partitions", "Partitions that the log has."),
     "partitions": ("refold_partitions", "Partitions that this worker has, by state."),
     "healthy": ("refold_healthy", "1 while it commits what there is to commit."),
@@ -85,6 +87,7 @@ COUNTERS = {
     "steps": ("refold_batches_total", "Committed batches that moved the partition."),
     "observations": ("refold_observations_total", "Distinct observations folded."),
     "records": ("refold_records_total", "Records folded."),
+    "kernel_records": ("refold_kernel_records_total", "Records that the native kernel folded."),
     "changes": ("refold_changes_total", "Changes emitted."),
     "late": ("refold_late_observations_total", "Observations folded behind a later one of their entity."),
     "reopened": ("refold_reopened_entities_total", "Entities folded again from nothing, where direct folding cannot."),
@@ -196,6 +199,7 @@ class _StatusCollector(Collector):
     def _of_worker(self, status: Status, around: WorkerCondition) -> Iterator[Metric]:
         states = [str(each.get("state", "")) for each in status.values()]
         yield self._gauge("info", [([self._about.version], 1)], "version")
+        yield self._gauge("kernel", [([], find_kernel().kernel is not None)])
         yield self._gauge("log_partitions", [([], self._about.partitions)])
         # A series for each usual state from the start on, so that none ends when the last partition is lost.
         shown = sorted({"folding", "starting", *states})

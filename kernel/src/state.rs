@@ -1,0 +1,270 @@
+//! An entity's state while it is folded: how it is stored (reducers/entity.py), hashed (reducers/state.py), and how new
+//! observations are told from known ones (reducers/residue.py).
+
+use std::borrow::Cow;
+
+use sha2::{Digest, Sha256};
+
+use crate::cbor;
+use crate::layout::Layout;
+use crate::msgpack;
+use crate::value::Value;
+
+const FORMAT: i64 = 3;
+const PARTS: usize = 14;
+const SOURCES_HELD: usize = 4;
+const IDS_HELD: usize = 4;
+const ID_BYTES: usize = 32;
+/// What stands around agent and run in an order key: observed_at before them, seq and id after them.
+const AROUND_BYTES: usize = 48;
+const TAIL_BYTES: usize = 40;
+const ORDER_KEY_BYTES_MIN: usize = AROUND_BYTES + 2;
+
+/// The winner of one field.
+#[derive(Clone, Copy)]
+pub struct Cell<'a> {
+    pub value: Value<'a>,
+    pub priority: i64,
+    pub q: &'a [u8],
+}
+
+/// The state of an entity that has no links, no clears and no retractions to wait for. `cells` by the fields' places.
+pub struct State<'a> {
+    pub version: i64,
+    pub hash: Option<&'a [u8]>,
+    pub cells: Vec<Option<Cell<'a>>>,
+    pub greatest: &'a [u8],
+    sources: Vec<(&'a [u8], [u8; AROUND_BYTES])>,
+    floor: Cow<'a, [u8]>,
+    last_ids: Vec<&'a [u8]>,
+    lowest_offset: Option<i64>,
+    highest_offset: i64,
+}
+
+impl<'a> State<'a> {
+    /// The state of an entity of which nothing is known.
+    pub fn empty(layout: &Layout) -> Self {
+        State {
+            version: 0,
+            hash: None,
+            cells: vec![None; layout.fields.len()],
+            greatest: &[],
+            sources: Vec::new(),
+            floor: Cow::Borrowed(&[]),
+            last_ids: Vec::new(),
+            lowest_offset: None,
+            highest_offset: 0,
+        }
+    }
+
+    /// The state in its stored form; None where Python decides what it is, or folds it.
+    pub fn read(layout: &Layout, packed: &'a [u8]) -> Option<Self> {
+        let mut reader = msgpack::Reader::new(packed);
+        let mut state = State::empty(layout);
+        if reader.array()? != PARTS || reader.count()? != FORMAT {
+            return None;
+        }
+        state.version = reader.count()?;
+        state.hash = Some(reader.bytes().filter(|hash| hash.len() == ID_BYTES)?);
+        state.highest_offset = reader.count()?;
+        for _ in 0..reader.map()? {
+            state.read_cell(layout, &mut reader)?;
+        }
+        if reader.array()? != 0 || reader.map()? != 0 {
+            return None; // links, or clears
+        }
+        state.greatest = order_key(reader.bytes()?)?;
+        let sources = reader.array()?;
+        for _ in 0..sources {
+            let source = reader.bytes()?;
+            if state.source(source).is_some() {
+                return None;
+            }
+            state.sources.push((source, [0; AROUND_BYTES]));
+        }
+        if reader.array()? != sources {
+            return None;
+        }
+        for place in 0..sources {
+            state.sources[place].1 = reader.bytes()?.try_into().ok()?;
+        }
+        state.floor = Cow::Borrowed(reader.bytes()?);
+        for _ in 0..reader.array()? {
+            state.last_ids.push(reader.bytes()?);
+        }
+        if reader.array()? != 0 {
+            return None; // ids that are retracted and not seen yet
+        }
+        state.lowest_offset = Some(reader.count()?);
+        reader.is_at_end().then_some(state)
+    }
+
+    fn read_cell(&mut self, layout: &Layout, reader: &mut msgpack::Reader<'a>) -> Option<()> {
+        let place = *layout.places.get(reader.text()?)?;
+        let (branch, _) = layout.fields[place].folded()?;
+        if reader.array()? != 3 || self.cells[place].is_some() {
+            return None;
+        }
+        let value = reader.value().filter(|value| branch.kind.holds(value))?;
+        let priority = i64::try_from(reader.integer()?).ok()?;
+        let q = order_key(reader.bytes()?)?;
+        self.cells[place] = Some(Cell { value, priority, q });
+        Some(())
+    }
+
+    fn source(&self, source: &[u8]) -> Option<usize> {
+        self.sources.iter().position(|(held, _)| *held == source)
+    }
+
+    /// Whether no observation with this order key can have been folded.
+    pub fn is_certainly_new(&self, q: &[u8]) -> bool {
+        if q > self.greatest {
+            return true;
+        }
+        if q <= &*self.floor {
+            return false;
+        }
+        match self.source(source_of(q)) {
+            None => true,
+            Some(place) => around_of(q) > self.sources[place].1,
+        }
+    }
+
+    /// Whether an id is among the last ones folded.
+    pub fn is_among_last(&self, id: &[u8]) -> bool {
+        self.last_ids.contains(&id)
+    }
+
+    /// Takes up one more distinct observation, in log order.
+    pub fn note(&mut self, q: &'a [u8], offset: i64) {
+        self.version += 1;
+        self.greatest = self.greatest.max(q);
+        let (source, mut around) = (source_of(q), around_of(q));
+        if let Some(place) = self.source(source) {
+            around = around.max(self.sources.remove(place).1);
+        }
+        self.sources.push((source, around));
+        if self.sources.len() > SOURCES_HELD {
+            let (oldest, around) = self.sources.remove(0);
+            let let_go = [&around[..8], oldest, &around[8..]].concat();
+            if *let_go > *self.floor {
+                self.floor = Cow::Owned(let_go);
+            }
+        }
+        self.last_ids.push(id_of(q));
+        let spare = self.last_ids.len().saturating_sub(IDS_HELD);
+        self.last_ids.drain(..spare);
+        self.lowest_offset.get_or_insert(offset);
+        self.highest_offset = offset;
+    }
+
+    /// SHA-256 of the canonical state.
+    pub fn hash_now(&self, layout: &Layout, entity: &str) -> [u8; 32] {
+        let present = || layout.by_key.iter().filter_map(|place| Some((&layout.fields[*place], self.cells[*place]?)));
+        let count = present().count();
+        let mut out = Vec::with_capacity(64 + entity.len() + 96 * count);
+        cbor::map_head(&mut out, 6);
+        cbor::text(&mut out, "by");
+        cbor::map_head(&mut out, count);
+        for (field, cell) in present() {
+            out.extend_from_slice(&field.key);
+            cbor::bytes(&mut out, id_of(cell.q));
+        }
+        cbor::text(&mut out, "links");
+        cbor::array_head(&mut out, 0);
+        cbor::text(&mut out, "entity");
+        cbor::text(&mut out, entity);
+        cbor::text(&mut out, "fields");
+        cbor::map_head(&mut out, count);
+        for (field, cell) in present() {
+            out.extend_from_slice(&field.key);
+            cbor::value(&mut out, &cell.value);
+        }
+        cbor::text(&mut out, "format");
+        cbor::unsigned(&mut out, 1);
+        cbor::text(&mut out, "version");
+        cbor::unsigned(&mut out, self.version as u64);
+        Sha256::digest(&out).into()
+    }
+
+    /// The stored form.
+    pub fn pack(&self, layout: &Layout, hash: &[u8; 32]) -> Vec<u8> {
+        let mut out = self.pack_until_sources(layout, hash);
+        msgpack::array(&mut out, self.sources.len());
+        for (source, _) in &self.sources {
+            msgpack::bytes(&mut out, source);
+        }
+        msgpack::array(&mut out, self.sources.len());
+        for (_, around) in &self.sources {
+            msgpack::bytes(&mut out, around);
+        }
+        msgpack::bytes(&mut out, &self.floor);
+        msgpack::array(&mut out, self.last_ids.len());
+        for id in &self.last_ids {
+            msgpack::bytes(&mut out, id);
+        }
+        self.pack_rest(&mut out);
+        out
+    }
+
+    /// What a checkpoint holds: no hash, and of the deduplication only what folding directly asks for.
+    pub fn checkpoint(&self, layout: &Layout) -> Vec<u8> {
+        let mut out = self.pack_until_sources(layout, &[]);
+        msgpack::array(&mut out, 0);
+        msgpack::array(&mut out, 0);
+        msgpack::bytes(&mut out, &[]);
+        msgpack::array(&mut out, 0);
+        self.pack_rest(&mut out);
+        let checksum = crc32c::crc32c(&out);
+        out.extend_from_slice(&checksum.to_be_bytes());
+        out
+    }
+
+    fn pack_until_sources(&self, layout: &Layout, hash: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(512 + 128 * self.cells.len());
+        msgpack::array(&mut out, PARTS);
+        msgpack::integer(&mut out, FORMAT.into());
+        msgpack::integer(&mut out, self.version.into());
+        msgpack::bytes(&mut out, hash);
+        msgpack::integer(&mut out, self.highest_offset.into());
+        msgpack::map(&mut out, self.cells.iter().flatten().count());
+        for place in &layout.by_name {
+            if let Some(cell) = &self.cells[*place] {
+                msgpack::text(&mut out, &layout.fields[*place].name);
+                msgpack::array(&mut out, 3);
+                msgpack::value(&mut out, &cell.value);
+                msgpack::integer(&mut out, cell.priority.into());
+                msgpack::bytes(&mut out, cell.q);
+            }
+        }
+        msgpack::array(&mut out, 0); // links
+        msgpack::map(&mut out, 0); // clears
+        msgpack::bytes(&mut out, self.greatest);
+        out
+    }
+
+    fn pack_rest(&self, out: &mut Vec<u8>) {
+        msgpack::array(out, 0); // retracted and not seen yet
+        msgpack::integer(out, self.lowest_offset.unwrap_or(-1).into());
+    }
+}
+
+/// The id at the end of an order key.
+pub fn id_of(q: &[u8]) -> &[u8] {
+    &q[q.len() - ID_BYTES..]
+}
+
+fn order_key(q: &[u8]) -> Option<&[u8]> {
+    (q.len() >= ORDER_KEY_BYTES_MIN).then_some(q)
+}
+
+fn source_of(q: &[u8]) -> &[u8] {
+    &q[8..q.len() - TAIL_BYTES]
+}
+
+fn around_of(q: &[u8]) -> [u8; AROUND_BYTES] {
+    let mut around = [0; AROUND_BYTES];
+    around[..8].copy_from_slice(&q[..8]);
+    around[8..].copy_from_slice(&q[q.len() - TAIL_BYTES..]);
+    around
+}

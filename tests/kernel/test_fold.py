@@ -1,0 +1,168 @@
+"""The kernel's fold against Python's: the same rows, states, hashes, changes and errors, to the byte."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from refold.avro.definition import TypeDefinition, parse
+from refold.avro.errors import UndecodableError
+from refold.avro.ids import identify
+from refold.avro.kernel import find_kernel
+from refold.avro.observation import Observation, Source
+from refold.avro.registry import Registry, TypeVersion
+from refold.avro.shipped import shipped_types
+from refold.streams.log.port import Record
+from refold.streams.partition import placed
+from refold.streams.table.batch import DecodedRecord
+from refold.streams.table.folds import TypeFold
+from refold_tests.both_folds import BothFolds, Databases, open_databases
+from refold_tests.histories import LONGS, TEXTS, histories
+from refold_tests.random_types import damaged_bytes, definitions, observations
+from refold_tests.sample_types import THING
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    """A database for each fold. Each example has entities of its own in them."""
+    with open_databases(tmp_path_factory.mktemp("both")) as opened:
+        yield opened
+
+
+def both(databases: Databases, definition: TypeDefinition) -> tuple[BothFolds, TypeVersion]:
+    """Two tables of the type."""
+    registry = Registry()
+    version = registry.add(definition, 0)
+    return BothFolds(databases, registry), version
+
+
+_examples = count()
+
+
+@given(data=st.data())
+def test_any_type_folds_alike(databases: Databases, data: st.DataObject) -> None:
+    definition, example = data.draw(definitions()), next(_examples)
+    history = data.draw(st.lists(observations(definition, example), min_size=1, max_size=12))
+    repeated = data.draw(st.lists(st.integers(0, len(history) - 1), max_size=6))
+    tables, version = both(databases, definition)
+    records = tables.records(version, [*history, *(history[place] for place in repeated)])
+    sizes = st.lists(st.integers(1, 9), min_size=len(records), max_size=len(records))
+    tables.fold_in_batches(records, data.draw(sizes))
+
+
+@given(history=histories(size_max=20), size=st.integers(1, 6))
+@settings(max_examples=25)
+def test_a_type_with_every_reducer_folds_alike(databases: Databases, history: list[Observation], size: int) -> None:
+    tables, version = both(databases, THING)
+    example = next(_examples)
+    moved = [each._replace(entity=each.entity.replace("/", f"/{example}-")) for each in history]
+    tables.fold_in_batches(tables.records(version, moved), [size] * len(moved))
+
+
+def said(number: int, entity: str, patch: Mapping[str, Any], run: str = "run") -> Observation:
+    """The number-th observation of a run."""
+    source = Source("agent", run, str(number), "tool", number)
+    return Observation(entity, 1_700_000_000_000_000 + number * 1000, source=source, patch=patch)
+
+
+def test_long_histories_fold_alike_and_the_kernel_folds_them(databases: Databases) -> None:
+    """With checkpoints, many sources, and records that come late or again. The kernel has to take nearly all of it."""
+    tables, version = both(databases, shipped_types()["tool_config"])
+    made = []
+    for number in range(1500):
+        patch = {"rate_limit": number % 7, "tool": f"search-{number % 3}", "enabled": number % 2 == 0, "effect": "read",
+                 "endpoint": "x" * (number % 500)}  # fmt: skip
+        made.append(said(number, f"tool_config/long-{number % 3}", patch, run=f"run-{number % 9}"))
+    made[100:100] = made[40:44]  # again
+    made[900:900] = made[915:918]  # early, so that those between come late
+    tables.fold_in_batches(tables.records(version, made), [50] * 31)
+    assert tables.native.writer.kernel_records > 0.9 * len(made)
+    assert tables.python.writer.kernel_records == 0
+
+
+NUMBERS: tuple[Any, ...] = (0, -1, 1, 2**31, 2**63, 2**64 - 1, 0.5, 1.0, float("nan"), float("inf"))
+ODD: tuple[Any, ...] = (*NUMBERS, None, True, "", "a", "read", b"", b"x" * 48, b"y" * 60, [], {}, ["a"],
+                        {"tool": ["a", 0, b"q" * 60]}, {b"k": 1})  # fmt: skip
+
+
+def damaged(packed: bytes, chosen: random.Random) -> bytes:
+    """A stored state with a few bytes changed, or with one of its parts replaced, taken out or doubled."""
+    if chosen.random() < 0.4:
+        return damaged_bytes(packed, chosen)
+    tree = msgspec.msgpack.decode(packed, strict=False)
+    plain = [each for each in tree if not isinstance(each, (list, dict))]
+    part: Any = tree
+    while True:
+        keys = list(part) if isinstance(part, dict) else range(len(part))
+        key = chosen.choice(keys)
+        inner = part[key]
+        if not (isinstance(inner, (list, dict)) and inner) or chosen.random() < 0.3:
+            break
+        part = inner
+    fate = chosen.randrange(4)
+    if isinstance(part, list) and fate == 0:
+        part.insert(key, inner)
+    elif fate == 1:
+        del part[key]
+    else:
+        part[key] = chosen.choice(ODD) if fate == 2 else chosen.choice(plain)
+    return msgspec.msgpack.encode(tree)
+
+
+def test_damaged_states_are_judged_alike(databases: Databases, is_soak: bool) -> None:
+    """A damaged state is folded, or refused with the same error."""
+    seed = int(os.environ["REFOLD_SEED"])
+    print(f"seed {seed}")
+    chosen, numbers, entity = random.Random(seed), count(), "tool_config/damaged"
+    tables, version = both(databases, shipped_types()["tool_config"])
+
+    def batch(size: int) -> list[DecodedRecord]:
+        patches = [{"rate_limit": chosen.choice(LONGS), "tool": chosen.choice(TEXTS), "effect": "read"}] * size
+        made = [said(next(numbers), entity, patch, f"run-{chosen.randrange(6)}") for patch in patches]
+        return tables.records(version, made)
+
+    tables.fold(batch(30))
+    packed = tables.python.database.get("state", placed(entity))
+    assert packed is not None
+    before = tables.native.writer.kernel_records
+    for _ in range(30_000 if is_soak else 1_500):
+        tables.put_state(placed(entity), damaged(packed, chosen))
+        tables.fold(batch(chosen.choice((1, 1, 2))))
+    assert tables.native.writer.kernel_records > before  # some damage leaves a state that is one
+
+
+def test_damaged_records_are_folded_alike(databases: Databases, is_soak: bool) -> None:
+    """What the kernel reads in a record's bytes is what Python reads; what Python refuses, it does not read."""
+    seed = int(os.environ["REFOLD_SEED"])
+    print(f"seed {seed}")
+    chosen = random.Random(seed)
+    # JSON is not checked again: it was when the record came in, and what is made up here never did.
+    document = shipped_types()["tool_config"].document
+    definition = parse({**document, "fields": [each for each in document["fields"] if "refold-json" not in str(each)]})
+    tables, version = both(databases, definition)
+    kernel = find_kernel().kernel
+    assert kernel is not None
+    folder = TypeFold(version).native(kernel)
+    assert folder is not None
+    read = 0
+    for number in range(60_000 if is_soak else 4_000):
+        name = f"tool_config/record-{number}"
+        patch = {"rate_limit": chosen.choice(LONGS), "tool": chosen.choice(TEXTS), "enabled": True, "effect": "read"}
+        data = damaged_bytes(version.codec.encode_observation(said(number, name, patch)), chosen, start=5)
+        try:
+            observation = version.codec.judged(data)
+        except UndecodableError:
+            record = Record(0, number, 0, name, bytes(32), data)
+            assert folder.fold([(name, None, 1, [record])])[0] == [None]
+            continue
+        tables.fold([tables.record(observation, identify(observation), data)])
+        read += 1
+    assert read

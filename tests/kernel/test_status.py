@@ -1,0 +1,69 @@
+"""Which kernel is used, who says so, and what is done about one that cannot be used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from types import ModuleType
+
+import pytest
+
+from refold.avro import kernel
+from refold.avro.kernel import FORMAT, MODULE, SWITCH, find_kernel
+from refold.explorer.cli.operate.doctor_findings import Finding
+from refold.explorer.cli.operate.doctor_libraries import libraries
+
+
+@pytest.fixture(autouse=True)
+def _looked_for_anew() -> Iterator[None]:
+    kernel._installed.cache_clear()
+    yield
+    kernel._installed.cache_clear()
+
+
+def doctors() -> Finding:
+    """What `refold doctor` finds of it."""
+    (found,) = (each for each in libraries(with_kafka=False) if each.subject == "kernel")
+    return found
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, **names: object) -> None:
+    """Have another module in the kernel's place."""
+    module = ModuleType(MODULE)
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, MODULE, module)
+
+
+def test_the_installed_kernel_is_used() -> None:
+    status = find_kernel()
+    assert status.kernel is not None
+    assert status.text == f"kernel {metadata.version('refold-kernel')}"
+    assert doctors()[:3] == ("kernel", True, status.text)
+
+
+def test_it_is_turned_off_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "0")
+    assert find_kernel() == (None, f"plain Python, for {SWITCH} is 0", False)
+    assert doctors().ok
+
+
+def test_python_is_used_where_none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, MODULE, None)
+    assert find_kernel() == (None, "plain Python, for refold-kernel is not installed", False)
+    assert doctors().ok
+
+
+def test_one_of_another_format_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, FORMAT=FORMAT + 1, __version__="9.0")
+    problem = f"plain Python, for refold-kernel 9.0 has format {FORMAT + 1}, not {FORMAT}"
+    assert find_kernel() == (None, problem, True)
+    found = doctors()
+    assert (found.ok, found.finding) == (False, problem)
+    assert "pip install" in found.remedy
+
+
+def test_what_is_no_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch)
+    status = find_kernel()
+    assert (status.kernel, status.is_unusable) == (None, True)

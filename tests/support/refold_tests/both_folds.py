@@ -1,0 +1,140 @@
+"""The same batches folded by Python alone and with the kernel, each into its own table, and every byte compared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from refold.avro.ids import identify
+from refold.avro.kernel import SWITCH
+from refold.avro.observation import Observation
+from refold.avro.registry import Registry, TypeVersion
+from refold.streams.log.port import Record
+from refold.streams.rocks.batch import WriteSet
+from refold.streams.rocks.database import Database
+from refold.streams.rocks.families import Family
+from refold.streams.table.batch import DecodedRecord, TableWriter
+
+Said = tuple[object, ...]
+
+
+@contextmanager
+def switched(*, on: bool) -> Iterator[None]:
+    """Whatever is made in the block uses the kernel, or does not."""
+    before = os.environ.pop(SWITCH, None)
+    if not on:
+        os.environ[SWITCH] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop(SWITCH, None)
+        if before is not None:
+            os.environ[SWITCH] = before
+
+
+class _NotedWriteSet(WriteSet):
+    """A write that also keeps what is put into it."""
+
+    def __init__(self, batch: WriteSet) -> None:
+        self.__dict__ = batch.__dict__
+        self.rows: list[tuple[str, bytes, bytes]] = []
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        self.rows.append((family, key, value))
+        super().put(family, key, value)
+
+    def put_pairs(self, family: Family, rows: Sequence[bytes]) -> None:
+        self.rows += zip([family] * (len(rows) // 2), rows[::2], rows[1::2], strict=True)
+        super().put_pairs(family, rows)
+
+    def put_keys(self, family: Family, keys: Sequence[bytes]) -> None:
+        self.rows += ((family, key, b"") for key in keys)
+        super().put_keys(family, keys)
+
+
+@dataclass
+class _Noted:
+    """What a fold brings about, in its order."""
+
+    said: list[Said] = field(default_factory=list)
+
+    def changed(self, *given: Any) -> None:
+        self.said.append(("changed", *given))
+
+    def folded(self, *given: Any) -> None:
+        self.said.append(("folded", *given))
+
+
+class Databases(NamedTuple):
+    """Where each fold keeps its table."""
+
+    python: Database
+    native: Database
+
+
+@contextmanager
+def open_databases(folder: Path) -> Iterator[Databases]:
+    """Two databases, made in a folder and closed at the end."""
+    python, native = folder / "python", folder / "native"
+    with Database.create(python, kind="table") as first, Database.create(native, kind="table") as second:
+        yield Databases(first, second)
+
+
+class _Table:
+    def __init__(self, database: Database, registry: Registry, *, kernel: bool) -> None:
+        self.database = database
+        with switched(on=kernel):
+            self.writer = TableWriter(database, registry, lambda partition, start, end: iter(()))
+
+    def fold(self, records: Sequence[DecodedRecord]) -> Said:
+        """Fold a batch: the rows it puts, sorted, and what it says; or the error, with nothing written."""
+        write, noted = _NotedWriteSet(self.database.batch()), _Noted()
+        try:
+            self.writer.fold(records, write, noted)
+        except Exception as error:  # damage may end in any
+            return (type(error).__name__, str(error))
+        self.database.write(write, sync=False)
+        return (sorted(write.rows), noted.said)
+
+
+class BothFolds:
+    """Two tables of one partition, and the records that both are given."""
+
+    def __init__(self, databases: Databases, registry: Registry) -> None:
+        self.python = _Table(databases.python, registry, kernel=False)
+        self.native = _Table(databases.native, registry, kernel=True)
+        self._offset = 0
+
+    def record(self, observation: Observation, observation_id: bytes, data: bytes) -> DecodedRecord:
+        """The record of an observation, at the next offset."""
+        self._offset += 1
+        record = Record(0, self._offset, 1_000 + self._offset // 3, observation.entity, observation_id, data)
+        return DecodedRecord(record, observation)
+
+    def records(self, version: TypeVersion, observations: Iterable[Observation]) -> list[DecodedRecord]:
+        """The records of observations of one type version, at the next offsets."""
+        encode = version.codec.encode_observation
+        return [self.record(each, identify(each), encode(each)) for each in observations]
+
+    def fold(self, records: Sequence[DecodedRecord]) -> None:
+        """Fold a batch by both; each has to bring about the same."""
+        assert self.native.fold(records) == self.python.fold(records)
+
+    def fold_in_batches(self, records: Sequence[DecodedRecord], sizes: Iterable[int]) -> None:
+        """Fold records in batches of such sizes, in order; all of them have to fit."""
+        start = 0
+        for size in sizes:
+            self.fold(records[start : start + size])
+            start += size
+        assert start >= len(records)
+
+    def put_state(self, key: bytes, packed: bytes) -> None:
+        """Put a stored state into both tables, whatever it is."""
+        for table in (self.python, self.native):
+            write = table.database.batch()
+            write.put("state", key, packed)
+            table.database.write(write, sync=False)
