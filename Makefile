@@ -59,7 +59,7 @@ test-interpreters: $(VENV)/.installed-dev ## the tests of codec, fold and record
 # The comparison with Python, and what folds: the embedded log, workers on Kafka, standbys.
 KERNEL_TESTS = tests/kernel tests/streams/file_log \
     tests/streams/worker/test_fold_conformance.py tests/streams/worker/test_fold_definitions.py \
-    tests/streams/worker/test_fold_faults.py tests/streams/worker/test_standby.py
+    tests/streams/worker/test_fold_faults.py tests/streams/worker/test_fold_kernel.py tests/streams/worker/test_standby.py
 
 test-kernel: $(VENV)/.installed-dev $(VENV)/.installed-kernel ## the native kernel against Python, and the fold's suites with it
 	@REFOLD_KERNEL=1 $(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(KERNEL_TESTS) $(ARGS)
