@@ -7,6 +7,7 @@ denied, and for code that is neither every open guard gets a note.
 from __future__ import annotations
 
 import contextvars
+import os
 import sys
 import sysconfig
 import threading
@@ -193,22 +194,12 @@ def close_watch(guard: GuardWatch) -> None:
 _PATHS = sysconfig.get_paths()
 LIBRARIES = tuple({_PATHS[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _HERE = Path(__file__)
-_OURS = {
-    str(folder / name)
+# Recorder and replay are on the stack of every call, and no user's own code is in them.
+_OURS = tuple(
+    f"{folder / name}{os.sep}"
     for folder in (_HERE.parent.parent, _HERE.resolve().parent.parent)
-    for name in (
-        "replay/guard.py",
-        "replay/watch.py",
-        "replay/hooks.py",
-        "replay/run.py",
-        "recorder/run.py",
-        "recorder/requests.py",
-        "recorder/parallel_steps.py",
-        "recorder/context.py",
-        "recorder/tools.py",
-        "recorder/context_propagation.py",
-    )
-}
+    for name in ("recorder", "replay")
+)
 
 
 def site_of(given_from: str) -> str:
@@ -217,7 +208,7 @@ def site_of(given_from: str) -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file not in _OURS and not file.startswith("<"):
+        if not file.startswith((*_OURS, "<")):
             place = f"{file}:{frame.f_lineno} in {frame.f_code.co_name}"
             innermost = innermost or place
             if not file.startswith(LIBRARIES):
