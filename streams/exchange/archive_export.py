@@ -14,7 +14,7 @@ from typing import IO
 
 from refold.avro.blob import references
 from refold.avro.definition import document_text
-from refold.avro.errors import CorruptionError, InputError, UndecodableError, UnknownWireId
+from refold.avro.errors import CorruptionError, DamagedRecord, InputError, UndecodableError, UnknownWireId
 from refold.avro.observation import Observation
 from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Hole, TypeVersion
@@ -82,15 +82,19 @@ class _Outgoing:
         except UnknownWireId:
             return True
         except UndecodableError as error:
-            raise self._log.registry.rulings.damaged(
-                OBSERVATIONS, record.partition, record.offset, record.entity, str(error)
-            ) from error
+            raise self._damaged(record, error) from error
         return False
+
+    def _damaged(self, record: Record, error: UndecodableError) -> DamagedRecord:
+        rulings = self._log.registry.rulings
+        return rulings.damaged(OBSERVATIONS, record.partition, record.offset, record.entity, str(error))
 
     def _take(self, item: Item) -> Observation | None:
         try:
             return self._check.take(item)
         except InputError as error:
+            if isinstance(item, Record) and isinstance(error.__cause__, UndecodableError):
+                raise self._damaged(item, error.__cause__) from error
             raise CorruptionError(f"{self._log.url}: {error}; run refold verify") from error
 
     def _records(self) -> Iterator[Record]:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from refold.avro.codec import framed_id
-from refold.avro.errors import CorruptionError, InputError
+from refold.avro.errors import CorruptionError, InputError, UndecodableError
 from refold.avro.json_line import to_line
+from refold.avro.observation import Observation
+from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import TypeVersion
 from refold.avro.shipped import shipped_types
 from refold.avro.times import millis_text
@@ -75,11 +77,7 @@ class RunningExport:
         return (first.partition, first.offset) == (record.partition, record.offset)
 
     def _line(self, record: Record, origin: str) -> dict[str, Any]:
-        place = f"observations {record.partition}={record.offset}"
-        version = self._by_wire_id.get(framed_id(record.data))
-        if version is None:
-            raise CorruptionError(f"{place}: no schema of this log reads it; run refold verify")
-        observation = version.codec.decode_observation(record.data)
+        version, observation = self._decoded(record)
         line = to_line(observation, record.id, version.definition)
         line["origin"] = {
             "log": origin,
@@ -87,7 +85,19 @@ class RunningExport:
             "offset": record.offset,
             "recorded_at": millis_text(record.recorded_at),
         }
-        blobs = carried(observation, self._log, place)
+        blobs = carried(observation, self._log, f"observations {record.partition}={record.offset}")
         if blobs:
             line["blobs"] = blobs
         return line
+
+    def _decoded(self, record: Record) -> tuple[TypeVersion, Observation]:
+        """The observation in a record, and what reads it; DamagedRecord names its place and the remedy."""
+        try:
+            version = self._by_wire_id.get(framed_id(record.data))
+            if version is None:
+                raise UndecodableError("no schema of this log reads it")
+            return version, version.codec.decode_observation(record.data)
+        except UndecodableError as error:
+            raise self._log.registry.rulings.damaged(
+                OBSERVATIONS, record.partition, record.offset, record.entity, str(error)
+            ) from error

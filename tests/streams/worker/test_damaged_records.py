@@ -122,7 +122,7 @@ def await_folding(worker: Running) -> None:
 
 def await_damage(worker: Running, partition: int) -> str:
     """What a worker says that a partition waits at."""
-    await_true(lambda: bool(status_of(worker, partition).get("damage")), "the worker does not say so", within_s=30)
+    await_true(lambda: bool(status_of(worker, partition).get("damage")), "the worker does not say so")
     worker.look()
     return str(status_of(worker, partition)["damage"])
 
@@ -154,6 +154,12 @@ def test_a_damaged_observation_is_named_set_aside_and_taken_back(
             command = refused[refused.index("refold quarantine add") :].strip()
             assert command == f"refold quarantine add {name}/{partition}/{raw.offset} --log {log.url}"
             assert command.split(" --log")[0] in refold_command("verify", log=url).out
+            for suffix, more in ((".jsonl", ()), (".avro", ()), (".avro", ("--archive",))):
+                target = tmp_path / f"refused{suffix}"
+                said = refold_command("export", target, *more, log=url).refused()
+                assert f"{name} {partition}={raw.offset}: the record of {entity} is damaged" in said
+                assert said.strip().endswith(command)
+                assert not target.exists()
             words = shlex.split(command)[1:]
             dry = refold_command(*words, "--dry-run", "--json")
             assert (dry.status, dry.json["aside"], dry.json["entity"]) == (0, False, entity), dry
@@ -165,7 +171,7 @@ def test_a_damaged_observation_is_named_set_aside_and_taken_back(
 
             # From here on it is as if it had never been recorded, at every point and for everyone.
             assert root(log) == root(log, full=True) == expected
-            await_true(lambda: status_of(worker, partition).get("state") == "folding", within_s=30)
+            await_true(lambda: status_of(worker, partition).get("state") == "folding")
             await_folded(log, worker)
             checked = client.verify()
             assert (checked.mismatches, checked.root, checked.unchecked) == ([], expected, [])
