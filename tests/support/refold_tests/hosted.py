@@ -3,7 +3,7 @@
     python -c 'from refold_tests.hosted import main; main()' BOOTSTRAP PREFIX FOLDER MODULE INSTANCE
 
 It follows `<prefix>.changes` with the agents of MODULE, which are given a `file:` log in FOLDER, until SIGTERM.
-REFOLD_TEST_OUT_OF_GROUP_S: how long their consumer may be out of its group.
+REFOLD_TEST_OUT_OF_GROUP_S: how long their consumer may be out of its group; a line of standard input changes that.
 """
 
 from __future__ import annotations
@@ -55,10 +55,16 @@ class Idle:
         self._drained.set()
 
 
+def _hear() -> None:
+    while line := os.read(0, 100):
+        module.OUT_OF_GROUP_S = float(line)
+
+
 def main() -> None:
     """Run until a signal; a failure is one line and exit status 2."""
     bootstrap, prefix, folder, agents, instance = sys.argv[1:]
     module.OUT_OF_GROUP_S = float(os.environ.get("REFOLD_TEST_OUT_OF_GROUP_S", module.OUT_OF_GROUP_S))
+    threading.Thread(target=_hear, daemon=True).start()
     thread = AgentThread(load_agents(agents), lambda: open_log(f"file:{folder}/log"))
     following = Following(f"{prefix}.changes", f"{prefix}.agents", instance, Path(folder) / "faust")
     config, codec = {"bootstrap.servers": bootstrap}, change_codec()

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ConsumerGroupState
+from confluent_kafka.admin import AdminClient
 
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
@@ -20,6 +22,7 @@ from refold_tests.kafka_topics import Broker
 from refold_tests.waiting import await_true
 
 SILENT_S = 60.0
+OUT_S = 15.0
 CODE = "from refold_tests.hosted import main; main()"
 Start = Callable[..., Child]
 
@@ -164,14 +167,29 @@ def test_a_consumer_that_stays_out_of_its_group_ends_the_worker(
     )  # fmt: skip
 
 
+@pytest.mark.timeout(900)
 def test_one_with_nothing_to_do_is_in_its_group(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers share one partition, and nothing is written for longer than one may be out of the group."""
-    monkeypatch.setenv("REFOLD_TEST_OUT_OF_GROUP_S", "15")
     followed.commit(1)
     processes = [begun(followed, monkeypatch), followed.start(monkeypatch, instance="two")]
-    time.sleep(18)
+    admin, group = AdminClient({"bootstrap.servers": followed.broker.bootstrap}), f"{followed.broker.prefix}.agents"
+
+    def have_joined() -> bool:
+        for process in processes:
+            process.look()
+        described = admin.describe_consumer_groups([group], request_timeout=60)[group].result()
+        parts = sorted(len(each.assignment.topic_partitions) for each in described.members)
+        return described.state == ConsumerGroupState.STABLE and parts == [0, 1]
+
+    # However long joining takes; from then on neither has a reason to be out.
+    await_true(have_joined, within_s=300)
     for process in processes:
-        process.look()
+        process.say(f"{OUT_S}")
+    deadline = Deadline(OUT_S + 2)
+    while not deadline.is_past:
+        for process in processes:
+            process.look()
+        time.sleep(0.1)
     for process in processes:
         os.kill(process.process.pid, signal.SIGTERM)
     assert [ended(process)[1] for process in processes] == [0, 0]
