@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import refold
+from refold.avro.definition import document_text
 from refold.avro.errors import InputError, SchemaError, StorageError
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
@@ -127,7 +128,7 @@ def test_what_observations_need_is_not_set_aside(url: str, kafka: SharedKafka, p
             take_back(log, version.offset, NOW_MS, apply=True)
 
 
-def test_a_type_that_only_a_stranger_defined_is_free_again(url: str) -> None:
+def test_a_type_that_only_a_stranger_defined_is_free_again(url: str, tmp_path: Path) -> None:
     """By the commands, as docs/OPERATIONS.md has them."""
 
     with opened(url) as log:
@@ -145,6 +146,11 @@ def test_a_type_that_only_a_stranger_defined_is_free_again(url: str) -> None:
         with opened(url) as log, pytest.raises(SchemaError, match=rf"hinders it.* refold quarantine add {position}$"):
             log.register(RIGHT)
         assert command("add", position, "--dry-run")["aside"] is False
+    file = tmp_path / "odds.avsc"
+    file.write_text(document_text(RIGHT), encoding="utf-8")
+    refused = refold_command("types", "--register", file, log=url).refused()
+    assert refused.endswith(f"hinders it. If that one should not be there and no observation needs it: refold "
+                            f"quarantine add {position}")  # fmt: skip
     assert command("add", position)["aside"] is True
     assert "it is set aside" in refold_command("quarantine", "add", position, log=url).refused()
     with opened(url) as log:

@@ -79,10 +79,8 @@ def types(place: LogTarget, name: str | None, schema: str | None, register: Path
 
 def _register(screen: Screen, place: LogTarget, file: Path) -> int:
     definition = load_type(file, code_of)
-    held: Registry = Registry()
-    if place.exists():
-        held, _ = _known(place)
-    Vocabulary(held, {}, {}).use(definition)  # a log is not made for what it would refuse
+    if not place.exists():
+        Vocabulary(Registry(), {}, {}).use(definition)  # a log is not made for what it would refuse
     with place.write() as log:
         log.register(definition)
         versions = len(log.port.registry.versions(definition.name))
