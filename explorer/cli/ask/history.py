@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import click
 
 from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, clock, entity, on_log
+from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.formatting import Humane
-from refold.explorer.cli.output.screen import Screen, TableColumn, counted, moment
+from refold.explorer.cli.output.screen import Screen, counted, moment
 from refold.explorer.cli.output.sealed import Opener
 from refold.explorer.cli.output.untimed import ObservedText, observed_texts
 from refold.explorer.queries.entity import told_rows

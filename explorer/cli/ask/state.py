@@ -10,8 +10,9 @@ import click
 from refold.avro.definition import FieldDefinition
 from refold.avro.observation import Source
 from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, at, clock, entity, on_log
+from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.formatting import Humane
-from refold.explorer.cli.output.screen import Screen, TableColumn, moment
+from refold.explorer.cli.output.screen import Screen, moment
 from refold.explorer.cli.output.sealed import Opener
 from refold.explorer.cli.output.untimed import ObservedText, observed_texts
 from refold.explorer.queries.entity import told_state
@@ -75,7 +76,7 @@ def _sources(view: EntityView) -> Iterator[Source]:
 
 
 def _show(screen: Screen, view: EntityView, observed: ObservedText, humane: Humane) -> None:
-    screen.say(f"{view.entity} matches v{view.version}, state hash {view.state_hash}", "bold")
+    screen.say(f"{view.entity} matches v{view.version}, state hash {screen.id(view.state_hash)}", "bold")
     screen.say()
     rows: list[list[str]] = []
     shown = Shown(view.definition.definition, python=False)

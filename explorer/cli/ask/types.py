@@ -16,7 +16,8 @@ from refold.avro.nodes import Node, branches, id_of
 from refold.avro.registry import Registry
 from refold.avro.shipped import load_type, shipped_types
 from refold.explorer.cli.options import LogTarget, as_json, on_log
-from refold.explorer.cli.output.screen import Screen, TableColumn
+from refold.explorer.cli.output.fitting import TableColumn
+from refold.explorer.cli.output.screen import Screen
 from refold.reducers.custom import code_of
 from refold.streams.exchange.import_types import Vocabulary
 from refold.streams.held_types import held_types

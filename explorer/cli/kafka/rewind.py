@@ -6,7 +6,8 @@ import click
 
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import WHEN, LogTarget, as_json, on_log
-from refold.explorer.cli.output.screen import Screen, TableColumn
+from refold.explorer.cli.output.fitting import TableColumn
+from refold.explorer.cli.output.screen import Screen
 from refold.explorer.cli.output.shapes import point_json
 from refold.streams.open import given_url, is_kafka
 

@@ -27,7 +27,8 @@ from refold.explorer.cli.operate.retry import (
     told_of,
 )
 from refold.explorer.cli.options import WHEN, InOrder, LogTarget, as_json, merged, on_log, place_options
-from refold.explorer.cli.output.screen import Screen, TableColumn, counted, moment
+from refold.explorer.cli.output.fitting import TableColumn
+from refold.explorer.cli.output.screen import Screen, counted, moment
 from refold.explorer.cli.output.shapes import position_json
 from refold.streams.deadletters import Letter
 from refold.streams.open import is_kafka

@@ -16,7 +16,8 @@ from refold.explorer.cli.operate.doctor_findings import Finding, Looking, disk, 
 from refold.explorer.cli.operate.doctor_kafka import on_kafka
 from refold.explorer.cli.operate.doctor_libraries import libraries
 from refold.explorer.cli.options import LogTarget, as_json, on_log
-from refold.explorer.cli.output.screen import Screen, TableColumn
+from refold.explorer.cli.output.fitting import TableColumn
+from refold.explorer.cli.output.screen import Screen
 from refold.streams.log.file.client import Client
 from refold.streams.log.kafka.access import ROLES
 from refold.streams.open import file_path, is_kafka

@@ -6,8 +6,9 @@ import click
 
 from refold.explorer.cli.operate.doctor_findings import foreign_text, set_aside_text
 from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.progress import reading
-from refold.explorer.cli.output.screen import Screen, TableColumn, counted
+from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.cli.output.shapes import verdict_json
 from refold.streams.point import Point
 

@@ -9,10 +9,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from refold.avro.times import time_text
+from refold.explorer.cli.output.fitting import TableColumn, fitted
 from refold.streams.exchange.atomic_file import json_line
 from refold.streams.point import Point
 
@@ -50,19 +53,11 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-class TableColumn(NamedTuple):
-    """A column of a table. is_fixed: never wrapped; piped_only: left out on a terminal, for lack of room."""
-
-    header: str
-    style: str = ""
-    is_fixed: bool = False
-    piped_only: bool = False
-
-
 class Screen:
     """Standard output."""
 
     def __init__(self) -> None:
+        self._has_begun = False
         # Elsewhere rich need not be asked, nor imported: of all it looks at only these make a pipe a terminal.
         may_be = sys.stdout.isatty() or not _FORCING.isdisjoint(os.environ)
         self.is_terminal = may_be and self._console.is_terminal
@@ -74,7 +69,10 @@ class Screen:
         return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def say(self, text: str = "", style: str = "") -> None:
-        """One line."""
+        """One line; an empty one only after others."""
+        if not text and not self._has_begun:
+            return
+        self._has_begun = True
         if self.is_terminal:
             from rich.text import Text
 
@@ -96,6 +94,7 @@ class Screen:
         """Aligned columns; nothing where there are no rows."""
         if not rows:
             return
+        self._has_begun = True
         if self.is_terminal:
             self._fitted(columns, rows)
             return
@@ -114,17 +113,30 @@ class Screen:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-        shown = [number for number, column in enumerate(columns) if not column.piped_only]
-        for column in (columns[number] for number in shown):
-            table.add_column(column.header, style=column.style, no_wrap=column.is_fixed, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(printable(self.cell(row[number]))) for number in shown))
+        cells = [[printable(self.cell(cell)) for cell in row] for row in rows]
+        fit = fitted(columns, cells, self._console.width)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
+        for number, width in fit.widths.items():
+            column = columns[number]
+            table.add_column(
+                column.header, style=column.style, width=width, no_wrap=column.is_fixed, overflow="ellipsis"
+            )
+        for row in cells:
+            table.add_row(*(Text(row[number]) for number in fit.widths))
         self._console.print(table)
+        if fit.dropped:
+            self.say(f"no room here for: {', '.join(fit.dropped)} (--json has all)", "dim")
 
     def point(self, point: Point, name: str = "at") -> None:
-        """The cut that an answer about the past is for, and whether it may still grow."""
-        self.say(f"{name} {point.cut} ({point.cut.short})", "dim")
+        """The cut that an answer about the past is for, and whether it may still grow.
+
+        On a terminal it is the last line, by its short hash; elsewhere it comes at once, whole.
+        """
+        context = click.get_current_context(silent=True)
+        if self.is_terminal and context is not None:
+            context.call_on_close(partial(self.say, f"{name} cut {point.cut.short}", "dim"))
+        else:
+            self.say(f"{name} {point.cut} ({point.cut.short})", "dim")
         if point.open and point.cut.observed_until is not None:
             self.say(f"still open: more may be recorded that was observed by {moment(point.cut.observed_until)}")
         elif point.is_future:

@@ -9,7 +9,8 @@ from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import own_steps, step_count
 from refold.avro.errors import NotAnswerable
 from refold.avro.times import time_text
-from refold.explorer.cli.output.screen import Screen, TableColumn
+from refold.explorer.cli.output.fitting import TableColumn
+from refold.explorer.cli.output.screen import Screen
 from refold.streams.cut import Cut
 
 COLUMNS = (

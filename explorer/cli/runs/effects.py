@@ -21,7 +21,8 @@ from refold.avro.errors import InputError, NotAnswerable
 from refold.avro.strict_json import json_or_text
 from refold.avro.times import time_text
 from refold.explorer.cli.options import InOrder, LogTarget, as_json, merged, on_log, place_options
-from refold.explorer.cli.output.screen import Screen, TableColumn, counted, moment
+from refold.explorer.cli.output.fitting import TableColumn
+from refold.explorer.cli.output.screen import Screen, counted, moment
 
 COLUMNS = (
     TableColumn("status"),

@@ -10,8 +10,9 @@ from refold.agents.log import AgentLog
 from refold.agents.recordings.load import rebuilt
 from refold.agents.redaction.redactor import Redact
 from refold.avro.errors import CorruptionError, Expired, InputError, NotConfinable
+from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.progress import counting
-from refold.explorer.cli.output.screen import Screen, TableColumn, counted
+from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.cli.runs.code import entry_of
 from refold.explorer.cli.runs.replay_outcome import ReplayOutcome, run_again, step_through
 

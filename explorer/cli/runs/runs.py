@@ -10,7 +10,8 @@ import click
 from refold.agents.recordings.find import OUTCOMES, RunList, RunRow
 from refold.avro.times import parse_time
 from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
-from refold.explorer.cli.output.screen import NO_TIME, Screen, TableColumn, counted, moment, printable
+from refold.explorer.cli.output.fitting import TableColumn
+from refold.explorer.cli.output.screen import NO_TIME, Screen, counted, moment, printable
 from refold.explorer.cli.runs.shapes import row_json
 from refold.explorer.queries.runs import RunsQuery, as_tree
 
@@ -18,12 +19,12 @@ LISTED = 50
 COLUMNS = (
     TableColumn("run", "cyan"),
     TableColumn("agent"),
-    TableColumn("version", "dim"),
+    TableColumn("version", "dim", drop=1),
     TableColumn("started", "dim", is_fixed=True),
     TableColumn("took", "dim", is_fixed=True),
     TableColumn("outcome"),
     TableColumn("steps", is_fixed=True),
-    TableColumn("parent", "dim"),
+    TableColumn("parent", "dim", drop=2),
     TableColumn("title"),
 )
 

@@ -11,7 +11,8 @@ from refold.agents.journal.record import Recording, Step
 from refold.agents.journal.self_replay import chained
 from refold.avro.errors import NotAnswerable
 from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
-from refold.explorer.cli.output.screen import NO_TIME, Screen, TableColumn, counted, moment
+from refold.explorer.cli.output.fitting import TableColumn
+from refold.explorer.cli.output.screen import NO_TIME, Screen, counted, moment
 from refold.explorer.cli.runs.argument import known_run, recorded_run, run_argument
 from refold.explorer.cli.runs.clear import clear_json, show_clear
 from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, head_of, tree_of
@@ -117,7 +118,7 @@ def steps(place: LogTarget, run_id: str, at: str | None, number: int | None, ful
         for name, text in lines.step(step):
             screen.say(f"  {name:<{LABEL_WIDTH}}{text}")
         if step.hash:
-            screen.say(f"  {'hash':<{LABEL_WIDTH}}{step.hash}", "dim")
+            screen.say(f"  {'hash':<{LABEL_WIDTH}}{screen.id(step.hash)}", "dim")
     if not chosen:
         screen.say(f"run {run.run} has {counted(len(run.steps), 'step')}")
     return 0

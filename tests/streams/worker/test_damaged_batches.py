@@ -114,9 +114,20 @@ def status_of(worker: Running, partition: int) -> dict[str, Any]:
 
 def await_damage(worker: Running, partition: int) -> str:
     """What a worker says that a partition waits at."""
-    await_true(lambda: bool(status_of(worker, partition).get("damage")), "the worker does not say so", within_s=30)
+    await_true(lambda: bool(status_of(worker, partition).get("damage")), "the worker does not say so")
     worker.look()
     return str(status_of(worker, partition)["damage"])
+
+
+def await_ruling(log: KafkaLog, worker: Running, partition: int) -> None:
+    """Return when a worker folds a partition by what is set aside now: before, its table is that of before."""
+    log.refresh()
+
+    def folds() -> bool:
+        status = status_of(worker, partition)
+        return status.get("state") == "folding" and status["schemas"] >= len(log.registry)
+
+    await_true(folds)
 
 
 def page_of(url: str) -> str:
@@ -206,7 +217,7 @@ def test_a_worker_waits_at_batches_and_goes_on_after_quarantine(
             assert (done.json["aside"], done.json["records"]) == (True, first.last + 1 - first.first), done
             expected = root_of(url, log, without(log, folded, partition, first))
             assert root(log) == root(log, full=True) == expected
-            await_true(lambda: status_of(worker, partition).get("state") == "folding", within_s=30)
+            await_ruling(log, worker, partition)
             await_folded(log, worker)
             checked = client.verify()
             assert (checked.mismatches, checked.root, checked.unchecked) == ([], expected, [])
@@ -235,7 +246,7 @@ def test_a_worker_waits_at_batches_and_goes_on_after_quarantine(
         with asked_worker(url, tables) as (worker, page), refold.open(url) as client:
             await_damage(worker, partition)
             assert refold_command("quarantine", "add", f"observations/{partition}/{last.last}", log=url).status == 0
-            await_true(lambda: status_of(worker, partition).get("caught_up", False), within_s=30)
+            await_true(lambda: status_of(worker, partition).get("caught_up", False))
             client.snapshot()
             assert root(log) == root(log, full=True)
             assert client.verify().mismatches == []

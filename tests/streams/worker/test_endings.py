@@ -25,7 +25,7 @@ from refold_tests.worker_process import Worker, starting
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 ENTITIES = [f"document/d{number}" for number in range(12)]
-SEEN_S = 30.0
+SEEN_S = 300.0
 
 
 @pytest.fixture

@@ -1,0 +1,93 @@
+"""Tables on a terminal: which columns there is room for, and how wide each is. Pure.
+
+1. Every column has its natural width where all of them have room.
+2. Else columns in which no row says anything are left out.
+3. Else columns are left out one by one, in the order of `TableColumn.drop`, then the dim ones from the right,
+   until each one left has room for its longest word: for 24 characters of it, or half a line where it is a name.
+4. What room is left goes to the columns that need the least more. Cells wrap between words.
+5. Where even the longest words have no room, the widest columns that may wrap are cut, names last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+GAP = 2
+_WORD_MAX = 24
+_CUT_MIN = 8
+_NAMES = frozenset({"cyan", "bold"})
+_NOTHING = frozenset({"", "-"})
+
+
+class TableColumn(NamedTuple):
+    """A column of a table.
+
+    is_fixed: never wrapped. piped_only: left out on a terminal. drop: where there is no room, columns with a number are
+    left out first, the smallest first.
+    """
+
+    header: str
+    style: str = ""
+    is_fixed: bool = False
+    piped_only: bool = False
+    drop: int = 0
+
+
+class Fitted(NamedTuple):
+    """How a table is shown. widths: by the number of each column that is shown; dropped: headers without room."""
+
+    widths: dict[int, int]
+    dropped: list[str]
+
+
+def fitted(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], width: int) -> Fitted:
+    """Fit a table.
+
+    Args:
+        columns: all columns.
+        rows: their cells, as they are shown.
+        width: how many characters a line has.
+    """
+    shown = [number for number, column in enumerate(columns) if not column.piped_only]
+    cells = {number: [columns[number].header, *(row[number] for row in rows)] for number in shown}
+    natural = {number: max(map(len, cells[number])) for number in shown}
+    if _total(natural) <= width:
+        return Fitted(natural, [])
+    for number in shown[1:]:
+        if _NOTHING.issuperset(cells[number][1:]):
+            del natural[number]
+    least = {}
+    for number, wide in natural.items():
+        # The name of a thing tells rows apart, so that it is shown whole.
+        word_max = width // 2 if columns[number].style in _NAMES else _WORD_MAX
+        least[number] = wide if columns[number].is_fixed else min(wide, word_max, _longest_word(cells[number]))
+    dropped = []
+    for number in _droppable(columns, [*natural][1:]):
+        if _total(least) <= width:
+            break
+        del least[number]
+        dropped.append(columns[number].header)
+    widths = dict(least)
+    for number in sorted(widths, key=lambda each: natural[each] - least[each]):
+        widths[number] += min(natural[number] - least[number], max(0, width - _total(widths)))
+    while _total(widths) > width:
+        may_wrap = [number for number, each in widths.items() if each > _CUT_MIN and not columns[number].is_fixed]
+        if not may_wrap:
+            break
+        widths[max(may_wrap, key=lambda each: (columns[each].style not in _NAMES, widths[each]))] -= 1
+    return Fitted(widths, dropped)
+
+
+def _total(widths: dict[int, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)
+
+
+def _longest_word(cells: Sequence[str]) -> int:
+    return max((len(word) for cell in cells for word in cell.split()), default=1)
+
+
+def _droppable(columns: Sequence[TableColumn], numbers: Sequence[int]) -> list[int]:
+    named = sorted((number for number in numbers if columns[number].drop), key=lambda each: columns[each].drop)
+    dim = [number for number in reversed(numbers) if columns[number].style == "dim" and not columns[number].drop]
+    return [*named, *dim]
