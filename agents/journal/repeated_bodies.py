@@ -105,7 +105,10 @@ class BodyReader:
 
 def _is_short(call: Call) -> bool:
     request = call.asked.request
-    return isinstance(request, dict) and "exchange" in request and "after" in (request.get("body") or ())
+    if not isinstance(request, dict) or "exchange" not in request:
+        return False
+    body = request.get("body")
+    return isinstance(body, dict) and "after" in body
 
 
 def _bodies(step: Step) -> Iterator[tuple[tuple[int, int], str]]:

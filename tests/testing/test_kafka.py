@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
@@ -25,13 +25,24 @@ from refold_tests.child import Child
 from refold_tests.waiting import await_true
 
 TOPIC = "events"
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 def make_topic(kafka: Kafka | SharedKafka, topic: str = TOPIC) -> None:
-    admin = AdminClient(kafka.client_config())
-    for made in admin.create_topics([NewTopic(topic, 1)]).values():
-        made.result()
+    """A new cluster may not have told its controller yet, and a client that asked then does not ask again."""
+
+    def is_made() -> bool:
+        admin = AdminClient(kafka.client_config())
+        made = admin.create_topics([NewTopic(topic, 1)], request_timeout=10)[topic]
+        try:
+            made.result()
+        except KafkaException as failed:
+            if failed.args[0].code() not in {KafkaError._TIMED_OUT, KafkaError.TOPIC_ALREADY_EXISTS}:
+                raise
+            return bool(failed.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
+        return True
+
+    await_true(is_made, within_s=DEADLINE_S)
 
 
 def send(producer: Producer, *values: str, topic: str = TOPIC) -> list[KafkaError | None]:

@@ -46,7 +46,8 @@ def read(numbers: list[int], attempts: list[Attempt]) -> list[list[Any]]:
 PIECES = st.lists(
     st.sampled_from(['{"a": "' + "x" * 60 + '"},', '{"b": "\\u00e4ä🤔' + "y" * 70 + '"}', "]", "}", "z" * 400])
 )
-BODIES = st.one_of(PIECES.map("".join), PIECES.map(lambda each: "[" + "".join(each) + "]"), st.just({"base64": "AA=="}))
+BODIES = st.one_of(PIECES.map("".join), PIECES.map(lambda each: "[" + "".join(each) + "]"), st.just({"base64": "AA=="}),
+                  st.just('{"after": "no reference, but a text"}'))  # fmt: skip
 
 
 @given(st.lists(st.lists(BODIES, max_size=3), max_size=8))

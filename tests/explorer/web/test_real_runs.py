@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -12,20 +11,23 @@ import pytest
 
 import refold
 from refold.explorer.cli.main import run
-from refold_tests.absent import without
 from refold_tests.explored import explored
 
 pytestmark = pytest.mark.outside
 
-SOURCES = {"tau-bench": "tau_bench_airline_gpt4o.jsonl.gz", "swe-agent": "sessions/swe-agent__test-repo-i1.traj.gz"}
 CONVERSATIONS = 2
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_step_of_a_real_run_is_shown(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = Path(os.environ.get("REFOLD_SHARED_DATA", "absent")) / SOURCES[name]
-    if not source.exists():
-        without("REFOLD_SHARED_DATA names no folder with recorded conversations")
+@pytest.fixture
+def swe_agent_file(sessions_folder: Path) -> Path:
+    return sessions_folder / "swe-agent__test-repo-i1.traj.gz"
+
+
+@pytest.mark.parametrize("name", ["tau_bench_file", "swe_agent_file"])
+def test_every_step_of_a_real_run_is_shown(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source: Path = request.getfixturevalue(name)
     file = tmp_path / source.name.removesuffix(".gz")
     with gzip.open(source, "rt", encoding="utf-8") as stream, file.open("w", encoding="utf-8") as copy:
         if file.suffix == ".jsonl":
