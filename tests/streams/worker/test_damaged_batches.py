@@ -122,12 +122,8 @@ def await_damage(worker: Running, partition: int) -> str:
 def await_ruling(log: KafkaLog, worker: Running, partition: int) -> None:
     """Return when a worker folds a partition by what is set aside now: before, its table is that of before."""
     log.refresh()
-
-    def folds() -> bool:
-        status = status_of(worker, partition)
-        return status.get("state") == "folding" and status["schemas"] >= len(log.registry)
-
-    await_true(folds)
+    now = partial(status_of, worker, partition)
+    await_true(lambda: now().get("state") == "folding" and now().get("schemas", 0) >= len(log.registry))
 
 
 def page_of(url: str) -> str:
