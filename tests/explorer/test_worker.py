@@ -91,7 +91,7 @@ def test_workers_with_standby_have_every_partition_between_them_twice(start: Sta
     await_true(lambda: all(each.is_ready for each in workers))
     assert sum(sum(folded(each).values()) for each in workers) == len(ENTITIES)
     refused = start("one")
-    assert refused.process.wait(60) == 2
+    assert refused.process.wait(300) == 2
     assert "--standby" in refused.line()
     assert [each.stop() for each in workers] == [(0, ""), (0, "")]
 
@@ -101,7 +101,7 @@ def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path, url: str) -> Non
     port = taken.url.rpartition(":")[2]
     worker = Worker("--log", url, "--data", tmp_path, "--port", port)
     try:
-        assert worker.process.wait(60) == 2
+        assert worker.process.wait(300) == 2
         assert "cannot be used" in worker.first
         assert "--port" in worker.first
         assert worker.line() == ""
@@ -125,7 +125,7 @@ def test_pages_that_cannot_be_served_are_one_clear_line(
     monkeypatch.delenv(TOKEN_ENVIRONMENT, raising=False)
     worker = Worker("--log", "kafka://127.0.0.1:9/none", "--data", tmp_path, "--port", 0, *arguments)
     try:
-        assert worker.process.wait(60) == 2
+        assert worker.process.wait(300) == 2
         assert said in worker.first
         assert worker.line() == ""
     finally:
@@ -162,7 +162,7 @@ def test_with_a_token_and_tls_workers_and_commands_ask_workers(
 def test_an_embedded_log_needs_no_worker(tmp_path: Path) -> None:
     worker = Worker("--log", f"file:{tmp_path}")
     try:
-        assert worker.process.wait(60) == 2
+        assert worker.process.wait(300) == 2
         assert "needs none" in worker.first
     finally:
         worker.kill()

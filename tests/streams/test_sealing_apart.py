@@ -406,7 +406,7 @@ def test_stopping_ends_an_epoch_that_is_being_sealed(seed: int, store: MemorySto
 
     sealing = threading.Thread(target=seal)
     sealing.start()
-    assert view.is_reached.wait(30)
+    assert view.is_reached.wait(300)
     pid = pid_of(apart)
     apart.stop()
     sealing.join(30)
@@ -447,7 +447,7 @@ def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> N
 
     asking = threading.Thread(target=snapshot)
     asking.start()
-    assert view.is_reached.wait(30)
+    assert view.is_reached.wait(300)
     snapshotter.stop()
     assert is_over.is_set()
     asking.join(30)

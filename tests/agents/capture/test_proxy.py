@@ -149,7 +149,7 @@ def test_a_stream_is_not_held_back(server: ModelServer, tmp_path: Path) -> None:
             events = iter(stream)
             # The provider says no more before this has arrived.
             assert [next(events).choices[0].delta.content for _ in range(4)] == WORDS[:4]
-            assert server.held.wait(60)
+            assert server.held.wait(300)
             assert not server.hold.is_set()
             server.hold.set()
             rest = [each.choices[0].delta.content for each in events if each.choices]

@@ -28,7 +28,7 @@ def test_threads_that_ask_for_one_effect_get_one(world: World) -> None:
 
     def slow() -> str:
         started.set()
-        assert go.wait(30)
+        assert go.wait(300)
         return "paid"
 
     service = Service(slow)
@@ -39,7 +39,7 @@ def test_threads_that_ask_for_one_effect_get_one(world: World) -> None:
         for each, run in zip([*ledgers, ledgers[0]], ("r-1", "r-2", "r-1"), strict=True)
     ]
     threads[0].start()
-    assert started.wait(30)
+    assert started.wait(300)
     for each in threads[1:]:
         each.start()
     go.set()
@@ -112,7 +112,7 @@ def test_a_task_that_is_cancelled_while_it_claims_lets_go(world: World) -> None:
 
         def slow(*given: Any, **more: Any) -> None:
             claiming.set()
-            assert go.wait(30)
+            assert go.wait(300)
             say(*given, **more)
 
         ledger._book.say = slow  # type: ignore[method-assign]

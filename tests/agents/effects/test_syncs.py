@@ -111,7 +111,7 @@ def test_threads_that_flush_at_once_share_a_sync(
 
     def held(database: Database) -> None:
         is_syncing.set()
-        assert may_end.wait(60)
+        assert may_end.wait(300)
         sync_log(database)
 
     monkeypatch.setattr(Database, "_sync_log", held)
@@ -123,7 +123,7 @@ def test_threads_that_flush_at_once_share_a_sync(
 
     threads = [threading.Thread(target=flushed, args=(number,)) for number in range(1, 8)]
     threads[0].start()
-    assert is_syncing.wait(60)
+    assert is_syncing.wait(300)
     for thread in threads[1:]:
         thread.start()
     while appended(log) < 8:

@@ -144,7 +144,7 @@ def by_two(work: Callable[[str], Any]) -> list[Any]:
     gate = threading.Event()
 
     def first() -> Any:
-        assert gate.wait(60)
+        assert gate.wait(300)
         return work("a")
 
     def second() -> Any:

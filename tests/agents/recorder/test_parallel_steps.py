@@ -185,7 +185,7 @@ def test_what_cannot_be_told_apart_is_refused(log: AgentLog) -> None:
         go = threading.Event()
 
         def work() -> None:
-            assert go.wait(60)
+            assert go.wait(300)
             run.step("beside", look_up, "x")
 
         with ThreadPoolExecutor(1) as pool:
@@ -205,11 +205,11 @@ def test_code_that_goes_on_while_a_part_is_open_is_refused(log: AgentLog) -> Non
         def work() -> None:
             with run.step("part"):
                 begun.set()
-                assert go.wait(60)
+                assert go.wait(300)
 
         with ThreadPoolExecutor(1) as pool:
             late = pool.submit(work)
-            assert begun.wait(60)
+            assert begun.wait(300)
             try:
                 with pytest.raises(InputError, match="under way: wait for them"):
                     look_up("x")

@@ -348,7 +348,7 @@ def test_an_observation_is_made_while_another_thread_reads(log: AgentLog, monkey
 
     def slowly(self: LogReach, entity: str, at: Any) -> Any:
         begun.set()
-        assert go.wait(60)
+        assert go.wait(300)
         return read(self, entity, at)
 
     monkeypatch.setattr(LogReach, "read", slowly)
@@ -356,7 +356,7 @@ def test_an_observation_is_made_while_another_thread_reads(log: AgentLog, monkey
     with log.run("a") as run, run.step("s"), ThreadPoolExecutor(1) as pool:
         reading = pool.submit(run.read, "document/a")
         try:
-            assert begun.wait(60)
+            assert begun.wait(300)
             run.observe("document/b", {"fields": {"text": "two"}})
         finally:
             go.set()

@@ -49,7 +49,7 @@ def test_what_was_put_becomes_durable_without_a_flush() -> None:
     done = Done()
     writer = Writer(done.sync, "r")
     writer.put(done.work(0))
-    assert done.synced.wait(30)
+    assert done.synced.wait(300)
     assert done.durable == 1
     writer.close()
 
@@ -87,7 +87,7 @@ def test_what_is_settled_becomes_durable_soon_where_nobody_flushes() -> None:
     writer = Writer(done.sync, "r")
     writer.put(done.work(0))
     writer.settle(lambda: None)
-    assert done.synced.wait(30)
+    assert done.synced.wait(300)
     assert done.durable == 1
     writer.close()
 
@@ -169,7 +169,7 @@ def test_a_failure_is_heard_by_whoever_is_held_back() -> None:
     thread = threading.Thread(target=agent)
     thread.start()
     begun.set()
-    assert heard.wait(30)
+    assert heard.wait(300)
     thread.join()
 
 

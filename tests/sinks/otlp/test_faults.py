@@ -82,11 +82,11 @@ def test_of_two_that_send_one_waits_for_the_other(
 
 
 def await_spans(receiver: Receiver, spans: dict[str, dict[str, object]]) -> None:
-    await_true(lambda: held(receiver) == spans, "they did not come", within_s=60)
+    await_true(lambda: held(receiver) == spans, "they did not come", within_s=300)
 
 
 def await_position(path: Path, runs: refold.AgentLog) -> None:
     end = str(runs.point().cut)
     await_true(
-        lambda: path.exists() and json.loads(path.read_text())["cut"] == end, "the position was not put", within_s=60
+        lambda: path.exists() and json.loads(path.read_text())["cut"] == end, "the position was not put", within_s=300
     )

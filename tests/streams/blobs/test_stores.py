@@ -147,7 +147,7 @@ class _Slow(RemoteObjects):
     def delete(self, name: str) -> None:
         if not name.startswith(REMOVING):
             self.reached.set()
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(300)
         super().delete(name)
 
 
@@ -158,7 +158,7 @@ def test_who_puts_what_is_being_removed_has_it_there_in_the_end(url: str, opened
     slow = _Slow(url)
     remover = threading.Thread(target=lambda: BlobObjects(slow).remove([named(b"a")], LATER_MS))
     remover.start()
-    assert slow.reached.wait(60)
+    assert slow.reached.wait(300)
     waits = threading.Event()
 
     def wait(seconds: float) -> None:
@@ -168,7 +168,7 @@ def test_who_puts_what_is_being_removed_has_it_there_in_the_end(url: str, opened
     putting = BlobObjects(RemoteObjects(url), wait=wait)
     putter = threading.Thread(target=lambda: putting.put(named(b"a"), b"a"))
     putter.start()
-    assert waits.wait(60)
+    assert waits.wait(300)
     opened(url).put(named(b"another"), b"another")  # nobody waits who puts something else
     slow.go_on.set()
     for each in (remover, putter):

@@ -156,7 +156,7 @@ class _Slow(LogProducer):
     def send(self, sent: Sent) -> None:
         if sent.value is None and (sent.key or b"").startswith(PUT):
             self.reached.set()
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(300)
         super().send(sent)
 
 
@@ -166,7 +166,7 @@ def test_who_puts_what_is_being_removed_has_it_there_in_the_end(opened: Opened, 
     remover._outgoing = slow
     removing = threading.Thread(target=lambda: remover.remove([named(b"a")], LATER_MS))
     removing.start()
-    assert slow.reached.wait(60)
+    assert slow.reached.wait(300)
     opened().put(named(b"a"), b"a")
     slow.go_on.set()
     removing.join()

@@ -370,7 +370,7 @@ def test_a_batch_of_changes_is_passed_over_once_it_is_set_aside(
         with running(url, tmp_path) as worker:
             assert f"{log.topics.changes}/{partition}/{again.first}" in await_damage(worker, partition)
             assert refold_command("quarantine", "add", f"changes/{partition}/{last.offset}", log=url).status == 0
-            await_true(lambda: status_of(worker, partition).get("state") == "folding", within_s=60)
+            await_true(lambda: status_of(worker, partition).get("state") == "folding", within_s=300)
             log.refresh()
             late.follow(log)
             append_batches(log, rng, 1)

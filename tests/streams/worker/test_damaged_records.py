@@ -239,7 +239,7 @@ def test_a_worker_without_its_table_waits_at_a_damaged_record(
             with pytest.raises(InputError, match="has the partitions 0 to 1"):
                 set_record_aside(log, "observations", 7, raw.offset, NOW_MS, apply=True)
             set_record_aside(log, "observations", partition, raw.offset, NOW_MS, apply=True)
-            await_true(lambda: status_of(worker, partition).get("state") == "folding", within_s=60)
+            await_true(lambda: status_of(worker, partition).get("state") == "folding", within_s=300)
             await_folded(log, worker)
             assert not status_of(worker, partition)["damage"]
         assert root(log) == root(log, full=True)

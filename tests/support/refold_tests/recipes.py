@@ -43,7 +43,7 @@ class Clerk:
         if re.search(r'"refunded"', said):
             if self.hold is not None:
                 self.held.set()
-                assert self.hold.wait(60), "nobody was killed"
+                assert self.hold.wait(300), "nobody was killed"
             return Reply(["Order ", order, " was refunded."])
         may_refund = re.search(r'"paid": ?true', said) and "Never refund" not in said
         if "Say refund or refuse" in said:
@@ -116,7 +116,7 @@ def _run(line: str, folder: Path, server: ModelServer, clerk: Clerk) -> str:
     )  # fmt: skip
     try:
         if is_killed:
-            assert clerk.held.wait(60), f"{line} did not come to the model's last word"
+            assert clerk.held.wait(300), f"{line} did not come to the model's last word"
             os.killpg(process.pid, signal.SIGKILL)
         printed, errors = process.communicate(timeout=120)
     finally:

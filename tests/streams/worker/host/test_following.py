@@ -74,7 +74,7 @@ def ended(process: Child) -> tuple[list[str], int]:
     lines = []
     while line := process.line():
         lines.append(line)
-    return lines, process.process.wait(60)
+    return lines, process.process.wait(300)
 
 
 def stopped(process: Child) -> tuple[list[str], int]:

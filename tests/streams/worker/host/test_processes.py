@@ -40,21 +40,21 @@ def test_a_signal_drains_all(child: Callable[..., Child]) -> None:
     process = child(SUPERVISOR, WAITS, WAITS)
     assert [process.line(), process.line()] == ["began", "began"]
     os.kill(process.process.pid, signal.SIGTERM)
-    assert (rest(process), process.process.wait(30)) == (["drained", "drained"], 0)
+    assert (rest(process), process.process.wait(300)) == (["drained", "drained"], 0)
 
 
 def test_when_one_fails_all_end_with_its_status(child: Callable[..., Child]) -> None:
     process = child(SUPERVISOR, WAITS, ENDS.format(7))
     assert process.line() == "began"
     process.say("go")
-    assert (rest(process), process.process.wait(30)) == ([f"worker 2 ended with status 7{SO_ALL}", "drained"], 7)
+    assert (rest(process), process.process.wait(300)) == ([f"worker 2 ended with status 7{SO_ALL}", "drained"], 7)
 
 
 def test_one_that_ends_unasked_has_failed(child: Callable[..., Child]) -> None:
     process = child(SUPERVISOR, WAITS, ENDS.format(0))
     assert process.line() == "began"
     process.say("go")
-    assert (rest(process), process.process.wait(30)) == ([f"worker 2 ended with status 0{SO_ALL}", "drained"], 1)
+    assert (rest(process), process.process.wait(300)) == ([f"worker 2 ended with status 0{SO_ALL}", "drained"], 1)
 
 
 def test_one_that_is_killed_ends_all(child: Callable[..., Child], tmp_path: Path) -> None:
@@ -63,4 +63,4 @@ def test_one_that_is_killed_ends_all(child: Callable[..., Child], tmp_path: Path
     assert [process.line(), process.line()] == ["began", "began"]
     os.kill(int((tmp_path / "id").read_text()), signal.SIGKILL)
     assert rest(process) == [f"worker 2 was killed by SIGKILL{SO_ALL}", "drained"]
-    assert process.process.wait(30) == 128 + signal.SIGKILL
+    assert process.process.wait(300) == 128 + signal.SIGKILL
