@@ -10,9 +10,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from refold.agents.journal.record import Recording
 from refold.agents.journal.volatile import Volatile
-from refold.agents.recorder.calls import Calling
+from refold.agents.recorder.call_target import CallTarget
 from refold.agents.recorder.children import RunOptions
 from refold.agents.recorder.context import Strays
 from refold.agents.recorder.run_backend import Nondeterminism, ReadView
@@ -23,10 +22,9 @@ T = TypeVar("T")
 Key = Callable[[Any], Any]
 
 
-class Asks:
+class Asks(CallTarget):
     """The calls that a run's author makes by name."""
 
-    _calling: Calling
     _chance: Nondeterminism
     _dice: random.Random
 
@@ -92,10 +90,6 @@ class Asks:
             seed=seed, input=input, state=state, tags=tags, metadata=metadata,
         )  # fmt: skip
         return self.begin_within(head, RunOptions(entry, sample, strays), "")
-
-    def begin_within(self, head: Recording, given: RunOptions, log: str) -> Self:
-        """As Caller."""
-        raise NotImplementedError
 
     def decide(self, choice: T, why: str = "", options: Iterable[Any] | None = None) -> T:
         """Record what was decided, why, and what else could have been; returns the choice."""

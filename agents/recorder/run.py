@@ -31,7 +31,6 @@ from refold.agents.journal.delta import applied, is_same
 from refold.agents.journal.objects import loaded_json
 from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.recorder.answers import Answers, World
-from refold.agents.recorder.call_target import CallTarget
 from refold.agents.recorder.calls import Calling
 from refold.agents.recorder.children import ChildCall, Children
 from refold.agents.recorder.context import (
@@ -73,7 +72,7 @@ class Changed(RefoldError):
     """The agent's code does not do what it did when a step was recorded that is to stand."""
 
 
-class Run(CallTarget, Asks):
+class Run(Asks):
     """One execution of an agent; a context manager. Steps one after the other; calls in a step from any task or thread.
 
     id, agent, input, task: as given. state: the run's working memory, a dict of values that come back from the record
