@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from refold.agents.log import AgentLog
@@ -33,26 +33,16 @@ class RunsQuery:
     @property
     def is_filtered(self) -> bool:
         """Whether anything but the point and the limit is asked for."""
-        return bool(self.since or self.until or self.text or self.tool or self.error or self.outcome or self.agent
-                    or self.user or self.tag or self.parent or self.flagged)  # fmt: skip
+        return any(value for name, value in asdict(self).items() if name not in {"at", "limit"})
 
     @property
     def arguments(self) -> list[str]:
         """`refold runs`."""
-        named = {
-            "since": self.since, "until": self.until, "text": self.text, "tool": self.tool, "error": self.error,
-            "outcome": self.outcome, "agent": self.agent, "user": self.user, "tag": self.tag, "parent": self.parent,
-            "flagged": self.flagged, "limit": self.limit, "at": self.at,
-        }  # fmt: skip
-        return ["runs", *options_of(named)]
+        return ["runs", *options_of(asdict(self))]
 
     def find(self, log: AgentLog) -> RunList:
         """The runs, newest first, with what could not be read."""
-        return log.runs(
-            since=self.since, until=self.until, text=self.text, tool=self.tool, error=self.error, outcome=self.outcome,
-            agent=self.agent, user=self.user, tag=self.tag, parent=self.parent, flagged=self.flagged, limit=self.limit,
-            at=self.at,
-        )  # fmt: skip
+        return log.runs(**asdict(self))
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """One object a run."""
