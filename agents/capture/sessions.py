@@ -239,7 +239,7 @@ class CapturedSession:
         self.sink.ended("succeeded" if is_done else "unknown", output or None, None, at)
 
     def taken_up(self, recording: Recording, now: int) -> tuple[ModelTurn, ModelReply | None] | None:
-        """Go on where a run stands in the log; its last turn, None where it has none. now: microseconds since 1970."""
+        """Continue a run of the log; return its last turn, or None if it has no turn. now: microseconds since 1970."""
         turn, reply = None, None
         self._state, self._taken_up_at = recording.state, now
         for step in recording.steps:

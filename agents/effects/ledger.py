@@ -76,7 +76,7 @@ def settle(book: Book, key: str, found: Done | NotDone, now_micros: int, *, by: 
 
 
 def require_unknown(key: str, standing: EffectState, now_micros: int) -> Claim:
-    """The claim whose fate is not known; InputError where there is none."""
+    """The claim whose fate is not known. Raises InputError if no claim is."""
     if not standing.status:
         raise InputError(f"effect {key}: nothing is known of it; `refold effects list` shows the keys there are")
     claim = standing.holder

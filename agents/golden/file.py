@@ -25,9 +25,9 @@ holds all that a replay needs, and no log, broker or key is asked for anything.
 
 JSON that is read in a diff: one member a line, keys in the order that the run had, no line without end.
 
-What fits in a line stands in one. A text that is long, or has lines of its own, stands as {"$text": [its pieces]}: they
-are put together as they are. An object that looks like that stands as {"$object": it}. Law: parsed(pretty(tree)) is
-the tree again, to the type of each number.
+A value that fits in a line is on one line. A long text, or one with lines of its own, is written as {"$text": [its
+pieces]}; the pieces are joined as they are. An object that looks like that is written as {"$object": it}. Law:
+parsed(pretty(tree)) is the tree again, to the type of each number.
 """
 
 from __future__ import annotations
