@@ -78,8 +78,8 @@ soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests w
 	@REFOLD_SOAK=1 REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-300} \
 	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m 'faults or hypothesis or soak' $(ARGS)
 
-bench: $(VENV)-bench/.installed ## measure on this machine, with the hot path compiled and the native kernel, where there are compilers
-	@PYTHONPATH=bench $(VENV)-bench/bin/python bench/run.py $(ARGS)
+bench: $(VENV)/.installed-dev $(if $(shell command -v cargo),$(VENV)/.installed-kernel) ## measure on this machine, with the native kernel too where cargo is
+	@PYTHONPATH=bench $(BIN)/python bench/run.py $(ARGS)
 
 docs: $(VENV)/.installed-dev ## build the documentation as a site, in build/docs/site; it needs no network to be read (needs npm)
 	@$(BIN)/python -P docs/site/build.py $(ARGS)
@@ -95,7 +95,7 @@ format: $(VENV)/.installed-dev ## let ruff fix and format
 	@$(BIN)/ruff format
 
 clean: ## remove .venv, caches and builds; your logs (.refold) stay
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-3.* build dist kernel/target .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-3.* build dist kernel/target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: an install is repeated when pyproject.toml or the interpreter behind .venv changes, else never.
@@ -127,14 +127,6 @@ $(VENV)-3.%/.installed-test: pyproject.toml
 	@"$(INTERPRETER)" -m venv --clear $(VENV)-3.$*
 	@$(VENV)-3.$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(VENV)-3.$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $@
-
-# Not editable: it measures what a wheel holds. The hot path is compiled again when any module changed.
-$(VENV)-bench/.installed: pyproject.toml hatch_build.py kernel/Cargo.lock $(wildcard kernel/src/*.rs) $(shell find avro reducers streams agents sinks explorer src/refold/testing -name '*.py' -o -name '*.avsc') $(BIN)/python
-	@echo 'Building refold for measurement into $(VENV)-bench (half a minute when something changed)...'
-	@test -x $(VENV)-bench/bin/python || $(BIN)/python -m venv $(VENV)-bench
-	@REFOLD_COMPILE=1 $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall '.[kafka,parquet,postgres,testing]'
-	@! command -v cargo >/dev/null || $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./kernel
 	@touch $@
 
 $(BIN)/python:

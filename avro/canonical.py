@@ -87,7 +87,7 @@ def number(value: int | float, path: str = "number") -> int | float:
             return int(value)
         try:
             rounded = float(value)
-            exact = int(rounded) == value  # as integers: compiled, a float and an integer are compared as floats
+            exact = int(rounded) == value
         except OverflowError:
             rounded, exact = math.inf, False
         # The second form is how JSON writes a double of this size: 2^64 as 18446744073709552000.

@@ -27,7 +27,6 @@ from rich.console import Console
 from rich.table import Table
 
 from refold.avro.kernel import find_kernel
-from refold.reducers import fold
 
 WIDTH = 160
 CASES = [
@@ -51,9 +50,8 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     console.width = max(console.width, WIDTH)
-    build = "plain Python" if fold.__file__.endswith(".py") else "hot path compiled by mypyc"
     machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
-    console.print(f"{machine}, {build}, {find_kernel().text}, logs in {options.folder}")
+    console.print(f"{machine}, {find_kernel().text}, logs in {options.folder}")
     share = 10 if options.quick else 1
     for name, part in PARTS.items():
         if not options.only or name in options.only:

@@ -76,10 +76,6 @@ class Reducer(ABC):
     def __init__(self, field: str) -> None:
         self.field = field
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """For another process: compiled classes have no other way there."""
-        return type(self), (self.field,)
-
     @abstractmethod
     def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
         """The cell with one more live assertion, of `value`; what that changed is added to `out`."""

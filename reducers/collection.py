@@ -52,9 +52,6 @@ class Append(Reducer):
         super().__init__(field)
         self.limit = limit
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.field, self.limit)
-
     def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
         before: list[Any] = cell or []
         grown = before + [[element, said.q, index] for index, element in enumerate(value)]

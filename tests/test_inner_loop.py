@@ -54,7 +54,6 @@ LONG = {
     "tests/streams/test_verify.py": "folds whole logs again for each kind of damage",
     "tests/streams/test_verify_damage.py": "folds whole logs again for each kind of damage",
     "tests/streams/test_verify_snapshots.py": "folds whole logs again for each kind of damage",
-    "tests/test_compiled.py": "compiles the hot path to C",
     "tests/test_wheel.py": "builds and installs a wheel",
 }
 KILLS = re.compile(r"\bSIGKILL\b|\.kill\(")

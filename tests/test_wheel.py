@@ -56,6 +56,10 @@ def test_the_wheel_holds_every_file_and_no_other(wheel: Path) -> None:
     assert held - expected == set(), "in the wheel, not in the folders"
 
 
+def test_the_wheel_is_for_every_platform(wheel: Path) -> None:
+    assert wheel.name == f"refold-{refold.__version__}-py3-none-any.whl"
+
+
 def test_the_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from peers.building import built_java, built_python
 
-from refold.reducers import fold
+from refold.avro.kernel import SWITCH, find_kernel
 from refold.testing.kafka.jars import find_java
 from refold.testing.processes import ServerMissing
 
 HERE = Path(__file__).parent
-SOURCE = HERE.parent.parent / "src"
 COMMIT_MS = 100
 # A bare loop with decode as it was measured before refold was written, over 266-byte records: 12.2 us each.
 EARLIER_BARE = 81_803
@@ -90,24 +89,22 @@ class Refold(Contender):
 
     takes_threads = True
 
-    def __init__(self, *, is_compiled: bool) -> None:
-        self.is_compiled = is_compiled
-        self.key = "refold-compiled" if is_compiled else "refold"
-        self.name = f"refold worker, {'compiled' if is_compiled else 'plain Python'}"
+    def __init__(self, *, uses_kernel: bool) -> None:
+        self.uses_kernel = uses_kernel
+        self.key = "refold-kernel" if uses_kernel else "refold"
+        self.name = f"refold worker, {'native kernel' if uses_kernel else 'plain Python'}"
 
     def prepare(self) -> None:
-        if self.is_compiled and fold.__file__.endswith(".py"):
-            raise ServerMissing("the hot path is not compiled here; install a C compiler, then make bench again")
+        if self.uses_kernel and find_kernel().kernel is None:
+            raise ServerMissing(f"{find_kernel().text}; make kernel, then make bench again")
 
     def group(self, run: Run) -> str:
         return f"refold.{run.prefix}"
 
     def command(self, run: Run) -> list[str]:
         url = f"kafka://{run.bootstrap}/{run.prefix}"
-        # The checkout's own modules, which stand first, are never compiled.
-        path = "" if self.is_compiled else str(SOURCE)
-        return ["env", f"PYTHONPATH={path}", sys.executable, "-m", "refold.explorer.cli.main", "worker", "--log", url,
-                "--data", str(run.folder), "--port", "0", "--commit-interval-ms", str(COMMIT_MS),
+        return ["env", f"{SWITCH}={int(self.uses_kernel)}", sys.executable, "-m", "refold.explorer.cli.main", "worker",
+                "--log", url, "--data", str(run.folder), "--port", "0", "--commit-interval-ms", str(COMMIT_MS),
                 "--processes", str(run.threads)]  # fmt: skip
 
 
@@ -155,5 +152,5 @@ class FaustTable(PythonPeer):
 
 
 ALL: list[Contender] = [
-    Bare(), Refold(is_compiled=False), Refold(is_compiled=True), KafkaStreams(), QuixStreams(), FaustTable(),
+    Bare(), Refold(uses_kernel=False), Refold(uses_kernel=True), KafkaStreams(), QuixStreams(), FaustTable(),
 ]  # fmt: skip

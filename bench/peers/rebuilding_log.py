@@ -27,14 +27,14 @@ FOLD_S = 7_200.0
 
 
 def rebuild_from_kafka(console: Console, folder: Path, share: int, keys: Collection[str]) -> None:
-    """Print the table; of two builds of the worker the faster folds, for the rebuild does not depend on it."""
+    """Print the table; the worker folds with the kernel where there is one, for the rebuild does not depend on it."""
     with on_broker(console, "Rebuilding from Kafka") as place:
         if place is None:
             return
         workers = ready(console, [each for each in ALL if isinstance(each, Refold) and each.key in keys])
         if not workers:
             return
-        worker = max(workers, key=lambda each: each.is_compiled)
+        worker = max(workers, key=lambda each: each.uses_kernel)
         table = rebuild_table(f"A Kafka log of {ENTITIES // share:,} entities rebuilt at 95 % by a plain consumer")
         for key, name in (("ordered", "in order"), ("rebuilt", "1 % repeats, 1 % late")):
             workload = Workload(key, name, COUNT // share, ENTITIES // share, in_order=key == "ordered")

@@ -30,7 +30,7 @@ from rich.table import Table
 
 from refold.testing.processes import ServerFailed, Supervised
 
-RESTORED = ("refold", "refold-compiled", "kafka-streams")
+RESTORED = ("refold", "refold-kernel", "kafka-streams")
 LOOK_S = 0.2  # it is over in seconds
 RESTORE_S = 900.0
 RESIDENT = Workload("resident", "1 M entities, 16 partitions", 1_500_000, 1_000_000, partitions=16, each_once=True)

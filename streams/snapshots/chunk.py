@@ -280,7 +280,7 @@ def split(preimages: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _length(data: bytes, at: int) -> int:
-    """A big-endian u32, by the way that costs least where this is compiled: it is asked for several times a group.
+    """A big-endian u32.
 
     CorruptionError where there is none: chunks are walked through before all of their bytes are checked.
     """

@@ -34,11 +34,16 @@ def _steps() -> list[list[tuple[str, str]]]:
     return stages
 
 
-BUILD, FINAL = _steps()
+_, BUILD, FINAL = _steps()
 
 
 def _given(stage: list[tuple[str, str]], what: str) -> list[str]:
     return [given for each, given in stage if each == what]
+
+
+def _copied() -> set[str]:
+    """What the build stage takes from the sources."""
+    return {path for given in _given(BUILD, "COPY") if "--from=" not in given for path in given.split()[:-1]}
 
 
 def test_the_linter_finds_nothing() -> None:
@@ -68,8 +73,7 @@ def test_it_runs_as_nobody_without_a_shell(chart: Helm) -> None:
 def test_it_is_of_this_release_and_of_a_python_that_it_runs_on() -> None:
     assert f"VERSION={refold.__version__}" in _given(FINAL, "ARG")
     assert f"docker build -t refold:{refold.__version__} ." in _TEXT
-    bases = {given.split()[0] for given in _given(BUILD, "FROM") + _given(FINAL, "FROM")}
-    (base,) = bases
+    (base,) = {given.split()[0] for given in _given(BUILD, "FROM") + _given(FINAL, "FROM")}
     found = re.fullmatch(r"python:3\.(\d+)-slim-bookworm", base)
     assert found
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -81,28 +85,25 @@ def test_it_is_of_this_release_and_of_a_python_that_it_runs_on() -> None:
 def test_nothing_but_the_sources_is_sent_to_the_builder() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
                if line.startswith("!")}  # fmt: skip
-    copied = {path for given in _given(BUILD, "COPY") for path in given.split()[:-1]}
-    assert copied == allowed
-    assert {*FOLDERS, "src"} <= copied
+    assert _copied() == allowed
+    assert {*FOLDERS, "src", "kernel"} <= allowed
     assert "\n*\n" in (ROOT / ".dockerignore").read_text(encoding="utf-8")
 
 
 @pytest.mark.xdist_group("wheel")
 def test_what_is_copied_builds_the_whole_wheel_and_its_command_runs(tmp_path: Path) -> None:
-    """The build stage's COPY and `pip wheel`, in a folder for /build; uncompiled, with the hatchling at hand."""
+    """The build stage's COPY and `pip wheel`, in a folder for /build, with the hatchling at hand."""
     build, wheels, site = tmp_path / "build", tmp_path / "wheels", tmp_path / "site"
     build.mkdir()
-    for given in _given(BUILD, "COPY"):
-        *sources, _ = given.split()
-        for source in sources:
-            if (ROOT / source).is_dir():
-                shutil.copytree(ROOT / source, build / source, symlinks=True,
-                                ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
-            else:
-                shutil.copy(ROOT / source, build / source)
-    (step,) = (given for given in _given(BUILD, "RUN") if given.startswith("pip wheel"))
+    for source in _copied():
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, build / source, symlinks=True,
+                            ignore=shutil.ignore_patterns("__pycache__", "target"))  # fmt: skip
+        else:
+            shutil.copy(ROOT / source, build / source)
+    (step,) = (given for given in _given(BUILD, "RUN") if given.startswith("pip wheel") and given.endswith(" ."))
     words = step.replace("/wheels", str(wheels)).split()
-    environment = {**os.environ, "REFOLD_COMPILE": "", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONSAFEPATH": "1"}
+    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONSAFEPATH": "1"}
     _run([sys.executable, "-m", *words, "--no-build-isolation", "--quiet"], build, environment)
     (wheel,) = wheels.glob("refold-*.whl")
     _run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from types import ModuleType
@@ -13,6 +15,7 @@ from refold.avro import kernel
 from refold.avro.kernel import FORMAT, MODULE, SWITCH, find_kernel
 from refold.explorer.cli.operate.doctor_findings import Finding
 from refold.explorer.cli.operate.doctor_libraries import libraries
+from refold_tests.tree import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +43,13 @@ def test_the_installed_kernel_is_used() -> None:
     assert status.kernel is not None
     assert status.text == f"kernel {metadata.version('refold-kernel')}"
     assert doctors()[:3] == ("kernel", True, status.text)
+
+
+def test_one_version_of_rust_is_named_everywhere() -> None:
+    oldest = tomllib.loads((ROOT / "kernel" / "Cargo.toml").read_text(encoding="utf-8"))["package"]["rust-version"]
+    texts = ("Makefile", ".ci/run", "Dockerfile", "docs/reference/kernel.md")
+    for text in texts:
+        assert set(re.findall(r"(?i)rust\D{1,12}(1\.\d+)", (ROOT / text).read_text(encoding="utf-8"))) == {oldest}, text
 
 
 def test_it_is_turned_off_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
