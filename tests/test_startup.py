@@ -28,6 +28,7 @@ FOR_RUNS = {
 }
 FOR_KAFKA = {"aiokafka", "confluent_kafka", "faust"}
 FOR_A_LOG = {"cbor2", "fastavro", "msgspec", "rocksdict", "refold.avro.codec", "refold.streams.client"}
+FOR_PAGES = {"aiohttp", "jinja2"}
 FOR_THE_SCREEN = {"click", "rich"}
 
 
@@ -55,6 +56,11 @@ def imported_by_command(arguments: list[str], env: Mapping[str, str] = os.enviro
         ("import refold.explorer.cli.main", FOR_A_LOG | FOR_RUNS | FOR_KAFKA | {"rich"}),
         ("import refold; refold.open", (FOR_RUNS | FOR_KAFKA | FOR_THE_SCREEN | {"fastavro", "multiprocessing"})),
         ("import refold.agents.recorder.run", FOR_KAFKA | FOR_THE_SCREEN),
+        # `refold explore` says its address after this.
+        (
+            "import refold.explorer.cli.explore, refold.streams.web.listening, refold.streams.open",
+            FOR_RUNS | FOR_KAFKA | FOR_PAGES,
+        ),
     ],
 )  # fmt: skip
 def test_what_is_not_needed_is_not_imported(code: str, left_out: set[str]) -> None:

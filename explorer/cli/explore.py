@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from contextlib import closing
+from importlib.util import find_spec
 from threading import Event
+from typing import TYPE_CHECKING
 
 import click
 
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import LogTarget, on_log
+
+if TYPE_CHECKING:
+    from refold.streams.web.listening import Listener
 
 PORT = 6077
 
@@ -42,27 +48,38 @@ def explore(
       refold explore --log kafka://127.0.0.1:9092/agents --open
       REFOLD_TOKEN=$(openssl rand -hex 32) refold explore --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
-    try:
-        from refold.explorer.web.site import explorer
-        from refold.streams.web.guard import token_in
-        from refold.streams.web.server import Access, WebServer
-    except ModuleNotFoundError as error:
-        raise InputError(f"the explorer needs {error.name}: install it with pip install 'refold[explore]'") from error
+    for needed in ("aiohttp", "jinja2"):
+        if find_spec(needed) is None:
+            raise InputError(f"the explorer needs {needed}: install it with pip install 'refold[explore]'")
+    from refold.streams.web.guard import token_in
+    from refold.streams.web.listening import Access, Listener
+
     if not place.exists():
         from refold.streams.open import given_url
 
         raise InputError(f"{given_url(place.url)}: no log is here yet; see `refold demo`, or name one with --log")
     token = token_in(os.environ)
     access = Access(token, allowed_hosts, None, tls_cert, tls_key)
-    server = WebServer(host, port, access, what="the explorer's pages")
-    site = explorer(place, token, is_secure=tls_cert is not None)
+    # From here on a browser is not refused: it waits until the pages are imported.
+    with closing(Listener(host, port, access, "the explorer's pages")) as listener:
+        print(f"explore {listener.url}/", flush=True)
+        if is_opened and not webbrowser.open(f"{listener.url}/"):
+            print("refold: no browser could be opened; open the address above", file=sys.stderr)
+        _serve(listener, place, is_secure=tls_cert is not None)
+    return 0
+
+
+def _serve(listener: Listener, place: LogTarget, *, is_secure: bool) -> None:
+    """Answer until Ctrl-C."""
+    from refold.explorer.web.site import explorer, import_pages
+    from refold.streams.web.server import WebServer
+
+    site = explorer(place, listener.token, is_secure=is_secure)
+    server = WebServer.on(listener)
     try:
         server.serve(site)
-        print(f"explore {server.url}/", flush=True)
-        if is_opened and not webbrowser.open(f"{server.url}/"):
-            print("refold: no browser could be opened; open the address above", file=sys.stderr)
+        import_pages()
         Event().wait()
     finally:
         server.close()
         site.handles.close()
-    return 0

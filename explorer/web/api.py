@@ -35,13 +35,12 @@ class Parameter(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """argument: what stands in the path after the name, "" for nothing. is_slow: it reads a whole log."""
+    """argument: what stands in the path after the name, "" for nothing."""
 
     about: str
     make: Callable[[LogTarget, str, Mapping[str, Any]], Query]
     argument: str = ""
     parameters: tuple[Parameter, ...] = ()
-    is_slow: bool = False
 
 
 AT = Parameter("at", about="The point to answer for, as WHEN of the command line; without it, now.")
@@ -90,12 +89,11 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     ),
     "deadletters": Endpoint(
         "The records that are no observations.", lambda _, __, given: DeadLettersQuery(**given),
-        parameters=(Parameter("limit", "integer"),), is_slow=True,
+        parameters=(Parameter("limit", "integer"),),
     ),
-    "doctor": Endpoint("Whether the log can be used here.", lambda place, _, __: DoctorQuery(place), is_slow=True),
+    "doctor": Endpoint("Whether the log can be used here.", lambda place, _, __: DoctorQuery(place)),
     "verify": Endpoint(
         "Whether stored state matches a full replay; reads the whole log.", lambda _, __, ___: VerifyQuery(),
-        is_slow=True,
     ),
 }  # fmt: skip
 

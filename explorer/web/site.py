@@ -18,22 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from refold.avro.errors import InputError, NotAnswerable, RefoldError, UnknownEntity
 from refold.explorer.cli.options import LogTarget
-from refold.explorer.web import api
 from refold.explorer.web.assets import assets
-from refold.explorer.web.compare_page import compare_page, diff_page
-from refold.explorer.web.entity_page import entities_page, entity_page
 from refold.explorer.web.handles import Handles
-from refold.explorer.web.operate_page import operate_page
 from refold.explorer.web.rendering import Renderer
-from refold.explorer.web.run_page import run_page
-from refold.explorer.web.runs_page import runs_page
 from refold.explorer.web.sign_in import SignIns
-from refold.explorer.web.story_page import story_page
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.web.guard import Token
 from refold.streams.web.page import PageResponse, Request, Route, problem
@@ -47,26 +41,35 @@ SECURITY = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer",
             "Cross-Origin-Opener-Policy": "same-origin"}  # fmt: skip
 STATIC, PAGES, SLOW = "static", "pages", "slow"
 SIGN_IN = "sign-in"
+SLOW_ENDPOINTS = frozenset({"deadletters", "doctor", "verify"})
+"""Those of the API that read a whole log."""
 TITLES = {400: "This address asks for nothing", 404: "Not found", 503: "The log cannot be read now"}
 
 
 class SitePage(NamedTuple):
-    """How a page is made. parts: how many parts its path has after the name, -1: one or more."""
+    """How a page is made. place: MODULE:FUNCTION below this package, imported when the page is first asked for, so that
+    the first page does not wait for the others; parts: how many parts its path has after the name, -1: one or more."""
 
-    make: Callable[[PageView], bytes]
+    place: str
     parts: int = 0
     lane: str = PAGES
 
+    @property
+    def make(self) -> Callable[[PageView], bytes]:
+        """The function."""
+        found: Callable[[PageView], bytes] = resolve_name(f"{__package__}.{self.place}")
+        return found
+
 
 SITE: Mapping[str, SitePage] = {
-    "": SitePage(runs_page),
-    "run": SitePage(run_page, 1),
-    "story": SitePage(story_page, 1),
-    "entities": SitePage(entities_page),
-    "entity": SitePage(entity_page, -1),
-    "compare": SitePage(compare_page),
-    "diff": SitePage(diff_page),
-    "operate": SitePage(operate_page, lane=SLOW),
+    "": SitePage("runs_page:runs_page"),
+    "run": SitePage("run_page:run_page", 1),
+    "story": SitePage("story_page:story_page", 1),
+    "entities": SitePage("entity_page:entities_page"),
+    "entity": SitePage("entity_page:entity_page", -1),
+    "compare": SitePage("compare_page:compare_page"),
+    "diff": SitePage("compare_page:diff_page"),
+    "operate": SitePage("operate_page:operate_page", lane=SLOW),
 }
 
 
@@ -92,8 +95,7 @@ class Explorer:
         if request.method != "GET":
             return problem(405, f"{request.path[:100]} is asked for with GET: these pages only read")
         if name == "api":
-            slow = parts and parts[0] in api.ENDPOINTS and api.ENDPOINTS[parts[0]].is_slow
-            return Route(SLOW if slow else PAGES, is_open=True)
+            return Route(SLOW if parts and parts[0] in SLOW_ENDPOINTS else PAGES, is_open=True)
         page = SITE.get(name)
         return Route(STATIC if page is None else page.lane, is_open=True)
 
@@ -128,6 +130,8 @@ class Explorer:
             return self._error(503, error)
 
     def _api(self, parts: tuple[str, ...], request: Request) -> PageResponse:
+        from refold.explorer.web import api
+
         if parts == (api.OPENAPI,):
             return PageResponse(200, api.json_bytes(api.openapi()), headers=SECURITY)
         try:
@@ -160,6 +164,13 @@ class Explorer:
 def explorer(place: LogTarget, token: Token | None, *, is_secure: bool) -> Explorer:
     """The site of a log. token: that callers need; is_secure: it is served over TLS."""
     return Explorer(place, Handles(place), Renderer(place.url), SignIns(token, is_secure=is_secure))
+
+
+def import_pages() -> None:
+    """Import what every page needs, so that none has to when it is first asked for."""
+    for each in SITE.values():
+        each.make  # noqa: B018
+    resolve_name(f"{__package__}.api")
 
 
 def _path(path: str) -> tuple[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ block: they run in bounded threads (thread_pool.py). A request passes, in this o
 6. its content, within bounds of time and size, and never compressed;
 7. a lane of the site's, 503 where its queue is full.
 
-It does not bind off loopback without a token. No answer and no line of the log holds a traceback.
+No answer and no line of the log holds a traceback.
 """
 
 from __future__ import annotations
@@ -20,43 +20,25 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 import threading
 import traceback
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from refold.avro.errors import InputError
-from refold.avro.files import require_bounded
 from refold.streams.web.connection import Bounds, Connection, Slot, Slots, response_of
-from refold.streams.web.guard import TOKEN_ENVIRONMENT, Head, RequestGuard, Token, is_loopback, unknown_caller
+from refold.streams.web.guard import Head, RequestGuard, unknown_caller
+from refold.streams.web.listening import Access, Listener
 from refold.streams.web.page import PageResponse, Request, Site, problem
 from refold.streams.web.thread_pool import Busy, Lane
 
 GRACE_S = 5.0
 QUERY_FIELDS_MAX = 32
 ACCEPT_PAUSE_S = 0.02
-BACKLOG = 512
 
 _log = logging.getLogger(__name__)
-
-
-class Access(NamedTuple):
-    """How a server is reached, and by whom.
-
-    allowed_hosts: names it is known by, beside its own addresses. advertised: the URL that others are given, where it
-    is not made of host and port. certificate, key: files in PEM; with them it speaks TLS.
-    """
-
-    token: Token | None = None
-    allowed_hosts: Sequence[str] = ()
-    advertised: str | None = None
-    certificate: str | None = None
-    key: str | None = None
 
 
 class WebServer:
@@ -66,22 +48,20 @@ class WebServer:
         self, host: str, port: int, access: Access | None = None, bounds: Bounds | None = None,
         what: str = "the worker's pages",
     ) -> None:  # fmt: skip
-        """Binds at once; port 0: a free one.
+        """Binds at once; InputError as Listener."""
+        self._begin_on(Listener(host, port, access, what), bounds or Bounds())
 
-        Raises:
-            InputError: the port is taken, the address is not of this machine, a certificate cannot be read, or the
-                address is off loopback and there is no token.
-        """
-        access = access or Access()
-        self._bounds = bounds or Bounds()
-        self._tls = tls_of(access.certificate, access.key)
-        scheme = "http" if self._tls is None else "https"
-        given_url = advertised(access.advertised)
-        self._socket = bind(host, port, what, needs_loopback=access.token is None)
-        shown = f"[{host}]" if ":" in host else host
-        self.url = given_url or f"{scheme}://{shown}:{self._socket.getsockname()[1]}"
-        names = [host, urlsplit(self.url).hostname or host, *access.allowed_hosts]
-        self._guard = RequestGuard(scheme, names, access.token)
+    @classmethod
+    def on(cls, listener: Listener, bounds: Bounds | None = None) -> WebServer:
+        """A server on an address that is bound already. Who has connected since is answered, too."""
+        found = cls.__new__(cls)
+        found._begin_on(listener, bounds or Bounds())
+        return found
+
+    def _begin_on(self, listener: Listener, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._tls, self._socket, self.url = listener.tls, listener.socket, listener.url
+        self._guard = RequestGuard(listener.scheme, listener.names, listener.token)
         self._slots = Slots(self._bounds.connections)
         self._held_bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -252,66 +232,3 @@ def _answered(site: Site, asked: Request) -> PageResponse:
 def _one_line(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     error = context.get("exception")
     _log.warning("a connection failed: %s %s", context.get("message"), "" if error is None else type(error).__name__)
-
-
-def bind(host: str, port: int, what: str, *, needs_loopback: bool) -> socket.socket:
-    """A listening socket; InputError, also where it would be off loopback and must not be."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        if needs_loopback and not is_loopback(str(address[0])):
-            raise InputError(
-                f"{what} on {host} can be reached from other machines and need a token: set {TOKEN_ENVIRONMENT} to "
-                "the same secret for every worker and whoever asks them, or bind to 127.0.0.1"
-            )
-        listening = socket.socket(family, kind, protocol)
-        try:
-            # Of two servers on one port the second fails: only what an ended one left is passed over.
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-            listening.listen(BACKLOG)
-            listening.setblocking(False)
-        except BaseException:
-            listening.close()
-            raise
-    except (OSError, OverflowError, ValueError) as error:
-        raise InputError(
-            f"{host}:{port} cannot be used for {what}: {getattr(error, 'strerror', None) or error}; "
-            "give another with --port, or --port 0 for a free one"
-        ) from error
-    return listening
-
-
-def tls_of(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-    """TLS by two files in PEM; None without them. InputError where only one is given, or one cannot be used."""
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise InputError("TLS needs both files: give --tls-cert and --tls-key")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        require_bounded(certificate)
-        require_bounded(key)
-        # Without the function OpenSSL asks a terminal for the password of a key that has one.
-        context.load_cert_chain(certificate, key, password=lambda: b"")
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"--tls-cert {certificate}, --tls-key {key}: these are no certificate in PEM and its key without a "
-            f"password ({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error})"
-        ) from error
-    return context
-
-
-def advertised(url: str | None) -> str | None:
-    """The URL that others are given, checked: http or https, a host, and no path."""
-    if url is None:
-        return None
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        usable = usable and not parts.path.strip("/") and not parts.query and not parts.fragment and "@" not in url
-    except ValueError:
-        usable = False
-    if not usable or not url.isprintable():
-        raise InputError(f"--advertise {url}: give it as https://HOST:PORT, without a user or a path")
-    return url.rstrip("/")

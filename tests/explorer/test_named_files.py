@@ -24,7 +24,7 @@ from refold.streams.log.kafka.url import merged, parse_url
 from refold.streams.registry.settings import ENVIRONMENT as REGISTRY
 from refold.streams.registry.settings import registry_settings
 from refold.streams.web.client import CA_ENVIRONMENT, asker_of
-from refold.streams.web.server import tls_of
+from refold.streams.web.listening import tls_of
 from refold.streams.worker.host.faust_consumer import credentials_of
 from refold_tests.command import refold_command
 

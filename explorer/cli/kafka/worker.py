@@ -149,7 +149,8 @@ class PageOptions(NamedTuple):
         """The server, bound. InputError."""
         from refold.streams.web.connection import Bounds
         from refold.streams.web.guard import token_in
-        from refold.streams.web.server import Access, WebServer
+        from refold.streams.web.listening import Access
+        from refold.streams.web.server import WebServer
 
         access = Access(token_in(os.environ), self.allowed_hosts, self.advertised, self.certificate, self.key)
         return WebServer(self.host, self.port, access, Bounds(connections=self.connections))

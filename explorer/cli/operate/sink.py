@@ -236,7 +236,8 @@ def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack)
         from refold.sinks.metrics import SinkMetrics
         from refold.sinks.pages import SinkPages
         from refold.streams.web.guard import token_in
-        from refold.streams.web.server import Access, WebServer
+        from refold.streams.web.listening import Access
+        from refold.streams.web.server import WebServer
     except ModuleNotFoundError as error:
         if error.name not in ("prometheus_client", "aiohttp"):
             raise

@@ -10,6 +10,7 @@ import pytest
 from refold.explorer.cli.main import run
 from refold.explorer.demo.desk import RUN
 from refold.explorer.web.api import ENDPOINTS
+from refold.explorer.web.site import SLOW_ENDPOINTS
 from refold_tests.explored import CONFIG, FORK, READER, Explored
 
 pytestmark = pytest.mark.outside
@@ -34,6 +35,7 @@ ASKED: dict[str, tuple[str, Sequence[str]]] = {
 
 def test_every_endpoint_is_asked() -> None:
     assert {each.partition("-")[0] for each in ASKED} | {"doctor"} == set(ENDPOINTS)
+    assert set(ENDPOINTS) > SLOW_ENDPOINTS
 
 
 @pytest.mark.parametrize("name", ASKED)

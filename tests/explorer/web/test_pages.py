@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 import refold
 from refold.explorer.cli.main import run
 from refold.explorer.demo.desk import RUN
+from refold_tests.command import COMMAND
 from refold_tests.explored import CONFIG, FORK, READER, Explored, explored
 
 pytestmark = pytest.mark.outside
@@ -199,3 +203,19 @@ def test_what_cannot_be_shown_is_said(pages: Explored, target: str, status: int,
     assert says in page.text
     assert page.status == status
     assert "All runs" in page.text
+
+
+def test_the_command_serves_until_it_is_interrupted(incident_url: str) -> None:
+    command = [*COMMAND, "explore", "--log", incident_url, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said, _, url = process.stdout.readline().strip().partition(" ")
+        assert said == "explore"
+        assert "A leaking kettle" in Explored(url.rstrip("/")).get("/").text
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 130
+
+
+def test_the_command_needs_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explore", "--log", f"file:{tmp_path / 'none'}", "--port", "0"]) == 2
+    assert "no log is here yet" in capsys.readouterr().err

@@ -21,8 +21,9 @@ from refold.streams.web import client
 from refold.streams.web.client import CA_ENVIRONMENT, Asker, asker_of
 from refold.streams.web.connection import Bounds
 from refold.streams.web.guard import TOKEN_ENVIRONMENT, Token
+from refold.streams.web.listening import Access, Listener
 from refold.streams.web.page import PageResponse, Request, Route, json_answer, problem
-from refold.streams.web.server import Access, WebServer
+from refold.streams.web.server import WebServer
 from refold.testing.kafka.security import certificates
 from refold_tests.waiting import await_true
 
@@ -372,6 +373,16 @@ def test_closing_lets_what_is_under_way_end(site: Site) -> None:
     server.close()
     with pytest.raises(OSError, match="refused"):
         connect(server)
+
+
+def test_who_connects_before_the_server_is_there_is_answered(site: Site) -> None:
+    listener = Listener("127.0.0.1", 0)
+    with closing(listener), socket.create_connection(listener.socket.getsockname()) as early:
+        early.settimeout(60)
+        early.sendall(b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        with closing(WebServer.on(listener)) as server:
+            server.serve(site)
+            assert b"200 OK" in until_closed(early)
 
 
 # Asking

@@ -17,7 +17,8 @@ from refold.explorer.cli.options import LogTarget
 from refold.explorer.demo.desk import RUN, agent, fail
 from refold.explorer.web.site import explorer
 from refold.streams.web.guard import Token
-from refold.streams.web.server import Access, WebServer
+from refold.streams.web.listening import Access
+from refold.streams.web.server import WebServer
 from refold_tests.waiting import await_true
 
 CONFIG = "tool_config/acme"

@@ -19,7 +19,8 @@ from refold.avro.errors import InputError, StorageError, UnknownEntity
 from refold.streams.log.kafka.lookups import FORWARDED, LOG
 from refold.streams.web.client import Asker
 from refold.streams.web.guard import Token
-from refold.streams.web.server import Access, WebServer
+from refold.streams.web.listening import Access
+from refold.streams.web.server import WebServer
 from refold.streams.worker.condition import well
 from refold.streams.worker.host.health import STALLED_S, surroundings_json
 from refold.streams.worker.host.metrics import About, metrics_of

@@ -39,7 +39,8 @@ from refold.streams.log.file.log import FileLog
 from refold.streams.web.client import Asker
 from refold.streams.web.connection import Bounds
 from refold.streams.web.guard import Token
-from refold.streams.web.server import Access, WebServer
+from refold.streams.web.listening import Access
+from refold.streams.web.server import WebServer
 from refold.streams.worker.condition import well
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.host.pages import Pages

@@ -1,0 +1,122 @@
+"""Where a web server is reached: its address, bound, and who may ask there.
+
+A browser that comes before the server is ready waits in the socket's queue. So a program may bind, say its address, and
+only then import what it answers with: no module of the server's is needed here. Nothing is bound off loopback without
+a token.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from refold.avro.errors import InputError
+from refold.avro.files import require_bounded
+from refold.streams.web.guard import TOKEN_ENVIRONMENT, Token, is_loopback
+
+BACKLOG = 512
+
+
+class Access(NamedTuple):
+    """How a server is reached, and by whom.
+
+    allowed_hosts: names it is known by, beside its own addresses. advertised: the URL that others are given, where it
+    is not made of host and port. certificate, key: files in PEM; with them it speaks TLS.
+    """
+
+    token: Token | None = None
+    allowed_hosts: Sequence[str] = ()
+    advertised: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+
+class Listener:
+    """A bound address. scheme: of its URL; names: the hosts it is known by; tls: None where it speaks none."""
+
+    def __init__(self, host: str, port: int, access: Access | None = None, what: str = "the worker's pages") -> None:
+        """Binds at once; port 0: a free one.
+
+        Raises:
+            InputError: the port is taken, the address is not of this machine, a certificate cannot be read, or the
+                address is off loopback and there is no token.
+        """
+        access = access or Access()
+        self.token = access.token
+        self.tls = tls_of(access.certificate, access.key)
+        self.scheme = "http" if self.tls is None else "https"
+        given_url = advertised(access.advertised)
+        self.socket = bind(host, port, what, needs_loopback=access.token is None)
+        shown = f"[{host}]" if ":" in host else host
+        self.url = given_url or f"{self.scheme}://{shown}:{self.socket.getsockname()[1]}"
+        self.names = (host, urlsplit(self.url).hostname or host, *access.allowed_hosts)
+
+    def close(self) -> None:
+        """Take no connection any more. Idempotent."""
+        self.socket.close()
+
+
+def bind(host: str, port: int, what: str, *, needs_loopback: bool) -> socket.socket:
+    """A listening socket; InputError, also where it would be off loopback and must not be."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        if needs_loopback and not is_loopback(str(address[0])):
+            raise InputError(
+                f"{what} on {host} can be reached from other machines and need a token: set {TOKEN_ENVIRONMENT} to "
+                "the same secret for every worker and whoever asks them, or bind to 127.0.0.1"
+            )
+        listening = socket.socket(family, kind, protocol)
+        try:
+            # Of two servers on one port the second fails: only what an ended one left is passed over.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+            listening.setblocking(False)
+        except BaseException:
+            listening.close()
+            raise
+    except (OSError, OverflowError, ValueError) as error:
+        raise InputError(
+            f"{host}:{port} cannot be used for {what}: {getattr(error, 'strerror', None) or error}; "
+            "give another with --port, or --port 0 for a free one"
+        ) from error
+    return listening
+
+
+def tls_of(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    """TLS by two files in PEM; None without them. InputError where only one is given, or one cannot be used."""
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise InputError("TLS needs both files: give --tls-cert and --tls-key")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        require_bounded(certificate)
+        require_bounded(key)
+        # Without the function OpenSSL asks a terminal for the password of a key that has one.
+        context.load_cert_chain(certificate, key, password=lambda: b"")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--tls-cert {certificate}, --tls-key {key}: these are no certificate in PEM and its key without a "
+            f"password ({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error})"
+        ) from error
+    return context
+
+
+def advertised(url: str | None) -> str | None:
+    """The URL that others are given, checked: http or https, a host, and no path."""
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = usable and not parts.path.strip("/") and not parts.query and not parts.fragment and "@" not in url
+    except ValueError:
+        usable = False
+    if not usable or not url.isprintable():
+        raise InputError(f"--advertise {url}: give it as https://HOST:PORT, without a user or a path")
+    return url.rstrip("/")
