@@ -17,7 +17,7 @@ The answer:
 2. A stream of events has a chunk for each that arrived, with the milliseconds since the response's head. Any other body
    is one chunk.
 3. `end` is "whole"; "broken" with `error` {"class", "message"} where the connection broke; "left" where the code read
-   no further. A replay ends the body in the same way.
+   no further, unless the last event of a stream had come. A replay ends the body in the same way.
 4. HEADERS is [[name, value], ...]. Of the request only those in SENT are kept. Of the response those are left out whose
    name is one of a secret. In a URL the values of such names, and a user and password, are replaced.
 5. The boundary of a multipart body is random, and is replaced by a fixed one in the request.
@@ -49,6 +49,12 @@ _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-en
 _EVENTS = ("text/event-stream", "application/x-ndjson", "application/jsonl", "application/vnd.amazon.eventstream")
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?')
 _FIXED_BOUNDARY = "refold-boundary"
+# A provider says nothing more after it.
+_LAST_EVENT = re.compile(
+    rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))\r?\n", re.MULTILINE
+)
+_LINE_BYTES = 64
+_BLANK_LINES = (b"\n\n", b"\r\n\r\n")
 # Those of URLs, besides the names of secrets everywhere: Google's APIs take `key`, signed URLs have a signature.
 NAMES = Names(("key", "sig", "signature", "x-amz-signature", "x-goog-signature"))
 
@@ -95,6 +101,27 @@ def kept_headers(headers: Headers) -> list[list[str]]:
             if name.lower() not in _OF_THE_TRANSFER and not NAMES.is_secret(name)]  # fmt: skip
 
 
+class LastEvent:
+    """Whether the last event of a stream has come. Some clients close the body then, before the stream's own end."""
+
+    def __init__(self) -> None:
+        self._line = b""  # the beginning of one that has no end yet
+        self._is_named = False
+        self._end = b""
+
+    @property
+    def has_come(self) -> bool:
+        """Whether it is there, with the blank line that ends it."""
+        return self._is_named and self._end.endswith(_BLANK_LINES)
+
+    def add(self, data: bytes) -> None:
+        """A piece of the body."""
+        lines = self._line + data
+        self._is_named = self._is_named or _LAST_EVENT.search(lines) is not None
+        self._line = lines[lines.rfind(b"\n") + 1 :][:_LINE_BYTES]
+        self._end = (self._end + data)[-4:]
+
+
 class Response:
     """Collects what comes back."""
 
@@ -108,15 +135,25 @@ class Response:
         self._is_events = content_type.startswith(_EVENTS)
         self._head_ms = head_ms
         self._chunks: list[tuple[int, bytes]] = []
+        self._last_event = LastEvent()
 
     def add(self, data: bytes, now_ms: float) -> None:
         """A piece of the body."""
         if data:
             self._chunks.append((max(0, round(now_ms - self._head_ms)), data))
+            if self._is_events:
+                self._last_event.add(data)
+
+    @property
+    def body(self) -> list[bytes]:
+        """What was added."""
+        return [data for _, data in self._chunks]
 
     def answer(self, end: str = "whole", error: Broken | None = None) -> Plain:
-        """The record of it."""
+        """The record of it. A stream that the code left after its last event is whole."""
         chunks = self._chunks
+        if end == "left" and self._last_event.has_come:
+            end = "whole"
         if not self._is_events and len(chunks) > 1:
             chunks = [(chunks[0][0], b"".join(data for _, data in chunks))]
         found: dict[str, Plain] = {

@@ -244,11 +244,12 @@ class AsyncTransport(_Transport):
             except self._module.TransportError as error:
                 call.answered(collected.answer("broken", self._broken(error)))
                 raise
-            call.answered(collected.answer())
+            call.settle_with(collected.answer)  # it is whole, also where its step ends before it is encoded
+            await call.answered_beside_loop(collected.answer, collected.body)
 
         async def close() -> None:
             await found.aclose()
-            call.answered(collected.answer("left"))
+            await call.answered_beside_loop(functools.partial(collected.answer, "left"), collected.body)
 
         return self._module.Response(**head, stream=_async_stream(self._module, pieces, close))
 

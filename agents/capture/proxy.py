@@ -8,7 +8,7 @@
 4. The exchange ends once: whole; broken, where the provider's connection broke, and the agent's then breaks at the
    same place; left, where the agent hung up, and the provider's connection is closed; or without a response, and the
    agent gets a 502 (a 504 where it took too long) that says why.
-   An agent that hangs up after the last event of a stream (turns.py), as some SDKs do, has got it whole.
+   An agent that hangs up after the last event of a stream (exchange.py), as some SDKs do, has got it whole.
 5. Where the spool cannot take an exchange it is forwarded all the same, and counted as missed.
 
 It listens on loopback only, and lets in what the guard of refold's pages does (streams/web/guard.py): a web page
@@ -31,9 +31,8 @@ from multidict import CIMultiDict
 
 from refold.agents.capture.credentials import known_secrets, without_credentials
 from refold.agents.capture.encodings import Decoder, Undecodable
-from refold.agents.capture.exchange import SENT, Broken, kept_headers, name_of, request_of
+from refold.agents.capture.exchange import SENT, Broken, LastEvent, kept_headers, name_of, request_of
 from refold.agents.capture.spool import Spool, Spooling
-from refold.agents.capture.turns import LastEvent
 from refold.avro.errors import InputError
 from refold.streams.web.guard import Head, RequestGuard
 

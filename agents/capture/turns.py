@@ -10,7 +10,6 @@ Of anything else nothing is known: it is an exchange, and no turn.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -28,11 +27,6 @@ Family: TypeAlias = Literal["anthropic", "chat", "responses"]
 _ENDINGS: Mapping[str, Family] = {"/messages": "anthropic", "/chat/completions": "chat", "/responses": "responses"}
 # Marks of what a provider may cache: clients move them from message to message.
 VOLATILE_KEYS = frozenset({"cache_control"})
-_LAST_EVENT = re.compile(
-    rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))\r?\n", re.MULTILINE
-)
-_LINE_BYTES = 64
-_BLANK_LINES = (b"\n\n", b"\r\n\r\n")
 _TEXT_KINDS = ("text", "input_text", "output_text")
 
 
@@ -134,28 +128,6 @@ def title_of(messages: Sequence[Any]) -> str:
             if texts:
                 return " ".join(texts[-1].split())[:80]
     return ""
-
-
-class LastEvent:
-    """Whether the last event of a stream has come, after which a provider has nothing more to say. Some clients hang up
-    then, before the stream's own end."""
-
-    def __init__(self) -> None:
-        self._line = b""  # the beginning of one that has no end yet
-        self._is_named = False
-        self._end = b""
-
-    @property
-    def has_come(self) -> bool:
-        """Whether it is there, with the blank line that ends it."""
-        return self._is_named and self._end.endswith(_BLANK_LINES)
-
-    def add(self, data: bytes) -> None:
-        """A piece of the body."""
-        lines = self._line + data
-        self._is_named = self._is_named or _LAST_EVENT.search(lines) is not None
-        self._line = lines[lines.rfind(b"\n") + 1 :][:_LINE_BYTES]
-        self._end = (self._end + data)[-4:]
 
 
 def events_of(body: bytes) -> Iterator[dict[str, Any]]:

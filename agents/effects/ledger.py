@@ -38,7 +38,7 @@ from refold.agents.effects.order import Done, Order, Probe, Terms, Undo
 from refold.agents.effects.protocol import CallRequest, Command, Logged, Protocol, Steps, Wait
 from refold.agents.effects.undo import Undone
 from refold.agents.journal.record import Plain
-from refold.agents.recorder.context import in_thread
+from refold.agents.recorder.context import in_thread, waited_for
 from refold.agents.vault import ValueCipher
 from refold.avro.errors import InputError
 from refold.avro.times import time_text
@@ -140,11 +140,8 @@ async def run_async(steps: Steps) -> Any:
 async def _finished(work: Callable[[], Any]) -> Any:
     """What it returns. A task that is cancelled meanwhile ends when the work has: what is said stays in order."""
     future = in_thread(work)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        await asyncio.wait([future])
-        raise
+    await waited_for(future)
+    return future.result()
 
 
 def _waited_for(answer: Awaitable[Any]) -> Any:

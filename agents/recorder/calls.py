@@ -223,7 +223,7 @@ class Calling:
                     answer = await ask(step, made)
                 if comes_later(answer) and not is_inside:
                     return self._later(made, answer, shape, block)
-                data = await self._beside_loop.encoded(partial(shape.recorded, answer), answer)
+                data = await self._beside_loop.done(partial(shape.recorded, answer), answer)
                 return self._answered(made, answer, data)
             except BaseException as error:
                 wait_ms = self._again(made, error, trying)
@@ -442,7 +442,9 @@ class Calling:
 
     def _open(self, made: Made, block: CallBlock | None, *, is_recorded: bool) -> OpenCall:
         answer, fail = partial(self._said, made), partial(self._failed, made)
-        return OpenCall(made, block, is_recorded=is_recorded, answer=answer, fail=fail)
+        return OpenCall(
+            made, block, is_recorded=is_recorded, answer=answer, fail=fail, beside_loop=self._beside_loop
+        )  # fmt: skip
 
     # Write tools
 

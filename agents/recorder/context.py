@@ -27,6 +27,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -190,6 +191,7 @@ class Scope(NamedTuple):
 
 OWN_THREADS = "refold-"
 """How the names of refold's own threads begin."""
+_OWN_THREADS_MAX = 32
 NOWHERE = Scope()
 SCOPE: ContextVar[Scope] = ContextVar("refold.scope", default=NOWHERE)
 
@@ -344,13 +346,36 @@ def branch_of(scope: Scope) -> ExecutionBranch | None:
     return work if branch is not None and work is not None and branch.has_started(work) else branch
 
 
+_own_threads: list[ThreadPoolExecutor] = []
+os.register_at_fork(after_in_child=_own_threads.clear)
+
+
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Refold's own work, in a thread: it belongs to no run, and takes no place among what the run's code starts."""
+    """Refold's own work, in a thread: it belongs to no run, and takes no place among what the run's code starts.
+
+    The threads are refold's: those of the loop may all be waiting for what the run's code does next.
+    """
+    with _lock:
+        if not _own_threads:
+            _own_threads.append(ThreadPoolExecutor(_OWN_THREADS_MAX, f"{OWN_THREADS}beside-loop"))
+        threads = _own_threads[0]
     token = SCOPE.set(NOWHERE)
     try:
-        return asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
+        return asyncio.get_running_loop().run_in_executor(threads, copy_context().run, work)
     finally:
         SCOPE.reset(token)
+
+
+async def waited_for(future: asyncio.Future[Any]) -> None:
+    """Return when it is done. A task that is cancelled meanwhile waits all the same, and is cancelled then."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 def here() -> tuple[int, int]:

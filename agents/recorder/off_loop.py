@@ -1,27 +1,32 @@
-"""Large values are encoded in a thread, so that an agent's event loop is not held up."""
+"""Large values are made and encoded in a thread, so that an agent's event loop is not held up."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
-from refold.agents.recorder.context import in_thread
+from refold.agents.recorder.context import in_thread, task_here, waited_for
 from refold.agents.recorder.plain import is_large
+
+T = TypeVar("T")
 
 
 class BesideLoop:
-    """Encodes the values of one run: large ones in a thread, one at a time, so that the loop has its turn."""
+    """Works on the values of one run: on large ones in a thread, one at a time, so that the loop has its turn."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
 
-    async def encoded(self, encode: Callable[[], bytes], value: object) -> bytes:
-        """A value's JSON, as `encode` makes it."""
-        if not is_large(value):
-            return encode()
+    async def done(self, work: Callable[[], T], value: object) -> T:
+        """What the work on a value returns. It is done to its end, also where the task is cancelled meanwhile."""
+        if not is_large(value) or task_here() is None:
+            return work()
 
-        def encoded_alone() -> bytes:
+        def done_alone() -> T:
             with self._turn:
-                return encode()
+                return work()
 
-        return await in_thread(encoded_alone)
+        future = in_thread(done_alone)
+        await waited_for(future)
+        return future.result()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from refold.agents.journal.record import Call, Plain
 from refold.agents.recorder.answers import CallSite
 from refold.agents.recorder.failures import raised
+from refold.agents.recorder.off_loop import BesideLoop
 from refold.agents.recorder.plain import decoded, encoded
 from refold.agents.recorder.step_assembler import Made
 
@@ -40,13 +41,14 @@ class OpenCall:
 
     def __init__(
         self, made: Made, block: AbstractContextManager[object] | None, *, is_recorded: bool,
-        answer: Callable[[Plain], None], fail: Callable[[BaseException], None],
+        answer: Callable[[Plain], None], fail: Callable[[BaseException], None], beside_loop: BesideLoop,
     ) -> None:  # fmt: skip
-        """block: the step that is this call's own, entered."""
+        """block: the step that is this call's own, entered. beside_loop: of the run."""
         self._made = made
         self._block = block
         self._answer = answer
         self._fail = fail
+        self._beside_loop = beside_loop
         self.is_recorded = is_recorded
 
     @property
@@ -85,6 +87,15 @@ class OpenCall:
         if self._made.is_open:
             self._answer(answer)
         self._leave(None)
+
+    async def answered_beside_loop(self, answer: Callable[[], Plain], made_of: object) -> None:
+        """As `answered`, where the event loop goes on while a large answer is made and encoded. made_of: what makes it
+        large."""
+        try:
+            if self._made.is_open:
+                await self._beside_loop.done(lambda: self._answer(answer()), made_of)
+        finally:
+            self._leave(None)
 
     def failed(self, error: BaseException) -> None:
         """It has ended with this error."""

@@ -43,6 +43,7 @@ from refold.agents.recorder.context import (
     here,
     left,
     require_open,
+    task_here,
 )
 from refold.agents.recorder.context_propagation import install
 from refold.agents.recorder.failures import RecordedFailure, failure_of, outcome_of, raised
@@ -51,6 +52,7 @@ from refold.agents.recorder.parallel_steps import Part, PartOfFunction, part_of
 from refold.agents.recorder.plain import Shape, decoded, encoded, kept, shape_of, snapshot
 from refold.agents.recorder.requests import Asks
 from refold.agents.recorder.run_backend import Nondeterminism, RunBackend
+from refold.agents.recorder.run_end import RunEnd
 from refold.agents.recorder.sinks import RunSink
 from refold.agents.recorder.step_assembler import NULL, MadeAttempt, MadeStep
 from refold.agents.recorder.steps import OpenStep, StepBlock
@@ -146,15 +148,18 @@ class Run(Asks):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave_scope()
+        try:
+            self.end(error)
+        finally:
+            left(self)
+
+    def _leave_scope(self) -> None:
         if self._token is not None:
             SCOPE.reset(self._token)
             self._token = None
         if self._on_branch is not None:
             self._on_branch.leave()
-        try:
-            self.end(error)
-        finally:
-            left(self)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -162,7 +167,14 @@ class Run(Asks):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.__exit__(kind, error, trace)
+        """As `__exit__`. The loop goes on while the end is written."""
+        if isinstance(error, GeneratorExit) or task_here() is None:  # nothing may be awaited, or there is no loop
+            return self.__exit__(kind, error, trace)
+        self._leave_scope()
+        try:
+            await self._ending(error).record_beside_loop()
+        finally:
+            left(self)
 
     def drive(self, agent: Callable[[Run], Any]) -> Any:
         """Run an agent's function to its end; what it returns, if anything, is the run's output."""
@@ -183,29 +195,25 @@ class Run(Asks):
 
     def end(self, error: BaseException | None) -> None:
         """Record how the run ended; durable on return. The Departure, where there was one and the code caught it."""
+        self._ending(error).record()
+
+    def _ending(self, error: BaseException | None) -> RunEnd:
         if self.has_ended:
             raise RecordingFailed(f"run {self.id} has ended")
         unfinished = end_parallel_with(self, error)
         error = unfinished or error
         self.has_ended = True
         now = self._chance.now_micros()
-        if self._answers.departure is not None:
-            self._sink.departed(failure_of(self._answers.departure, now), now)
-            if self._call is not None:
-                self._call.departed(self._answers.departure)
-            return self._depart(error)
-        output, problem = None, unfinished
+        if (departure := self._answers.departure) is not None:
+            return RunEnd(self._sink, self._call, failure_of(departure, now), now, departure=departure, error=error)
+        output = None
         if error is None:
             try:
                 output = decoded(kept(self.output, "run.output"))
             except InputError as unkept:
-                error = problem = unkept
+                error = unfinished = unkept
         failure = None if error is None else failure_of(error, now)
-        whole = self._sink.ended(outcome_of(error), output, failure, now)
-        if self._call is not None:
-            self._call.ended(outcome_of(error), whole)
-        if problem is not None:
-            raise problem
+        return RunEnd(self._sink, self._call, failure, now, outcome_of(error), output, error=unfinished)
 
     # Steps
 

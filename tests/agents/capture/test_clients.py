@@ -7,14 +7,16 @@ recording asks it, and what the code gets is the same each time.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -158,6 +160,43 @@ def test_a_response_that_is_read_after_its_step_is_refused(log: AgentLog, server
     assert first.choices[0].delta.content == "It "
     (call,) = log.recording(run.id).steps[0].calls
     assert call.answer["end"] == "left"
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("last", "end"), [(b"data: [DONE]\n\n", "whole"), (b'data: "[DONE]"\n\n', "left")], ids=["last event", "another"]
+)
+def test_a_stream_that_is_left_after_its_last_event_is_whole(
+    log: AgentLog, last: bytes, end: str, is_async: bool
+) -> None:
+    pieces = [b"data: {}\n\n", last, b": the body goes on\n\n"]
+
+    class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield from pieces
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for each in pieces:
+                yield each
+
+    def answered(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Body())
+
+    def agent(run: Run) -> None:
+        client = run.client(httpx.Client(transport=httpx.MockTransport(answered)))
+        with run.step("ask"), client.stream("GET", "http://model/v1") as response:
+            assert list(itertools.islice(response.iter_bytes(), 2)) == pieces[:2]
+
+    async def agent_async(run: Run) -> None:
+        client = run.client(httpx.AsyncClient(transport=httpx.MockTransport(answered)))
+        async with run.step("ask"), client.stream("GET", "http://model/v1") as response:
+            taken = response.aiter_bytes()
+            assert [await anext(taken), await anext(taken)] == pieces[:2]
+
+    run = log.run("a")
+    driven(run, agent_async if is_async else agent)
+    (call,) = log.recording(run.id).steps[0].calls
+    assert call.answer["end"] == end
 
 
 CHILD = """
