@@ -12,7 +12,8 @@ The answer:
     {"sent": HEADERS, "http": "HTTP/1.1", "status": 200, "headers": HEADERS, "chunks": [[MS, BODY], ...],
      "end": "whole"}
 
-1. BODY is text, or {"base64": TEXT} where the bytes are no UTF-8. Joined, the chunks are the response's body, byte for
+1. BODY is text, or {"base64": TEXT} where the bytes are no UTF-8, or {"frames": [FRAME, ...]} in an event stream of
+   Amazon's (event_stream.py), where each chunk ends with a frame. Joined, the chunks are the response's body, byte for
    byte after the transfer's own encodings (gzip and the like).
 2. A stream of events has a chunk for each that arrived, with the milliseconds since the response's head. Any other body
    is one chunk.
@@ -29,12 +30,12 @@ import base64
 import binascii
 import codecs
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
-import msgspec
-
+from refold.agents.capture import event_stream
+from refold.agents.capture.event_stream import Frames
 from refold.agents.journal.record import Plain
 from refold.agents.redaction.names import Names
 
@@ -46,7 +47,7 @@ SENT = frozenset({
 })  # fmt: skip
 # The recorded body is decoded, so these would not be true of it.
 _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection", "keep-alive"})
-_EVENTS = ("text/event-stream", "application/x-ndjson", "application/jsonl", "application/vnd.amazon.eventstream")
+_EVENTS = ("text/event-stream", "application/x-ndjson", "application/jsonl", event_stream.CONTENT_TYPE)
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?')
 _FIXED_BOUNDARY = "refold-boundary"
 # A provider says nothing more after it.
@@ -133,6 +134,7 @@ class Response:
         self.headers = kept_headers(headers)
         content_type = next((value for name, value in self.headers if name.lower() == "content-type"), "")
         self._is_events = content_type.startswith(_EVENTS)
+        self._has_frames = content_type.startswith(event_stream.CONTENT_TYPE)
         self._head_ms = head_ms
         self._chunks: list[tuple[int, bytes]] = []
         self._last_event = LastEvent()
@@ -156,9 +158,10 @@ class Response:
             end = "whole"
         if not self._is_events and len(chunks) > 1:
             chunks = [(chunks[0][0], b"".join(data for _, data in chunks))]
+        bodies = _framed(chunks) if self._has_frames else [[at_ms, kept(data)] for at_ms, data in chunks]
         found: dict[str, Plain] = {
             "sent": self._sent, "http": self._http, "status": self._status, "headers": self.headers,
-            "chunks": [[at_ms, kept(data)] for at_ms, data in chunks], "end": end,
+            "chunks": bodies, "end": end,
         }  # fmt: skip
         if error is not None:
             found["error"] = {"class": error.name, "message": error.message}
@@ -173,8 +176,22 @@ def kept(data: bytes) -> Plain:
         return {"base64": base64.b64encode(data).decode()}
 
 
+def _framed(chunks: Iterable[tuple[int, bytes]]) -> list[Plain]:
+    """The chunks of an event stream, each with the frames that are whole with it."""
+    cutting = Frames()
+    pieces = [(at_ms, cutting.feed(data)) for at_ms, data in chunks]
+    if rest := cutting.rest():
+        pieces.append((pieces[-1][0], rest))
+    found: list[Plain] = []
+    for at_ms, each in pieces:
+        frames = [event_stream.frame_kept(data) for data in each]
+        if frames:
+            found.append([at_ms, {"frames": frames} if all(frames) else kept(b"".join(each))])
+    return found
+
+
 def bytes_of(body: Plain) -> bytes:
-    """The bytes behind `kept`. ValueError where it is no such value."""
+    """The bytes behind `kept`, or of frames. ValueError where it is no such value."""
     if isinstance(body, str):
         return body.encode()
     if isinstance(body, dict) and isinstance(body.get("base64"), str):
@@ -182,11 +199,21 @@ def bytes_of(body: Plain) -> bytes:
             return base64.b64decode(body["base64"], validate=True)
         except binascii.Error as error:
             raise ValueError(f"a recorded body is no base64: {error}") from error
-    raise ValueError("a recorded body is neither text nor base64")
+    if isinstance(body, dict) and isinstance(body.get("frames"), list):
+        try:
+            return b"".join(event_stream.frame_bytes(each) for each in body["frames"])
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"a recorded body is not of frames: {error}") from error
+    raise ValueError("a recorded body is neither text, base64 nor frames")
 
 
 def texts_of(answer: Plain) -> list[str]:
-    """The chunks of a recorded answer as texts, cut between characters; none where they are not text."""
+    """The chunks of a recorded answer as texts, cut between characters; none where they are not text.
+
+    Of an event stream: what each frame says, as a line.
+    """
+    if any(frames_of(body) for _, body in answer["chunks"]):
+        return [f"{event_stream.frame_text(each)}\n" for _, body in answer["chunks"] for each in frames_of(body)]
     decoder = codecs.getincrementaldecoder("utf-8")()
     chunks = [bytes_of(body) for _, body in answer["chunks"]]
     try:
@@ -197,40 +224,23 @@ def texts_of(answer: Plain) -> list[str]:
 
 def with_texts(answer: Plain, texts: list[str]) -> Plain:
     """The answer with others in their place, as many."""
+    if any(frames_of(body) for _, body in answer["chunks"]):
+        left = iter(texts)
+        return {**answer, "chunks": [[at_ms, _with_frame_texts(body, left)] for at_ms, body in answer["chunks"]]}
     return {**answer, "chunks": [[at_ms, text] for (at_ms, _), text in zip(answer["chunks"], texts, strict=True)]}
+
+
+def frames_of(body: Plain) -> list[Plain]:
+    """The frames in the body of a recorded chunk; none where it is not of frames."""
+    found = body.get("frames") if isinstance(body, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _with_frame_texts(body: Plain, texts: Iterator[str]) -> Plain:
+    frames = [event_stream.with_frame_text(each, next(texts).removesuffix("\n")) for each in frames_of(body)]
+    return {"frames": frames} if frames else body
 
 
 def is_exchange(request: Plain) -> bool:
     """Whether a recorded request is one of an exchange."""
     return isinstance(request, dict) and request.get("exchange") == VERSION and "method" in request
-
-
-def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What a model was asked and what it answered, as the JSON of both; empty where they are none.
-
-    Of a stream: the fields of its events, and of what they hold under `message` and `response`; the later over the
-    earlier.
-    """
-    asked = _json(bytes_of(request.get("body", "")))
-    chunks = answer.get("chunks", ()) if isinstance(answer, dict) else ()
-    body = b"".join(bytes_of(chunk) for _, chunk in chunks)
-    answered = _json(body)
-    if answered:
-        return asked, answered
-    found: dict[str, Any] = {}
-    for line in body.splitlines():
-        event = _json(line.removeprefix(b"data:").strip())
-        # The type of an event, or of a difference, is none of what they are part of.
-        parts = [(event, "type"), (event.get("message"), ""), (event.get("response"), ""), (event.get("delta"), "type")]
-        for part, left in parts:
-            if isinstance(part, dict):
-                found |= {key: each for key, each in part.items() if each is not None and each != [] and key != left}
-    return asked, found
-
-
-def _json(data: bytes) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

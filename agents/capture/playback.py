@@ -26,7 +26,7 @@ from multidict import CIMultiDict
 from refold.agents.capture.credentials import known_secrets, without_credentials
 from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.exchange import bytes_of, is_exchange, request_of
-from refold.agents.capture.program import ANTHROPIC, OPENAI
+from refold.agents.capture.program import PROVIDERS
 from refold.agents.capture.proxy import refusal, said
 from refold.agents.capture.turns import VOLATILE_KEYS, without_keys
 from refold.agents.journal.difference import differences
@@ -127,7 +127,7 @@ class RecordedUpstream:
         body = without_credentials(body, known, content_type)
         target = without_credentials(request.raw_path.encode(), known).decode()
         first, slash, rest = target[1:].partition("/")
-        if slash and first in (OPENAI, ANTHROPIC):
+        if slash and first in PROVIDERS:
             target = f"/{rest}"
         asked = request_of(request.method, f"http://recording{target}", content_type, body)
         return asked if self._redact is None else self._redact(asked)

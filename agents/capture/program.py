@@ -3,11 +3,13 @@
 1. The variables by which SDKs and agents find their provider are set to the proxy (VARIABLES). Where one of them was
    set, that is the upstream.
 2. Proxies of the environment are not asked for what goes to loopback (NO_PROXY).
-3. Claude Code turns two features off where its provider is not Anthropic's own host; they are turned on where the
+3. AWS_ENDPOINT_URL_BEDROCK_RUNTIME is set only where AWS_BEARER_TOKEN_BEDROCK is: else clients sign the name of the
+   host that they ask, and Amazon refuses what was signed for the proxy.
+4. Claude Code turns two features off where its provider is not Anthropic's own host; they are turned on where the
    upstream is. Codex takes its provider by switches, which are put after its name.
-4. SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the program. So is SIGINT, unless it came from a
+5. SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the program. So is SIGINT, unless it came from a
    terminal, which gives it to the program itself.
-5. Its exit status is returned; of one that a signal ended, the signal, as a negative number.
+6. Its exit status is returned; of one that a signal ended, the signal, as a negative number.
 """
 
 from __future__ import annotations
@@ -24,8 +26,17 @@ from urllib.parse import urlsplit
 
 from refold.avro.errors import InputError
 
-OPENAI, ANTHROPIC = "openai", "anthropic"
-_HOSTS = {OPENAI: "https://api.openai.com", ANTHROPIC: "https://api.anthropic.com"}
+OPENAI, ANTHROPIC, GEMINI, OLLAMA, BEDROCK = "openai", "anthropic", "gemini", "ollama", "bedrock"
+PROVIDERS = (OPENAI, ANTHROPIC, GEMINI, OLLAMA, BEDROCK)
+_HOSTS = {
+    OPENAI: "https://api.openai.com", ANTHROPIC: "https://api.anthropic.com",
+    GEMINI: "https://generativelanguage.googleapis.com", OLLAMA: "http://127.0.0.1:11434",
+    BEDROCK: "https://bedrock-runtime.{region}.amazonaws.com",
+}  # fmt: skip
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_REGION = "us-east-1"
+_OLLAMA_PORT = 11434
+BEARER = "AWS_BEARER_TOKEN_BEDROCK"
 _VERSION = "/v1"
 
 
@@ -44,6 +55,9 @@ VARIABLES = (
     Variable("ANTHROPIC_BASE_URL", ANTHROPIC, False),  # Anthropic's SDKs, Claude Code
     Variable("ANTHROPIC_API_BASE", ANTHROPIC, False),  # LiteLLM
     Variable("ANTHROPIC_HOST", ANTHROPIC, False),  # goose
+    Variable("GOOGLE_GEMINI_BASE_URL", GEMINI, False),  # Google's SDKs, Gemini CLI
+    Variable("OLLAMA_HOST", OLLAMA, False),  # Ollama's SDKs and its command
+    Variable("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", BEDROCK, False),  # Amazon's SDKs
 )
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -57,19 +71,34 @@ class Pointing(NamedTuple):
 
 def upstreams_of(environment: Mapping[str, str], upstream: str | None) -> dict[str, str]:
     """The upstream of each provider, without its /v1: the given one, what the environment names, or the provider's."""
+    region = next((environment[name] for name in _REGIONS if environment.get(name)), _REGION)
     found = {}
     for provider, host in _HOSTS.items():
         named = (environment.get(each.name) for each in VARIABLES if each.provider == provider)
-        url = upstream or next((each for each in named if each), host)
+        url = upstream or next((each for each in named if each), host.format(region=region))
+        url = _ollama_url(url) if provider == OLLAMA else url
         found[provider] = url.rstrip("/").removesuffix(_VERSION)
     return found
+
+
+def _ollama_url(host: str) -> str:
+    """OLLAMA_HOST as a URL: it may be a host or a port alone, or an address to listen on."""
+    if "://" in host:
+        return host
+    address, slash, path = host.partition("/")
+    name, _, port = address.rpartition(":") if address.rpartition(":")[2].isdigit() else (address, "", _OLLAMA_PORT)
+    name = "127.0.0.1" if name in ("", "0.0.0.0") else name
+    return f"http://{name}:{port}{slash}{path}"
 
 
 def pointing(
     command: Sequence[str], proxy: str, upstreams: Mapping[str, str], environment: Mapping[str, str]
 ) -> Pointing:
     """The variables and switches for a command. proxy: its URL."""
-    variables = {each.name: f"{proxy}/{each.provider}{_VERSION if each.has_version else ''}" for each in VARIABLES}
+    variables = {
+        each.name: f"{proxy}/{each.provider}{_VERSION if each.has_version else ''}" for each in VARIABLES
+        if each.provider != BEDROCK or environment.get(BEARER)
+    }  # fmt: skip
     for name in ("NO_PROXY", "no_proxy"):
         if any(environment.get(each) for each in _OUTER_PROXIES):
             variables[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1,localhost")))

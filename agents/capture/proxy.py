@@ -31,6 +31,8 @@ from multidict import CIMultiDict
 
 from refold.agents.capture.credentials import known_secrets, without_credentials
 from refold.agents.capture.encodings import Decoder, Undecodable
+from refold.agents.capture.event_stream import CONTENT_TYPE as EVENT_STREAM
+from refold.agents.capture.event_stream import Frames, frame_changed
 from refold.agents.capture.exchange import SENT, Broken, LastEvent, kept_headers, name_of, request_of
 from refold.agents.capture.spool import Spool, Spooling
 from refold.avro.errors import InputError
@@ -243,7 +245,7 @@ class _Exchange:
         self.requested()
         headers = [(_text(name), _text(value)) for name, value in found.raw_headers]
         http = "HTTP/1.1" if found.version is None else f"HTTP/{found.version.major}.{found.version.minor}"
-        self._copy = _Body(found.headers.get("Content-Encoding"), self._known)
+        self._copy = _Body(found.headers.get("Content-Encoding"), found.headers.get("Content-Type", ""), self._known)
         if self._spooling is not None:
             sent = [[name, value] for name, value in self._sent if name.lower() in SENT]
             self._spooling.head(sent, http, found.status, kept_headers(headers), self._ms())
@@ -283,7 +285,8 @@ _AGENT_LEFT = Broken("AgentLeft", "the agent hung up before a response came")
 class _Body:
     """The copy of a response's body: read where it can be, else as it came. last_event: of a stream."""
 
-    def __init__(self, encoding: str | None, known: tuple[bytes, ...]) -> None:
+    def __init__(self, encoding: str | None, content_type: str, known: tuple[bytes, ...]) -> None:
+        self._frames = Frames() if content_type.startswith(EVENT_STREAM) else None
         self.last_event = LastEvent()
         self._encoding = encoding
         self._known = known
@@ -305,7 +308,13 @@ class _Body:
         found = self._read(data)
         self.last_event.add(found)
         self._kept += len(found)
-        return without_credentials(found, self._known)
+        return self._clean(found) if self._frames is None else self._clean_frames(self._frames.feed(found))
+
+    def _clean(self, data: bytes) -> bytes:
+        return without_credentials(data, self._known)
+
+    def _clean_frames(self, frames: list[bytes]) -> bytes:
+        return b"".join(frame_changed(each, self._clean) for each in frames)
 
     def _read(self, data: bytes) -> bytes:
         if self._decoder is None:
@@ -329,15 +338,17 @@ class _Body:
                     self._problem = "it ends early"
             except Undecodable as error:
                 self._problem, self._is_raw, rest = str(error), True, bytes(self._unread)
+        if self._frames is not None:
+            rest = self._clean_frames(self._frames.rest()) + rest
         if not self._problem:
-            return b"", None
+            return rest, None
         return rest, {"name": self._encoding or "", "problem": self._problem, "raw": self._is_raw}
 
 
 def said(status: int, message: str) -> web.Response:
-    """What the proxy says itself, in a form that the SDKs of OpenAI and Anthropic show."""
+    """What the proxy says itself, in a form that the SDKs of OpenAI, Anthropic, Google and Amazon show."""
     error = {"type": "refold_proxy", "message": f"refold: {message}"}
-    return web.json_response({"type": "error", "error": error}, status=status)
+    return web.json_response({"type": "error", "error": error, "message": error["message"]}, status=status)
 
 
 def passed_on(headers: Any) -> CIMultiDict[str]:

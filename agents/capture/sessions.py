@@ -32,6 +32,7 @@ from refold.agents.capture.turns import (
     ModelReply,
     ModelTurn,
     ToolResult,
+    answers_to,
     is_of_the_model,
     reply_of,
     results_of,
@@ -117,7 +118,7 @@ class Sessions:
             return self._loose
         found = self._found(turn)
         if found is None:
-            self._live.append(found := self._begin(title_of(turn.messages), turn, exchange, spool))
+            self._live.append(found := self._begin(title_of(turn.family, turn.messages), turn, exchange, spool))
         return found
 
     def _found(self, turn: ModelTurn) -> CapturedSession | None:
@@ -153,7 +154,7 @@ class Sessions:
             there.remove(session)
         session.ends_at = turn.chain[-1]
         self._by_end.setdefault(session.ends_at, []).append(session)
-        if reply is not None and reply.id and turn.family == "responses":
+        if reply is not None and reply.id and turn.family in ("responses", "ollama"):
             self._by_response[reply.id] = session
 
     def _recover(self, spools: frozenset[str]) -> None:
@@ -292,17 +293,16 @@ class CapturedSession:
     def _close(self, results: Sequence[ToolResult], at: int) -> None:
         """End the open step, with the results of its calls."""
         assert self._open is not None
-        by_id = {each.call_id: each for each in results}
         calls = () if self.reply is None else self.reply.calls
-        for k, call in enumerate(calls, 1):
-            found = by_id.get(call.call_id)
+        answers = answers_to(calls, results)
+        for k, (call, found) in enumerate(zip(calls, answers, strict=True), 1):
             self._open.made.append(self._tool_call(call, found, at))
             patch: dict[str, Any] = {"status": "unknown"}
             if found is not None:
                 patch = {"status": "failed" if found.failed else "succeeded", "ended_at": at}
             self._action(k, call, patch, at, output=None if found is None else found.output)
         self._open.ended_at = at
-        self._end_step("unknown" if len(by_id) < len(calls) and not results else None)
+        self._end_step("unknown" if None in answers and not results else None)
 
     def _tool_call(self, call: ToolCall, found: ToolResult | None, at: int) -> Made:
         inputs = call.inputs

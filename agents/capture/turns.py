@@ -1,30 +1,47 @@
 """What model providers' requests and answers say: the conversation so far, and the model's reply to it.
 
-    anthropic   POST .../messages            messages; the reply is content blocks, in a stream by deltas
-    chat        POST .../chat/completions    messages; the reply is choices[0].message, in a stream by deltas
-    responses   POST .../responses           input, text or items; the reply is output items
+    anthropic   POST .../messages                messages; the reply is content blocks, in a stream by deltas
+                also by Bedrock (.../model/ID/invoke) and Vertex AI (...:rawPredict)
+    chat        POST .../chat/completions        messages; the reply is choices[0].message, in a stream by deltas
+    responses   POST .../responses               input, text or items; the reply is output items
+    gemini      POST ...:generateContent         contents; the reply is candidates[0].content
+    ollama      POST .../api/chat, .../generate  messages, or a prompt; the reply is message, or response
+    converse    POST .../model/ID/converse       messages; the reply is output.message
 
-Of anything else nothing is known: it is an exchange, and no turn.
+A stream is of events (SSE), lines of JSON (Ollama), one list (Gemini) or frames (Bedrock, event_stream.py). Of anything
+else nothing is known: it is an exchange, and no turn.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 
-from refold.agents.capture.exchange import bytes_of
+from refold.agents.capture.answers import body_of, event_texts
+from refold.agents.capture.provider_messages import readable
+from refold.agents.capture.stream_replies import ASSEMBLED
 from refold.agents.importers.json_lines import parse_json
-from refold.agents.importers.messages import ToolCall, parse_messages
+from refold.agents.importers.messages import Message, ToolCall, parse_messages
 from refold.agents.importers.responses_items import messages_of_items
 from refold.agents.journal.record import Plain
 from refold.avro.errors import InputError
 
-Family: TypeAlias = Literal["anthropic", "chat", "responses"]
-_ENDINGS: Mapping[str, Family] = {"/messages": "anthropic", "/chat/completions": "chat", "/responses": "responses"}
+Family: TypeAlias = Literal["anthropic", "chat", "responses", "gemini", "ollama", "converse"]
+_PATHS: Mapping[Family, re.Pattern[str]] = {
+    "anthropic": re.compile(
+        r"/messages$|/model/[^/]+/invoke(?:-with-response-stream)?$|:(?:rawPredict|streamRawPredict)$"
+    ),
+    "chat": re.compile(r"/chat/completions$"),
+    "responses": re.compile(r"/responses$"),
+    "gemini": re.compile(r":(?:generateContent|streamGenerateContent)$"),
+    "ollama": re.compile(r"/api/(?:chat|generate)$"),
+    "converse": re.compile(r"/model/[^/]+/converse(?:-stream)?$"),
+}
 # Marks of what a provider may cache: clients move them from message to message.
 VOLATILE_KEYS = frozenset({"cache_control"})
 _TEXT_KINDS = ("text", "input_text", "output_text")
@@ -52,27 +69,29 @@ class ModelReply(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """What the agent answered to a tool call. failed: whether it says that it is an error."""
+    """What the agent answered to a tool call. failed: whether it says that it is an error. tool: where it names it."""
 
     call_id: str
     output: str | None
     failed: bool
+    tool: str = ""
 
 
 def turn_of(request: Plain) -> ModelTurn | None:
     """The turn that an exchange's request is; None where it is none."""
     path = urlsplit(request["url"]).path
-    family = next((family for ending, family in _ENDINGS.items() if path.endswith(ending)), None)
+    family = next((family for family, pattern in _PATHS.items() if pattern.search(path)), None)
     body = _json(request.get("body"))
     if family is None or request.get("method") != "POST" or not isinstance(body, dict):
         return None
-    messages = body.get("input" if family == "responses" else "messages")
-    if isinstance(messages, str) and family == "responses":
+    messages = body.get({"responses": "input", "gemini": "contents"}.get(family, "messages"))
+    if family == "ollama" and isinstance(body.get("prompt"), str):
+        messages = body["prompt"]
+    if isinstance(messages, str) and family in ("responses", "ollama"):
         messages = [{"role": "user", "content": messages}]
     if not isinstance(messages, list) or not messages:
         return None
-    follows = body.get("previous_response_id") if family == "responses" else None
-    return ModelTurn(family, messages, _chain(family, messages), follows if isinstance(follows, str) else "")
+    return ModelTurn(family, messages, _chain(family, messages), _follows(family, body))
 
 
 def reply_of(family: Family, answer: Plain) -> ModelReply | None:
@@ -80,10 +99,15 @@ def reply_of(family: Family, answer: Plain) -> ModelReply | None:
     if not isinstance(answer, dict) or not 200 <= answer.get("status", 0) < 300 or answer.get("end") != "whole":
         return None
     try:
-        body = b"".join(bytes_of(chunk) for _, chunk in answer["chunks"])
-        whole = _json(body.decode())
-        found = whole if isinstance(whole, dict) else _assembled(family, list(events_of(body)))
-        return _reply(family, found)
+        whole = _json(body_of(answer).decode("utf-8", "replace"))
+        if isinstance(whole, dict) and family != "ollama":
+            return _reply(family, whole)
+        if isinstance(whole, list | dict):
+            events = [each for each in (whole if isinstance(whole, list) else [whole]) if isinstance(each, dict)]
+        else:
+            found = ((name, _json(text)) for name, text in event_texts(answer))
+            events = [{"type": name, **each} if name else each for name, each in found if isinstance(each, dict)]
+        return _reply(family, ASSEMBLED[family](events))
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
         return None  # of another shape: it is kept, and not understood
 
@@ -93,13 +117,29 @@ def results_of(family: Family, messages: Sequence[Any]) -> list[ToolResult]:
     found = []
     for each in messages:
         try:
-            read = messages_of_items([each], "input") if family == "responses" else parse_messages([each], "messages")
+            read = _read(family, [each])
         except InputError:
             continue
         found += [
-            ToolResult(message.tool_call_id, message.result, message.failed is True)
-            for message in read if message.is_result and message.tool_call_id
+            ToolResult(message.tool_call_id, message.result, _is_failed(message), message.name)
+            for message in read if message.is_result and (message.tool_call_id or message.name)
         ]  # fmt: skip
+    return found
+
+
+def answers_to(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> list[ToolResult | None]:
+    """The result of each call: by its id, or else the next that names its tool. Gemini and Ollama need no ids."""
+    left = list(results)
+    found: list[ToolResult | None] = []
+    for call in calls:
+        answer = next((each for each in left if each.call_id and each.call_id == call.call_id), None)
+        if answer is None:
+            answer = next(
+                (each for each in left if each.tool == call.tool and not (each.call_id and call.call_id)), None
+            )
+        if answer is not None:
+            left.remove(answer)
+        found.append(answer)
     return found
 
 
@@ -107,7 +147,7 @@ def is_of_the_model(message: Any) -> bool:
     """Whether a message, or an item, is one that a model made."""
     if not isinstance(message, Mapping):
         return False
-    return message.get("role") == "assistant" or message.get("type") in _OF_THE_MODEL
+    return message.get("role") in ("assistant", "model") or message.get("type") in _OF_THE_MODEL
 
 
 _OF_THE_MODEL = ("reasoning", "function_call", "custom_tool_call", "local_shell_call", "web_search_call",
@@ -115,30 +155,23 @@ _OF_THE_MODEL = ("reasoning", "function_call", "custom_tool_call", "local_shell_
 
 
 def said_by(family: Family, messages: Sequence[Any]) -> tuple[frozenset[str], str]:
-    """What tells a model's reply from others: the ids of its calls, and its text without white space."""
+    """What tells a model's reply from others: the ids of its calls, and its text without white space.
+
+    Where calls need no ids, clients may leave them out: then it is the tools' names.
+    """
     calls, texts = _calls_and_texts(family, messages)
-    return frozenset(each.call_id for each in calls if each.call_id), "".join("".join(texts).split())
+    named = (each.tool if family in ("gemini", "ollama") else each.call_id for each in calls)
+    return frozenset(each for each in named if each), "".join("".join(texts).split())
 
 
-def title_of(messages: Sequence[Any]) -> str:
+def title_of(family: Family, messages: Sequence[Any]) -> str:
     """The first words of whoever asked."""
-    for each in messages:
+    for each in (form for message in messages for form in readable(family, message)):
         if isinstance(each, Mapping) and each.get("role") == "user":
             texts = _content_texts(each.get("content"))
             if texts:
                 return " ".join(texts[-1].split())[:80]
     return ""
-
-
-def events_of(body: bytes) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a stream of events, or of lines."""
-    for line in body.split(b"\n"):
-        text = line.strip()
-        event = (
-            _json(text.removeprefix(b"data:").strip().decode("utf-8", "replace")) if text[:1] in (b"d", b"{") else None
-        )
-        if isinstance(event, dict):
-            yield event
 
 
 def without_keys(value: Any, keys: Collection[str]) -> Any:
@@ -167,6 +200,13 @@ def _reply(family: Family, found: dict[str, Any]) -> ModelReply | None:
         messages = found["output"]
     elif family == "chat":
         messages = [found["choices"][0]["message"]]
+    elif family == "gemini":
+        messages = [{"role": "model", **found["candidates"][0]["content"]}]
+    elif family == "ollama":
+        messages = [found["message"]]
+        identity = identity or _context_hash(found.get("context"))
+    elif family == "converse":
+        messages = [found["output"]["message"]]
     else:
         messages = [{"role": "assistant", "content": found["content"]}]
     calls, texts = _calls_and_texts(family, messages)
@@ -175,66 +215,36 @@ def _reply(family: Family, found: dict[str, Any]) -> ModelReply | None:
 
 def _calls_and_texts(family: Family, messages: Sequence[Any]) -> tuple[list[ToolCall], list[str]]:
     try:
-        read = messages_of_items(messages, "output") if family == "responses" else parse_messages(messages, "the reply")
+        read = _read(family, messages)
     except InputError:
         return [], []
     made = [each for each in read if each.role == "assistant"]
     return [call for each in made for call in each.calls], [each.text for each in made if each.text]
 
 
-def _assembled(family: Family, events: list[dict[str, Any]]) -> dict[str, Any]:
+def _read(family: Family, messages: Sequence[Any]) -> Sequence[Message]:
+    """Raises InputError where they are of another shape."""
     if family == "responses":
-        return next(
-            event["response"] for event in reversed(events)
-            if event.get("type") in ("response.completed", "response.incomplete") and "response" in event
-        )  # fmt: skip
-    return _chat(events) if family == "chat" else _blocks(events)
+        return messages_of_items(messages, "input")
+    forms = [form for each in messages for form in readable(family, each)]
+    return parse_messages(forms, "messages") if forms else ()
 
 
-def _chat(events: list[dict[str, Any]]) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": None}
-    calls: dict[int, dict[str, Any]] = {}
-    identity = ""
-    for event in events:
-        identity = event.get("id") or identity
-        for choice in event.get("choices") or ():
-            if choice.get("index", 0):
-                continue
-            delta = choice.get("delta") or {}
-            for key, value in delta.items():
-                if isinstance(value, str) and key != "role":
-                    message[key] = (message.get(key) or "") + value
-            for part in delta.get("tool_calls") or ():
-                call = calls.setdefault(part.get("index", 0), {"type": "function", "function": {}})
-                call["id"] = part.get("id") or call.get("id", "")
-                for key, value in (part.get("function") or {}).items():
-                    call["function"][key] = call["function"].get(key, "") + value if key == "arguments" else value
-    if calls:
-        message["tool_calls"] = [calls[index] for index in sorted(calls)]
-    if not events:
-        raise ValueError("no events")
-    return {"id": identity, "choices": [{"message": message}]}
+def _is_failed(message: Message) -> bool:
+    return message.failed is True or message.extra.get("is_error") is True
 
 
-def _blocks(events: list[dict[str, Any]]) -> dict[str, Any]:
-    start = next(event["message"] for event in events if event.get("type") == "message_start")
-    blocks: dict[int, dict[str, Any]] = {}
-    written: dict[int, str] = {}
-    for event in events:
-        if event.get("type") == "content_block_start":
-            blocks[event["index"]] = dict(event["content_block"])
-        elif event.get("type") == "content_block_delta":
-            delta, block = event["delta"], blocks[event["index"]]
-            if delta["type"] == "input_json_delta":
-                written[event["index"]] = written.get(event["index"], "") + delta["partial_json"]
-                continue
-            for key in ("text", "thinking", "signature"):
-                if isinstance(delta.get(key), str):
-                    block[key] = block.get(key, "") + delta[key]
-    for index, text in written.items():
-        if text:
-            blocks[index]["input"] = parse_json(text, "a tool's input")
-    return {**start, "content": [blocks[index] for index in sorted(blocks)]}
+def _follows(family: Family, body: Mapping[str, Any]) -> str:
+    """The id of the answer that a request goes on from."""
+    if family == "ollama":
+        return _context_hash(body.get("context"))
+    found = body.get("previous_response_id") if family == "responses" else None
+    return found if isinstance(found, str) else ""
+
+
+def _context_hash(context: Any) -> str:
+    """What a conversation by Ollama's `generate` is known by: it comes as numbers, and is sent back."""
+    return hashlib.sha256(msgspec.json.encode(context)).hexdigest() if isinstance(context, list) and context else ""
 
 
 def _content_texts(content: Any) -> list[str]:

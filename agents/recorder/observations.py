@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from refold.agents.capture.exchange import is_exchange, said_in
+from refold.agents.capture.answers import said_in, tokens_in
+from refold.agents.capture.exchange import is_exchange
 from refold.agents.journal import json_fidelity
 from refold.agents.journal.record import Attempt, Call, Failure, Plain, Recording, Step, to_tree
 from refold.agents.vault import ALL_METADATA, is_sealed
@@ -196,16 +197,14 @@ def _reads(attempt: Attempt) -> Iterator[Patch]:
 def model_call(call: Call) -> Patch:
     """What the request and the answer say by the names that model clients use for it."""
     asked, answer = _said(call)
-    usage = answer.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
+    input_tokens, output_tokens = tokens_in(answer)
     number, text = (int, float), (str,)
     return _present(
         model=_typed(asked.get("model"), text), temperature=_typed(asked.get("temperature"), number),
         top_p=_typed(asked.get("top_p"), number), max_tokens=_typed(asked.get("max_tokens"), (int,)),
         seed=_typed(asked.get("seed"), (int,)), response_model=_typed(answer.get("model"), text),
         response_id=_typed(answer.get("id"), text),
-        input_tokens=_typed(usage.get("input_tokens", usage.get("prompt_tokens")), (int,)),
-        output_tokens=_typed(usage.get("output_tokens", usage.get("completion_tokens")), (int,)),
+        input_tokens=input_tokens, output_tokens=output_tokens,
         provider=provider_of(asked, answer), finish_reasons=finish_reasons(answer),
     ) | {
         "request_hash": call.asked.hash, "determinism": call.source, "started_at": call.started_at,
@@ -234,7 +233,9 @@ def provider_of(asked: Plain, answer: Plain) -> str | None:
         return "openai"
     if answer.get("type") == "message" and "stop_reason" in answer:
         return "anthropic"
-    return "gcp.gemini" if isinstance(answer.get("candidates"), list) else None
+    if isinstance(answer.get("candidates"), list):
+        return "gcp.gemini"
+    return "aws.bedrock" if "stopReason" in answer else "ollama" if "done_reason" in answer else None
 
 
 def finish_reasons(answer: Plain) -> list[str]:
@@ -245,7 +246,7 @@ def finish_reasons(answer: Plain) -> list[str]:
         each.get(name) for several, name in (("choices", "finish_reason"), ("candidates", "finishReason"))
         for each in (answer[several] if isinstance(answer.get(several), list) else ()) if isinstance(each, dict)
     ]  # fmt: skip
-    found += [answer.get(name) for name in ("stop_reason", "finish_reason", "done_reason")]
+    found += [answer.get(name) for name in ("stop_reason", "stopReason", "finish_reason", "done_reason")]
     return [each for each in found if isinstance(each, str)]
 
 

@@ -208,8 +208,8 @@ class StepAssembler:
             given = {"texts": dict(zip(map(str, range(len(texts))), texts, strict=True)), "beside": [answer, beside]}
             return [*redact(given)["texts"].values()]
 
-        if is_exchange(request) and isinstance(answer, dict) and len(answer["chunks"]) > 1:
-            texts = texts_of(answer)
+        texts = texts_of(answer) if is_exchange(request) and isinstance(answer, dict) else []
+        if len(texts) > 1:
             found = pieces_redacted(texts, texts_redacted)
             return answer if found == texts else with_texts(answer, found)
         pieces = pieces_of(answer)

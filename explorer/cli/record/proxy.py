@@ -57,8 +57,9 @@ def proxy(
 
     Every request is passed on as it is, to --upstream, and every piece of the response comes back at once, byte for
     byte. A copy becomes a run in the log: a session is found by its conversation, each turn is a step, and tool calls
-    have their results. Anthropic's messages and OpenAI's chat completions and responses are understood; all else is
-    kept as it is. Credentials are kept nowhere. If the log is slow or away, what is captured waits in a spool.
+    have their results. Anthropic's messages, OpenAI's chat completions and responses, and the APIs of Gemini, Ollama
+    and Bedrock are understood; all else is kept as it is. Credentials are kept nowhere. If the log is slow or away,
+    what is captured waits in a spool.
 
     SIGTERM and Ctrl-C end it: what waits is stored, and the runs end.
 

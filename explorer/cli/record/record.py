@@ -38,8 +38,9 @@ def record(
 
     The program runs as it is, on this terminal. A proxy of its own listens on a free port, and the variables by which
     SDKs and agents find their provider are set to it: OPENAI_BASE_URL, OPENAI_API_BASE, OPENAI_HOST,
-    ANTHROPIC_BASE_URL, ANTHROPIC_API_BASE, ANTHROPIC_HOST. Claude Code (`claude`) and Codex (`codex`) get the switches
-    that they need besides. What was set is part of the record.
+    ANTHROPIC_BASE_URL, ANTHROPIC_API_BASE, ANTHROPIC_HOST, GOOGLE_GEMINI_BASE_URL, OLLAMA_HOST; and
+    AWS_ENDPOINT_URL_BEDROCK_RUNTIME where AWS_BEARER_TOKEN_BEDROCK is set. Claude Code (`claude`) and Codex (`codex`)
+    get the switches that they need besides. What was set is part of the record.
 
     At the end it says what was captured, or that nothing was. It exits as the program did; where a signal ended the
     program, the same signal ends this.

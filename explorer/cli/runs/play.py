@@ -13,6 +13,11 @@ from refold.explorer.cli.record.record import exit_as
 from refold.explorer.cli.runs.argument import run_argument
 from refold.explorer.cli.runs.code import redact_option
 
+KEYS = dict.fromkeys(
+    ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AWS_BEARER_TOKEN_BEDROCK"), "none-is-needed"
+)
+"""SDKs ask for keys, which nothing is done with here."""
+
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @run_argument
@@ -40,11 +45,9 @@ def play(place: LogTarget, run_id: str, rhythm: str, redact: str | None, command
 
     serving, replaying, run_id = serve_recording(place, run_id, redact, "127.0.0.1", 0, is_paced=rhythm == "recorded")
     try:
-        pointed = pointing(command, serving.url, upstreams_of({}, None), os.environ)
-        environment = {**os.environ, **pointed.variables}
-        for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
-            environment.setdefault(name, "none-is-needed")
-        ended = run_program(pointed.arguments, environment)
+        environment = {**KEYS, **os.environ}
+        pointed = pointing(command, serving.url, upstreams_of({}, None), environment)
+        ended = run_program(pointed.arguments, {**environment, **pointed.variables})
     finally:
         serving.close()
     said = f"{counted(replaying.served, 'request')} answered from run {run_id}, {replaying.waiting} not asked for"

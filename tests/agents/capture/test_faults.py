@@ -255,7 +255,7 @@ def test_what_the_spool_has_no_room_for_is_passed_on_and_counted(server: ModelSe
 def test_an_upstream_that_is_not_there_is_a_502_and_a_step_that_failed(tmp_path: Path) -> None:
     with (
         capturing(tmp_path, "http://127.0.0.1:9") as captured,
-        pytest.raises(AssertionError, match=r"refold: the proxy got no response from 127.0.0.1: ClientConnectorError"),
+        pytest.raises(AssertionError, match=r"refold: the proxy got no response from 127.0.0.1"),
     ):
         post(captured.url, asking("hello?"))
     with log_of(tmp_path) as log:

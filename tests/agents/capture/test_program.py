@@ -84,7 +84,7 @@ def test_a_program_is_recorded_and_played(env: dict[str, str], tmp_path: Path, s
     assert captured["upstreams"]["openai"] == server.url
     assert set(captured["set"]) == {
         "OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_HOST", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE",
-        "ANTHROPIC_HOST",
+        "ANTHROPIC_HOST", "GOOGLE_GEMINI_BASE_URL", "OLLAMA_HOST",
     }  # fmt: skip
     assert f"refold run steps {row.run}" in recorded.stderr
 
@@ -196,7 +196,11 @@ def test_a_recording_is_served_without_a_socket_of_its_own(
 def test_where_programs_are_pointed() -> None:
     given = {"OPENAI_BASE_URL": "http://mine:1/v1/", "HTTP_PROXY": "http://outer:3128", "NO_PROXY": "intern"}
     upstreams = upstreams_of(given, None)
-    assert upstreams == {"openai": "http://mine:1", "anthropic": "https://api.anthropic.com"}
+    assert upstreams == {
+        "openai": "http://mine:1", "anthropic": "https://api.anthropic.com", "ollama": "http://127.0.0.1:11434",
+        "gemini": "https://generativelanguage.googleapis.com",
+        "bedrock": "https://bedrock-runtime.us-east-1.amazonaws.com",
+    }  # fmt: skip
     pointed = pointing(["claude", "-p", "hi"], "http://127.0.0.1:5", upstreams, given)
     assert pointed.arguments == ["claude", "-p", "hi"]
     assert pointed.variables["OPENAI_BASE_URL"] == "http://127.0.0.1:5/openai/v1"
@@ -204,10 +208,34 @@ def test_where_programs_are_pointed() -> None:
     assert pointed.variables["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:5/anthropic"
     assert pointed.variables["NO_PROXY"] == "intern,127.0.0.1,localhost"
     assert pointed.variables["_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"] == "1"
-    assert upstreams_of({}, "http://one:2/v1") == {"openai": "http://one:2", "anthropic": "http://one:2"}
+    assert set(upstreams_of({}, "http://one:2/v1").values()) == {"http://one:2"}
     elsewhere = pointing(["/usr/bin/claude"], "http://p", upstreams_of({}, "http://one:2"), {})
     assert "ENABLE_TOOL_SEARCH" not in elsewhere.variables
     codex = pointing(["codex", "exec", "go"], "http://127.0.0.1:5", upstreams, {})
     assert codex.arguments[-2:] == ["exec", "go"]
     assert 'base_url="http://127.0.0.1:5/openai/v1"' in codex.arguments[2]
     assert json.dumps(codex.arguments).count("-c") == 3
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("", "http://127.0.0.1:11434"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        (":8080", "http://127.0.0.1:8080"),
+        ("models.intern:80/ollama", "http://models.intern:80/ollama"),
+        ("https://models.intern", "https://models.intern"),
+    ],
+    ids=["not set", "of a server", "a port", "a host and a path", "a URL"],
+)
+def test_ollama_is_found_as_its_clients_find_it(host: str, url: str) -> None:
+    assert upstreams_of({"OLLAMA_HOST": host}, None)["ollama"] == url
+
+
+def test_bedrock_is_pointed_at_the_proxy_where_nothing_is_signed() -> None:
+    given = {"AWS_REGION": "eu-west-1", "AWS_BEARER_TOKEN_BEDROCK": "k"}
+    upstreams = upstreams_of(given, None)
+    assert upstreams["bedrock"] == "https://bedrock-runtime.eu-west-1.amazonaws.com"
+    pointed = pointing(["a"], "http://127.0.0.1:5", upstreams, given)
+    assert pointed.variables["AWS_ENDPOINT_URL_BEDROCK_RUNTIME"] == "http://127.0.0.1:5/bedrock"
+    assert "AWS_ENDPOINT_URL_BEDROCK_RUNTIME" not in pointing(["a"], "http://127.0.0.1:5", upstreams, {}).variables

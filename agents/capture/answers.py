@@ -1,0 +1,110 @@
+"""What a recorded exchange says: the JSON of its request and its answer, and the names that providers give to the same.
+
+Models and counts of tokens are found under the names of OpenAI's API, whoever the provider is:
+
+    Gemini    the model in the path; usageMetadata: promptTokenCount, candidatesTokenCount
+    Ollama    prompt_eval_count, eval_count
+    Bedrock   the model in the path; usage: inputTokens, outputTokens
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from refold.agents.capture import event_stream
+from refold.agents.capture.exchange import bytes_of, frames_of
+from refold.agents.journal.record import Plain
+
+_MODEL = re.compile(r"/models?/([^/:]+)(?::|/(?:converse|invoke))")
+_INPUT = (
+    ("usage", "input_tokens"), ("usage", "prompt_tokens"), ("usage", "inputTokens"),
+    ("usageMetadata", "promptTokenCount"), ("", "prompt_eval_count"),
+)  # fmt: skip
+_OUTPUT = (
+    ("usage", "output_tokens"), ("usage", "completion_tokens"), ("usage", "outputTokens"),
+    ("usageMetadata", "candidatesTokenCount"), ("", "eval_count"),
+)  # fmt: skip
+# What parts of an answer hold fields of it; and a field of them that is none of the answer's.
+_HOLDERS = (("message", ""), ("response", ""), ("delta", "type"))
+
+
+def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What a model was asked and what it answered, as the JSON of both; empty where they are none.
+
+    Of a stream: the fields of its events, and of what they hold under `message`, `response` and `delta`; the later over
+    the earlier.
+    """
+    asked = _json(bytes_of(request.get("body", "")))
+    path = urlsplit(str(request.get("url", ""))).path
+    if "model" not in asked and (found := _MODEL.search(path)) is not None:
+        asked = {**asked, "model": unquote(found[1])}
+    if not isinstance(answer, dict):
+        return asked, {}
+    whole = _json(body_of(answer))
+    if whole:
+        return asked, whole
+    answered: dict[str, Any] = {}
+    for event in _events(answer):
+        # The type of an event is none of what it is part of.
+        for part, left in ((event, "type"), *((event.get(name), left) for name, left in _HOLDERS)):
+            if isinstance(part, dict):
+                answered |= {key: each for key, each in part.items() if each not in (None, []) and key != left}
+    return asked, answered
+
+
+def tokens_in(answered: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """The tokens that a model read and wrote, by what it says; None where it does not say."""
+    return _counted(answered, _INPUT), _counted(answered, _OUTPUT)
+
+
+def body_of(answer: Mapping[str, Any]) -> bytes:
+    """The bytes of a recorded answer's body."""
+    return b"".join(bytes_of(body) for _, body in answer.get("chunks", ()))
+
+
+def event_texts(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The events of a stream that may be JSON: the event's name, where its frame has one, and its text."""
+    frames = [frame for _, body in answer.get("chunks", ()) for frame in frames_of(body)]
+    if frames:
+        yield from ((event_stream.frame_event(each), event_stream.frame_text(each)) for each in frames)
+        return
+    for line in body_of(answer).split(b"\n"):
+        text = line.strip()
+        if text[:1] in (b"d", b"{"):
+            yield "", text.removeprefix(b"data:").strip().decode("utf-8", "replace")
+
+
+def _events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    whole = _decoded(body_of(answer))
+    if isinstance(whole, list):  # Gemini's streams are one list, where no events are asked for
+        yield from (each for each in whole if isinstance(each, dict))
+        return
+    for _, text in event_texts(answer):
+        if event := _json(text.encode()):
+            yield event
+
+
+def _counted(answered: Mapping[str, Any], names: tuple[tuple[str, str], ...]) -> int | None:
+    for holder, name in names:
+        within = answered.get(holder) if holder else answered
+        value = within.get(name) if isinstance(within, dict) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    found = _decoded(data)
+    return found if isinstance(found, dict) else {}
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
