@@ -84,7 +84,7 @@ def turn_of(request: Plain) -> ModelTurn | None:
     body = _json(request.get("body"))
     if family is None or request.get("method") != "POST" or not isinstance(body, dict):
         return None
-    messages = body.get({"responses": "input", "gemini": "contents"}.get(family, "messages"))
+    messages = body.get(_key_of_messages(family))
     if family == "ollama" and isinstance(body.get("prompt"), str):
         messages = body["prompt"]
     if isinstance(messages, str) and family in ("responses", "ollama"):
@@ -110,6 +110,19 @@ def reply_of(family: Family, answer: Plain) -> ModelReply | None:
         return _reply(family, ASSEMBLED[family](events))
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
         return None  # of another shape: it is kept, and not understood
+
+
+def going_on(request: Plain, messages: Sequence[Any]) -> dict[str, Any] | None:
+    """The JSON of a turn's request with other messages: what a client sends to go on from them; None for no turn.
+
+    A conversation that the provider keeps is sent whole. One by Ollama's `generate` becomes one by `chat`.
+    """
+    turn, body = turn_of(request), _json(request.get("body"))
+    if turn is None:
+        return None
+    left_out = ("previous_response_id", "prompt", "context")
+    kept = {key: value for key, value in body.items() if key not in left_out}
+    return {**kept, _key_of_messages(turn.family): list(messages)}
 
 
 def results_of(family: Family, messages: Sequence[Any]) -> list[ToolResult]:
@@ -211,6 +224,11 @@ def _reply(family: Family, found: dict[str, Any]) -> ModelReply | None:
         messages = [{"role": "assistant", "content": found["content"]}]
     calls, texts = _calls_and_texts(family, messages)
     return ModelReply(list(messages), calls, "".join(texts), identity or "")
+
+
+def _key_of_messages(family: Family) -> str:
+    """Where a request has its messages."""
+    return {"responses": "input", "gemini": "contents"}.get(family, "messages")
 
 
 def _calls_and_texts(family: Family, messages: Sequence[Any]) -> tuple[list[ToolCall], list[str]]:

@@ -7,13 +7,35 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
-from refold.agents.journal.chain import fork_hash, run_hash, start_hash, state_hash, step_hash
+from refold.agents.journal.chain import broken, fork_hash, run_hash, start_hash, state_hash, step_hash
 from refold.agents.journal.delta import following
 from refold.agents.journal.record import Call, Plain, Recording, child_of
 from refold.avro.errors import InputError
+
+
+class ChainCheck(NamedTuple):
+    """What a check of a run's hashes found. steps: how many have a hash. broken: the numbers of those whose hash is not
+    that of what is stored. is_end_whole: whether the run's own hash is, where it has one."""
+
+    steps: int
+    broken: list[int]
+    is_end_whole: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every hash is that of what is stored."""
+        return not self.broken and self.is_end_whole
+
+
+def checked_chain(recording: Recording) -> ChainCheck:
+    """Compute every hash of a run anew, and compare."""
+    wrong = list(broken(recording))
+    is_end_whole = bool(wrong) or not recording.hash or chained(recording).hash == recording.hash
+    return ChainCheck(sum(step.is_committed for step in recording.steps), wrong, is_end_whole)
 
 
 def states(recording: Recording) -> Iterator[Plain]:

@@ -197,6 +197,14 @@ def test_a_broken_chain_is_named(refund: Recording, ask: Ask) -> None:
     assert "the chain is broken at the end" in ask("run", "show", "other-end", "--verify", status=1)
     assert "the chain is broken at step 1" in ask("run", "show", "changed", "--verify", status=1)
     assert ask("run", "show", "changed", "--verify", "--json", status=1)["chain"] == {"ok": False, "broken": [1]}
+    assert "run refund-1-b: the chain holds: 2 steps" in ask("run", "verify", "refund-1-b")
+    assert "the chain is broken at step 1" in ask("run", "verify", "changed", status=1)
+    said = {name: ask("run", "verify", name, "--json", status=1) for name in ("other-end", "changed")}
+    assert [(each["ok"], each["broken"], each["is_end_whole"]) for each in said.values()] == [
+        (False, [], False), (False, [1], True),
+    ]  # fmt: skip
+    assert ask("run", "verify", "refund-1", "--json")["hash"] == refund.hash
+    assert "no run nope is in this log" in ask("run", "verify", "nope", status=2)
 
 
 def test_a_run_is_opened_at_a_hash(refund: Recording, ask: Ask) -> None:

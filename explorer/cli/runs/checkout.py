@@ -7,9 +7,12 @@ from typing import Any
 
 import click
 
+from refold.agents.capture.exchange import is_exchange
+from refold.agents.capture.turns import going_on, turn_of
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.journal.self_replay import states
 from refold.agents.recordings.hashes import Stood, at_hash
+from refold.avro.errors import InputError
 from refold.explorer.cli.options import LogTarget, as_json, on_log
 from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.cli.runs.lines import Lines, head_of
@@ -20,18 +23,27 @@ WHATS = {"step": "the chain after this step", "run": "the whole run", "state": "
 @click.command()
 @click.argument("hash_", metavar="HASH")
 @click.option("--state", "only_state", is_flag=True, help="Print the run's state there, as JSON, and nothing else.")
+@click.option(
+    "--messages", "only_messages", is_flag=True,
+    help="Print the request that goes on from the conversation there, as JSON, and nothing else.",
+)  # fmt: skip
 @as_json
 @on_log
-def checkout(place: LogTarget, hash_: str, only_state: bool, as_json: bool) -> int:
+def checkout(place: LogTarget, hash_: str, only_state: bool, only_messages: bool, as_json: bool) -> int:
     """Open a run at a hash: its state there, and how to continue.
 
     Every step has a hash, which covers all that was asked, answered, decided and changed in it and in the steps before
     it. HASH is one of these, that of a whole run, or that of a state; its beginning is enough.
 
+    With --messages it opens a turn of a captured run: the model, its tools and settings, and the messages, the reply
+    among them, in the form of the provider. Add what comes next, and send it. A reply that asks for tools needs their
+    results first.
+
     \b
     Examples
       refold checkout a7b6f7a73238
       refold checkout a7b6f7a73238 --state
+      refold checkout a7b6f7a73238 --messages > next.json
     """
     screen = Screen()
     with place.read() as log:
@@ -40,6 +52,8 @@ def checkout(place: LogTarget, hash_: str, only_state: bool, as_json: bool) -> i
     state: Plain = next(islice(states(run), stood.step, None))
     if only_state:
         screen.json(state)
+    elif only_messages:
+        screen.json(_going_on(stood, run, state))
     elif as_json:
         screen.json(_json(stood, run, state))
     else:
@@ -59,6 +73,20 @@ def _json(stood: Stood, run: Recording, state: Plain) -> dict[str, Any]:
         "state": state,
         "others": stood.others,
     }
+
+
+def _going_on(stood: Stood, run: Recording, state: Plain) -> dict[str, Any]:
+    """The last request up to here with the conversation as it was after it."""
+    requests = (
+        call.asked.request for step in reversed(run.steps[: stood.step]) for call in step.calls
+        if call.asked.kind == "model" and is_exchange(call.asked.request)
+    )  # fmt: skip
+    messages = state.get("messages") if isinstance(state, dict) else None
+    found = next((each for each in requests if turn_of(each) is not None), None)
+    body = None if found is None or not isinstance(messages, list) else going_on(found, messages)
+    if body is None:
+        raise InputError(f"run {run.run} has no turn of a captured conversation there: --state prints what it has")
+    return body
 
 
 def _show(screen: Screen, stood: Stood, run: Recording, state: Plain) -> None:

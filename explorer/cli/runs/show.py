@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from refold.agents.journal.chain import broken
 from refold.agents.journal.record import Recording, Step
-from refold.agents.journal.self_replay import chained
+from refold.agents.journal.self_replay import ChainCheck, checked_chain
 from refold.avro.errors import NotAnswerable
 from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
 from refold.explorer.cli.output.fitting import TableColumn
@@ -65,21 +64,20 @@ def show(place: LogTarget, run_id: str, at: str | None, verify: bool, as_json: b
             if verify:
                 raise
             return _show_clear(screen, point, clear_json(log, run_id, point.cut, error), as_json)
-    wrong = list(broken(run)) if verify else []
-    is_whole = not wrong and (not verify or not run.hash or chained(run).hash == run.hash)
+    check = checked_chain(run) if verify else None
+    status = 0 if check is None or check.is_whole else 1
     if as_json:
-        chain = {"ok": is_whole, "broken": wrong} if verify else None
-        screen.json(whole_json(run, chain))
-        return 0 if is_whole else 1
+        screen.json(whole_json(run, None if check is None else {"ok": check.is_whole, "broken": check.broken}))
+        return status
     screen.point(point)
     for line in _head(run, Lines()):
         screen.say(line)
     screen.say()
     screen.table(STEPS, [_row(screen, step) for step in run.steps])
-    if verify:
+    if check is not None:
         screen.say()
-        screen.say(_said_of_chain(wrong, run, is_whole=is_whole), "green" if is_whole else "red")
-    return 0 if is_whole else 1
+        screen.say(chain_text(check, run), "green" if check.is_whole else "red")
+    return status
 
 
 @click.command(epilog=WHEN)
@@ -180,9 +178,11 @@ def _row(screen: Screen, step: Step) -> list[str]:
     ]
 
 
-def _said_of_chain(wrong: list[int], run: Recording, *, is_whole: bool) -> str:
-    if is_whole:
+def chain_text(check: ChainCheck, run: Recording) -> str:
+    """What a check of a run's hashes found, in one line."""
+    if check.is_whole:
         return f"the chain holds: {counted(len(run.steps), 'step')}, each hash covers the one before"
-    if not wrong:
+    if not check.broken:
         return "the chain is broken at the end: how the run ended is not what its hash covers"
-    return f"the chain is broken at step {', '.join(map(str, wrong))}: what stands there is not what its hash covers"
+    numbers = ", ".join(map(str, check.broken))
+    return f"the chain is broken at step {numbers}: what stands there is not what its hash covers"

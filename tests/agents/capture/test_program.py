@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -96,6 +97,21 @@ def test_a_program_is_recorded_and_played(env: dict[str, str], tmp_path: Path, s
     assert "nearest is turn 1 of run" in other.stderr
     assert 'messages[0].content: "what else?" asked, "what is it?" recorded' in other.stderr
     assert len(server.requests) == 2, "nobody asked a model again"
+
+    # A turn is opened, and the conversation goes on from it.
+    assert refold(env, tmp_path, "run", "verify", row.run).returncode == 0
+    opened = refold(env, tmp_path, "checkout", recording.steps[1].hash, "--messages")
+    body = json.loads(opened.stdout)
+    assert [each["role"] for each in body["messages"]] == ["user", "assistant", "tool", "assistant"]
+    body["messages"].append({"role": "user", "content": "and now?"})
+    data = json.dumps(body).encode()
+    request = urllib.request.Request(f"{server.url}/v1/chat/completions", data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as response:
+        assert json.load(response)["choices"][0]["message"]["content"] == "done"
+    none = refold(
+        env, tmp_path, "checkout", recording.steps[1].hash, "--messages", "--log", f"file:{tmp_path / 'none'}"
+    )
+    assert none.returncode == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT], ids=["TERM", "KILL", "INT"])

@@ -21,8 +21,10 @@ from refold.agents.capture.answers import body_of
 from refold.agents.capture.event_stream import Frames, frame_bytes, frame_changed, frame_kept
 from refold.agents.capture.playback import RecordedUpstream
 from refold.agents.capture.server import LoopbackServer
+from refold.agents.capture.turns import going_on, said_by, turn_of
 from refold.agents.journal.chain import broken
 from refold.agents.journal.record import Recording
+from refold.agents.journal.self_replay import state_at
 from refold.agents.redaction.redactor import Redactor
 from refold_tests.captures import capturing, log_of
 from refold_tests.model_server import TEXT, Reply
@@ -130,6 +132,20 @@ def test_the_recorded_bytes_are_those_that_were_sent(everything: Everything, nam
         assert "base64" not in str(answer["chunks"])
         if name in ("converse-streamed", "invoke-streamed", "ollama-streamed"):
             assert len(answer["chunks"]) > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_turn_is_opened_as_the_request_that_goes_on_from_it(everything: Everything, name: str) -> None:
+    recording = everything.runs[name]
+    asked = recording.steps[1].calls[0].asked.request
+    messages = state_at(recording, 2)["messages"]
+    body = going_on(asked, messages)
+    path = asked["url"].replace("/api/generate", "/api/chat")
+    turn = turn_of({**asked, "url": path, "body": json.dumps(body)})
+    assert turn is not None
+    assert (turn.messages, turn.follows) == (messages, "")
+    assert said_by(turn.family, turn.messages)[1].endswith("".join(TEXT.split()))
+    assert going_on({"url": "http://h/v1/embeddings", "method": "POST", "body": "{}"}, messages) is None
 
 
 def test_credentials_are_in_no_file(everything: Everything) -> None:
