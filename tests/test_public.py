@@ -19,6 +19,7 @@ SURFACE = {
 }  # fmt: skip
 FACADES = {
     "refold.compare": {"Divergence", "Recording", "compare", "state_at", "states", "told"},
+    "refold.langgraph": {"RefoldSaver"},
     "refold.sink": {
         "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused", "keep_up",
         "packed", "parse_cut", "shower",

@@ -187,7 +187,8 @@ class LogPort(ABC):
     too large for a record. has_store: whether it takes any. is_indexed: whether `find`, one entity's records and
     single ones are look-ups, and no passes over a partition. is_dense: whether `.changes` has a change at every
     offset. has_tables: whether entity tables stand here; else `check_elsewhere` asks for those. config: what opens it
-    again in another process, beside its url.
+    again in another process, beside its url. keeps_order: whether what was appended first is never lost without what
+    was appended after it, whatever partitions they are in.
     """
 
     url: str
@@ -202,6 +203,7 @@ class LogPort(ABC):
     is_indexed: bool = True
     is_dense: bool = True
     has_tables: bool = True
+    keeps_order: bool = True
     config: Mapping[str, str] = MappingProxyType({})
 
     # Writing

@@ -94,7 +94,7 @@ class KafkaLog(LogPort):
         self._address = address
         self._timeout_s = timeout_s
         self.registry = Registry(Rulings(address.prefix, address.url))
-        self.is_indexed = self.is_dense = self.has_tables = False
+        self.is_indexed = self.is_dense = self.has_tables = self.keeps_order = False
         self.clients = Clients(merged(address, config), address.prefix)
         self._read_only = read_only
         self._tables = tables

@@ -1,0 +1,54 @@
+"""What a checkpoint needs of its ancestors.
+
+A delta channel (LangGraph's DeltaChannel) stands in few checkpoints whole. In any other it is what the nearest ancestor
+holds that has it, and what tasks wrote to it since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Any, NamedTuple
+
+from refold.agents.adapters.langgraph.threads import CheckpointKey, StoredCheckpoint, ThreadReader
+
+DELTA_COUNTERS = "counters_since_delta_snapshot"
+
+
+class Ancestor(NamedTuple):
+    """An ancestor on the way to where channels stand whole.
+
+    open_channels: those that stand whole in none nearer. seeds: of these the ones that stand whole in this one.
+    """
+
+    key: CheckpointKey
+    checkpoint: StoredCheckpoint
+    open_channels: Set[str]
+    seeds: Set[str]
+
+
+def walked(reader: ThreadReader, key: CheckpointKey, channels: Set[str]) -> Iterator[Ancestor]:
+    """The ancestors of a checkpoint, the nearest first, until each of some channels was found whole, or to the root."""
+    seen = {key}
+    remaining = {*channels}
+    parent = reader.checkpoint(key).fields.get("parent")
+    while parent and remaining:
+        key = key._replace(checkpoint=parent)
+        found = reader.checkpoint(key)
+        if key in seen or found.body is None:
+            return
+        seen.add(key)
+        ancestor = Ancestor(key, found, frozenset(remaining), remaining & found.values.keys())
+        yield ancestor
+        remaining -= ancestor.seeds
+        parent = found.fields.get("parent")
+
+
+def needed_by(
+    reader: ThreadReader, metadata: Callable[[CheckpointKey], Mapping[str, Any]], keys: Iterable[CheckpointKey]
+) -> set[CheckpointKey]:
+    """The ancestors that some checkpoints cannot be read whole without. metadata: of a checkpoint."""
+    needed: set[CheckpointKey] = set()
+    for key in keys:
+        channels = (metadata(key).get(DELTA_COUNTERS) or {}).keys() - reader.checkpoint(key).values.keys()
+        needed.update(each.key for each in walked(reader, key, channels))
+    return needed

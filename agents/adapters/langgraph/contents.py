@@ -1,0 +1,110 @@
+"""Channels' values as they are stored: short ones in their checkpoint, others as contents of their own.
+
+A content is an entity, `langgraph_content/<SHA-256>`: checkpoints, threads and copies of threads that hold the same
+bytes share it, and none of them can take it from another.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from refold.agents.adapters.langgraph.pieces import Piece, cut
+from refold.avro.blob import Blob, option_of
+from refold.avro.errors import CorruptionError
+from refold.streams.client import Log
+from refold.streams.log.port import observation_in
+
+# A value up to this size stands in its checkpoint: a content of its own takes more room than that.
+IN_CHECKPOINT_BYTES = 512
+CACHE_BYTES = 64 << 20
+
+
+class StoredValue(NamedTuple):
+    """A serialized value: how the serializer wrote it, its first bytes, and the contents that follow them."""
+
+    type: str
+    head: bytes
+    pieces: tuple[Piece, ...] = ()
+
+    def tree(self) -> dict[str, Any]:
+        """As JSON."""
+        found: dict[str, Any] = {"type": self.type}
+        if self.head:
+            found["head"] = base64.b64encode(self.head).decode()
+        if self.pieces:
+            found["contents"] = [f"{piece.hash}:{piece.size}" for piece in self.pieces]
+        return found
+
+
+def stored_value(tree: Mapping[str, Any]) -> StoredValue:
+    """The value behind its JSON."""
+    named = (each.partition(":") for each in tree.get("contents", ()))
+    pieces = tuple(Piece(name, int(size)) for name, _, size in named)
+    return StoredValue(tree["type"], base64.b64decode(tree.get("head", "")), pieces)
+
+
+class Contents:
+    """Writes and reads values in a log, whose turn the caller holds; keeps the bytes that were used last."""
+
+    def __init__(self, log: Log, agent: str) -> None:
+        """agent: who says what is written."""
+        self._log = log
+        self._agent = agent
+        self._cache: OrderedDict[str, bytes] = OrderedDict()
+        self._cached_bytes = 0
+
+    def store(self, type_name: str, data: bytes, before: StoredValue | None = None) -> StoredValue:
+        """Record what of a serialized value is not stored yet.
+
+        before: a value that may share bytes with it: the same channel's of the checkpoint before.
+        """
+        if len(data) <= IN_CHECKPOINT_BYTES:
+            return StoredValue(type_name, data)
+        known = () if before is None else before.pieces
+        found = cut(data, self.load(before) if before is not None and known else b"", known)
+        for name, piece in found.new.items():
+            if name in self._cache:
+                continue
+            self._log.observe(f"langgraph_content/{name}", {"data": piece}, source=self._agent)
+            self._keep(name, piece)
+        return StoredValue(type_name, found.head, found.pieces)
+
+    def load(self, value: StoredValue) -> bytes:
+        """A value's bytes. CorruptionError where the log does not hold one of its contents."""
+        return value.head + b"".join(map(self._content, value.pieces))
+
+    def _content(self, piece: Piece) -> bytes:
+        data = self._cache.get(piece.hash)
+        if data is None:
+            data = self._read(piece)
+            self._keep(piece.hash, data)
+        else:
+            self._cache.move_to_end(piece.hash)
+        return data
+
+    def _read(self, piece: Piece) -> bytes:
+        entity, port = f"langgraph_content/{piece.hash}", self._log.port
+        for record in port.entity_records(entity, port.ends()[port.partition_of(entity)]):
+            held = observation_in(port.registry, record).patch.get("data")
+            data = opened(self._log, held)
+            if len(data) == piece.size and hashlib.sha256(data).hexdigest() == piece.hash:
+                return data
+        raise CorruptionError(f"{entity}: the log has not these {piece.size} bytes of a checkpoint; run refold verify")
+
+    def _keep(self, name: str, data: bytes) -> None:
+        self._cache[name] = data
+        self._cached_bytes += len(data)
+        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
+            self._cached_bytes -= len(self._cache.popitem(last=False)[1])
+
+
+def opened(log: Log, held: Any) -> bytes:
+    """The bytes of a field, of its text in UTF-8, that stand in a patch or in the log's store of contents."""
+    reference = option_of(held)
+    if isinstance(reference, Blob):
+        return log.blob(reference)
+    return held.encode() if isinstance(held, str) else bytes(held or b"")

@@ -1,0 +1,131 @@
+"""A serialized value as pieces, so that what grows by a little stores a little.
+
+A channel such as `messages` is written whole at each step, and its bytes are those of the step before with some more at
+the end. So:
+
+1. The header of a msgpack array, which holds its length, stands apart: it differs at each step.
+2. Of the rest, the pieces of the value before that lie in the common beginning or the common end are taken over.
+3. What lies between becomes new pieces.
+4. Where FAN_OUT pieces of one size class stand in a row, they become one of the next class. So a value of n steps has
+   about FAN_OUT * log(n) pieces, and each byte is stored about log(n) times, to the base FAN_OUT.
+
+Pieces are named by their hashes, so no value depends on another one's pieces being kept with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+FAN_OUT = 8
+PIECE_BYTES_MAX = 128 << 10
+# Where each size class but the first begins. What has the last one's size is never merged.
+_CLASS_BYTES = (2 << 10, 16 << 10, PIECE_BYTES_MAX)
+_ARRAY_16, _ARRAY_32 = 0xDC, 0xDD
+
+
+class Piece(NamedTuple):
+    """Some bytes of a value by their SHA-256 in hex; size in bytes."""
+
+    hash: str
+    size: int
+
+
+class PieceList(NamedTuple):
+    """A value as a header and the pieces that follow it; new: the bytes of those pieces that no other value gave."""
+
+    head: bytes
+    pieces: tuple[Piece, ...]
+    new: dict[str, bytes]
+
+
+def cut(data: bytes, before: bytes = b"", before_pieces: Sequence[Piece] = ()) -> PieceList:
+    """A value's pieces.
+
+    Args:
+        data: the serialized value.
+        before: a value that may share bytes with it, with its header.
+        before_pieces: that value's pieces.
+
+    Returns:
+        The pieces, of which those taken over from `before_pieces` are not in `new`.
+    """
+    head = header_bytes(data)
+    body, old = data[head:], before[header_bytes(before) :]
+    shared = _common_prefix(body, old)
+    first, first_end = 0, 0
+    while first < len(before_pieces) and first_end + before_pieces[first].size <= shared:
+        first_end += before_pieces[first].size
+        first += 1
+    most = min(len(body), len(old)) - first_end
+    shared = _common_prefix(body[::-1][:most], old[::-1][:most]) if most > 0 and first_end < len(old) else 0
+    last, last_size = len(before_pieces), 0
+    while last > first and last_size + before_pieces[last - 1].size <= shared:
+        last -= 1
+        last_size += before_pieces[last].size
+    middle = _new_pieces(body[first_end : len(body) - last_size])
+    pieces = merged(body, [*before_pieces[:first], *middle, *before_pieces[last:]])
+    known = set(before_pieces)
+    new: dict[str, bytes] = {}
+    at = 0
+    for piece in pieces:
+        if piece not in known:
+            new[piece.hash] = body[at : at + piece.size]
+        at += piece.size
+    return PieceList(data[:head], tuple(pieces), new)
+
+
+def header_bytes(data: bytes) -> int:
+    """How many bytes at the beginning hold the length of a msgpack array; 0 where it is something else."""
+    if not data:
+        return 0
+    if 0x90 <= data[0] <= 0x9F:
+        return 1
+    return 3 if data[0] == _ARRAY_16 else 5 if data[0] == _ARRAY_32 else 0
+
+
+def merged(body: bytes, pieces: Sequence[Piece]) -> list[Piece]:
+    """The same bytes in fewer pieces, where many small ones stand in a row."""
+    found = list(pieces)
+    for size_class in range(len(_CLASS_BYTES)):
+        kept: list[Piece] = []
+        row: list[Piece] = []
+        at = 0  # where the row begins
+        for piece in found:
+            if _class_of(piece.size) == size_class:
+                row.append(piece)
+                if len(row) == FAN_OUT:
+                    size = sum(each.size for each in row)
+                    kept += _new_pieces(body[at : at + size])
+                    at, row = at + size, []
+                continue
+            kept += [*row, piece]
+            at += sum(each.size for each in row) + piece.size
+            row = []
+        found = [*kept, *row]
+    return found
+
+
+def _class_of(size: int) -> int:
+    return bisect_right(_CLASS_BYTES, size)
+
+
+def _new_pieces(data: bytes) -> list[Piece]:
+    parts = (data[at : at + PIECE_BYTES_MAX] for at in range(0, len(data), PIECE_BYTES_MAX))
+    return [Piece(hashlib.sha256(part).hexdigest(), len(part)) for part in parts]
+
+
+def _common_prefix(a: bytes, b: bytes) -> int:
+    """How many bytes at the beginning are the same; compared by halves, at the speed of memory."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:  # those below `low` are the same, those below `high` are not
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,96 @@
+"""Values as people read them in `refold state`: plain JSON, short, and never what the graph is restored from."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import enum
+import json
+import math
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from refold.agents.journal.record import Plain
+
+TEXT_MAX = 500
+ITEMS_MAX = 10
+DEPTH_MAX = 5
+BYTES_MAX = 4096
+_INT_MAX = 2**53
+# What of a message is worth the room, in this order.
+_MESSAGE_FIELDS = ("type", "content", "name", "tool_calls", "tool_call_id", "status", "id")
+
+
+def readable(value: Any) -> Plain:
+    """A value as short JSON: of what is longer than BYTES_MAX, the beginning of texts and the end of lists."""
+    for depth, items in ((DEPTH_MAX, ITEMS_MAX), (3, 3)):
+        shown = _shown(value, depth, items)
+        if len(json.dumps(shown)) <= BYTES_MAX:
+            return shown
+    return _summary(value)
+
+
+def _shown(value: Any, depth: int, items: int) -> Plain:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, enum.Enum):
+        return _shown(value.value, depth, items)
+    if isinstance(value, int):
+        return int(value) if -_INT_MAX <= value <= _INT_MAX else str(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"({len(value)} bytes)"
+    if isinstance(value, (dt.date, dt.time)):
+        return value.isoformat()
+    if depth == 0:
+        return _summary(value)
+    if isinstance(value, Mapping):
+        return _members(value, depth, items)
+    if isinstance(value, (Sequence, Set)):
+        return _items(value, depth, items)
+    fields = _fields_of(value)
+    return _summary(value) if fields is None else _members(fields, depth, items)
+
+
+def _fields_of(value: Any) -> Mapping[str, Any] | None:
+    """What an object holds by name: of a message what matters, of pydantic's models and dataclasses every field."""
+    if isinstance(value, type):
+        return None
+    names = getattr(type(value), "model_fields", None)
+    if isinstance(names, Mapping):
+        is_message = {"type", "content", "additional_kwargs"} <= names.keys()
+        wanted = _MESSAGE_FIELDS if is_message else names
+        found = {name: getattr(value, name, None) for name in wanted}
+        return {name: each for name, each in found.items() if each not in (None, [], {})} if is_message else found
+    if dataclasses.is_dataclass(value):
+        return {each.name: getattr(value, each.name, None) for each in dataclasses.fields(value)}
+    return None
+
+
+def _members(value: Mapping[Any, Any], depth: int, items: int) -> Plain:
+    shown = {_text(str(key)): _shown(each, depth - 1, items) for key, each in [*value.items()][:items]}
+    if len(value) > items:
+        shown["..."] = f"{len(value) - items} more"
+    return shown
+
+
+def _items(value: Sequence[Any] | Set[Any], depth: int, items: int) -> Plain:
+    every = [*value]
+    if isinstance(value, Set):
+        every.sort(key=repr)
+    shown = [_shown(each, depth - 1, items) for each in every[-items:]]
+    return shown if len(every) <= items else [f"... {len(every) - items} earlier", *shown]
+
+
+def _text(value: str) -> str:
+    value = value.encode("utf-8", "replace").decode()  # lone surrogates are no JSON that a log takes
+    return value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}... ({len(value)} characters)"
+
+
+def _summary(value: Any) -> str:
+    if isinstance(value, (Sequence, Set, Mapping)):
+        return f"({type(value).__name__} of {len(value)})"
+    return f"({type(value).__name__})"

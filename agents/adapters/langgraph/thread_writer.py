@@ -1,0 +1,211 @@
+"""Writes threads and checkpoints, in the order that saver.py describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from refold.agents.adapters.langgraph.contents import StoredValue
+from refold.agents.adapters.langgraph.threads import (
+    DIRECTORY,
+    CheckpointKey,
+    Listed,
+    StoredCheckpoint,
+    StoredWrite,
+    ThreadIndex,
+    ThreadReader,
+    thread_entity,
+    write_tree,
+)
+from refold.agents.log import AgentLog
+
+# An observation names no more causes than that: the parent, and the writes of a step of so many tasks.
+CAUSES_MAX = 200
+_OF_A_CHECKPOINT = ("parent", "step", "source", "run", "body", "body_type", "channels", "metadata", "changed", "writes")
+_OF_A_THREAD = ("checkpoint", "step", "source", "run", "values", "interrupts")
+
+
+class NewCheckpoint(NamedTuple):
+    """A checkpoint to be put: its values are stored.
+
+    fields: step, source and run, of which each may be missing. shown: a channel's value as people read it, by its name,
+    and shown_metadata; None where nobody is to read them.
+    """
+
+    parent: str
+    body_type: str
+    body: bytes
+    values: Mapping[str, StoredValue]
+    versions: Mapping[str, Any]
+    fields: Mapping[str, Any]
+    shown: Callable[[str], Any] | None
+    shown_metadata: Any = None
+
+
+class ThreadWriter:
+    """Writes into a log whose turn the caller holds. agent: who says what is written."""
+
+    def __init__(self, log: AgentLog, reader: ThreadReader, agent: str) -> None:
+        self._log = log
+        self._reader = reader
+        self._agent = agent
+
+    def put(self, key: CheckpointKey, new: NewCheckpoint) -> None:
+        """Record a checkpoint, and then that its thread has it. It is durable by `flush`."""
+        index = self._reader.thread(key.thread)
+        parent = self._reader.checkpoint(key._replace(checkpoint=new.parent)) if new.parent else StoredCheckpoint()
+        said = self._put_checkpoint(key, index, new, parent)
+        patch: dict[str, Any] = {"checkpoints": 1}
+        cleared = []
+        if not key.namespace:
+            patch |= {"checkpoint": key.checkpoint, **new.fields}
+            if index.waits_at not in ("", key.checkpoint):
+                cleared.append("interrupts")
+            if new.shown is not None:
+                head = self._reader.checkpoint(key._replace(checkpoint=index.head)) if index.head else parent
+                patch["values"] = _changes(head.values, new.values, new.shown)
+        self._begin(key.thread, index)
+        self._enter(key.thread, index, {"put": [list(_listed(key, new))]}, patch, [said], cleared)
+
+    def _put_checkpoint(
+        self, key: CheckpointKey, index: ThreadIndex, new: NewCheckpoint, parent: StoredCheckpoint
+    ) -> str:
+        patch: dict[str, Any] = {
+            "thread": key.thread, "namespace": key.namespace, "checkpoint": key.checkpoint, **new.fields,
+            "body": new.body, "body_type": new.body_type,
+            "channels": {name: value.tree() | _version(new.versions, name) for name, value in new.values.items()},
+        }  # fmt: skip
+        if new.parent:
+            patch["parent"] = new.parent
+        if new.shown is not None:
+            patch |= {"metadata": new.shown_metadata, "changed": _changes(parent.values, new.values, new.shown)}
+        causes = [*parent.ids][:CAUSES_MAX]
+        return self._observe(key.entity, patch, causes, _cleared_again(index, key))
+
+    def put_writes(self, key: CheckpointKey, writes: Mapping[StoredWrite, Any]) -> None:
+        """Record writes with what people read of each, None for nothing. They are durable by `flush`."""
+        trees = {f"{each.task}/{each.number}": write_tree(each, shown) for each, shown in writes.items()}
+        if any(each.value.pieces for each in writes):
+            self._settle()
+        self._observe(key.entity, {"writes": trees})
+
+    def interrupted(self, key: CheckpointKey, shown: Mapping[str, Any]) -> None:
+        """Record what a thread waits for at a checkpoint of the root namespace, by task; of what nobody is to read only
+        that it waits."""
+        entry = {"interrupt": key.checkpoint}
+        self._enter(key.thread, self._reader.thread(key.thread), entry, {"interrupts": shown} if shown else {})
+
+    def copy(self, source: str, target: str, keys: Sequence[CheckpointKey], hidden: Collection[CheckpointKey],
+             shown: Mapping[str, Any] | None) -> None:  # fmt: skip
+        """Give a thread another one's checkpoints; durable by `flush`.
+
+        Args:
+            source: the thread that has them.
+            target: the thread that gets them, all at once.
+            keys: those of the source, the parent before the child.
+            hidden: of these the ones that the target does not list.
+            shown: the target's values, to be read by people; None for none.
+        """
+        index = self._reader.thread(target)
+        heads = [key for key in keys if not key.namespace and key not in hidden]
+        puts: list[Listed] = []
+        fields: dict[str, Any] = {}
+        for key in keys:
+            found, to = self._reader.checkpoint(key), key._replace(thread=target)
+            patch = {
+                **found.fields, "thread": target, "namespace": key.namespace, "checkpoint": key.checkpoint,
+                "body": found.body, "body_type": found.body_type,
+                "channels": {n: value.tree() | _version(found.versions, n) for n, value in found.values.items()},
+            }  # fmt: skip
+            if found.writes:
+                patch["writes"] = {
+                    f"{each.task}/{each.number}": write_tree(each, found.shown_writes.get((each.task, each.number)))
+                    for each in found.writes.values()
+                }
+            self._observe(to.entity, patch, [*found.ids][:CAUSES_MAX], _cleared_again(index, to))
+            puts.append(
+                Listed(key.namespace, key.checkpoint, found.fields.get("parent", ""), found.fields.get("run", ""))
+            )
+            if heads and key == heads[-1]:
+                fields = {name: found.fields[name] for name in ("step", "source", "run") if name in found.fields}
+        patch = {"checkpoints": len(keys)}
+        if heads:
+            patch |= {"checkpoint": heads[-1].checkpoint, **fields}
+        if shown is not None:
+            patch["values"] = shown
+        entry: dict[str, Any] = {"copied": source, "put": [list(each) for each in puts]}
+        if hidden:
+            entry["remove"] = [[each.namespace, each.checkpoint] for each in hidden]
+        self._begin(target, index)
+        self._enter(target, index, entry, patch)
+
+    def remove(self, thread: str, keys: Collection[CheckpointKey], kept: Collection[CheckpointKey], at: int) -> None:
+        """Take checkpoints from their thread, all at once; durable by `flush`.
+
+        Args:
+            thread: theirs.
+            keys: which ones.
+            kept: of these the ones whose contents are still needed.
+            at: when, in microseconds.
+        """
+        entry = {"remove": [[each.namespace, each.checkpoint] for each in keys]}
+        self._enter(thread, self._reader.thread(thread), entry, {})
+        self._settle()
+        for key in keys:
+            self._observe(key.entity, {"removed_at": at}, cleared=() if key in kept else _OF_A_CHECKPOINT)
+
+    def delete(self, thread: str, at: int) -> None:
+        """Delete a thread with all its checkpoints, also those that were only hidden; durable by `flush`."""
+        index = self._reader.thread(thread)
+        keys = [CheckpointKey(thread, *each) for each in (*index.listed, *index.removed)]
+        self._enter(thread, index, {"delete": True}, {"deleted_at": at}, cleared=_OF_A_THREAD)
+        self._settle()
+        for key in keys:
+            if self._reader.checkpoint(key).body is not None:
+                self._observe(key.entity, {"removed_at": at}, cleared=_OF_A_CHECKPOINT)
+
+    def _begin(self, thread: str, index: ThreadIndex) -> None:
+        """Name a thread in the directory, before it gets its first checkpoint."""
+        if not index.listed:
+            self._observe(DIRECTORY, {"thread": thread, "threads": 1})
+
+    def _enter(
+        self, thread: str, index: ThreadIndex, entry: Mapping[str, Any], patch: Mapping[str, Any],
+        causes: Sequence[str] = (), cleared: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Record an entry of a thread, when all before it is as durable as it will be."""
+        self._settle()
+        again = ("deleted_at",) if index.is_deleted and "deleted_at" not in patch else ()
+        patch = {"thread": thread, "entry": entry, **patch}
+        self._observe(thread_entity(thread), patch, causes, [*cleared, *again])
+
+    def _settle(self) -> None:
+        """Return when what was recorded so far can only be lost together with all that is recorded from now on."""
+        if not self._log.port.keeps_order:
+            self._log.port.flush()
+
+    def _observe(
+        self, entity: str, patch: Mapping[str, Any], causes: Sequence[str | bytes] = (), cleared: Sequence[str] = ()
+    ) -> str:
+        return self._log.observe(entity, patch, source=self._agent, causes=causes, cleared=cleared)
+
+
+def _changes(
+    before: Mapping[str, StoredValue], values: Mapping[str, StoredValue], shown: Callable[[str], Any]
+) -> dict[str, Any]:
+    """What people read of the channels that differ; null for those that are gone."""
+    gone: dict[str, Any] = dict.fromkeys(before.keys() - values.keys())
+    return gone | {name: shown(name) for name, value in values.items() if before.get(name) != value}
+
+
+def _version(versions: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {"version": versions[name]} if name in versions else {}
+
+
+def _listed(key: CheckpointKey, new: NewCheckpoint) -> Listed:
+    return Listed(key.namespace, key.checkpoint, new.parent, new.fields.get("run", ""))
+
+
+def _cleared_again(index: ThreadIndex, key: CheckpointKey) -> list[str]:
+    """What is taken back of a checkpoint that was removed, and is put again under its id."""
+    return ["removed_at", "writes"] if (key.namespace, key.checkpoint) in index.removed else []

@@ -1,0 +1,422 @@
+"""RefoldSaver under graphs of LangGraph: what other checkpointers do, and what only a log can."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command, Send, StateSnapshot, interrupt
+
+import refold
+from refold.langgraph import RefoldSaver
+
+pytestmark = pytest.mark.outside
+
+Compiled = CompiledStateGraph[Any, Any, Any, Any]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file:{tmp_path / 'log'}"
+
+
+@pytest.fixture
+def saver(url: str) -> Iterator[RefoldSaver]:
+    with RefoldSaver(url) as opened:
+        yield opened
+
+
+def on(thread: str, checkpoint: str = "") -> RunnableConfig:
+    more = {"checkpoint_id": checkpoint, "checkpoint_ns": ""} if checkpoint else {}
+    return {"configurable": {"thread_id": thread, **more}}
+
+
+class Chat(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+    turns: int
+
+
+def chat(saver: RefoldSaver) -> Compiled:
+    def answer(state: Chat) -> dict[str, Any]:
+        said = state["messages"][-1].content
+        return {"messages": [AIMessage(f"You said {said}. {'So it is. ' * 60}")], "turns": state.get("turns", 0) + 1}
+
+    graph = StateGraph(Chat)
+    graph.add_node("answer", answer)
+    graph.add_edge(START, "answer")
+    return graph.compile(checkpointer=saver)
+
+
+def say(graph: Compiled, thread: str, text: str) -> Any:
+    return graph.invoke({"messages": [HumanMessage(text)]}, on(thread))
+
+
+def texts(state: Any) -> list[str]:
+    return [each.content.partition(".")[0] for each in state.values["messages"]]
+
+
+def test_a_thread_goes_on_in_another_process_or_a_graph_compiled_anew(url: str) -> None:
+    with RefoldSaver(url) as saver:
+        say(chat(saver), "t", "one")
+    with RefoldSaver(url) as saver:
+        say(chat(saver), "t", "two")
+        state = chat(saver).get_state(on("t"))
+        assert texts(state) == ["one", "You said one", "two", "You said two"]
+        assert state.values["turns"] == 2
+        assert saver.log.verify().ok
+
+
+def test_the_past_of_a_thread_is_asked_of_the_log(saver: RefoldSaver) -> None:
+    graph = chat(saver)
+    say(graph, "t", "one")
+    saver.log.mark("before two")
+    say(graph, "t", "two")
+    now, then = (saver.log.state("langgraph_thread/t", at) for at in (None, "@before two"))
+    assert (then.fields["values"]["turns"], now.fields["values"]["turns"]) == (1, 2)
+    assert [each["content"][:3] for each in now.fields["values"]["messages"][-2:]] == ["two", "You"]
+    fields = {row.field for row in saver.log.diff("@before two", None, "langgraph_thread/t")}
+    assert fields >= {"values", "checkpoint", "step"}
+    [holder] = now.held_by("values", "turns")
+    chain = now.why("values", "turns")
+    assert chain[0].observation == holder.hex()
+    head = graph.get_state(on("t")).config["configurable"]["checkpoint_id"]
+    assert f"langgraph_checkpoint/t#{head}" in {each.statement.entity for each in chain if each.statement is not None}
+
+
+def test_time_travel_and_a_fork(saver: RefoldSaver) -> None:
+    graph = chat(saver)
+    for text in ("one", "two", "three"):
+        say(graph, "t", text)
+    history = [*graph.get_state_history(on("t"))]
+    after_two = next(each for each in history if len(texts(each)) == 4 and not each.next)
+    forked = graph.update_state(after_two.config, {"messages": [HumanMessage("other")]})
+    assert texts(graph.get_state(forked)) == ["one", "You said one", "two", "You said two", "other"]
+    graph.invoke({"messages": [HumanMessage("four")]}, forked)
+    assert texts(graph.get_state(on("t")))[4:] == ["other", "four", "You said four"]
+    shown = saver.log.state("langgraph_thread/t").fields
+    assert shown["values"]["turns"] == 3
+    assert "three" not in str(shown["values"]["messages"])
+    still = graph.get_state(next(each.config for each in history if "three" in texts(each)))
+    assert "three" in texts(still)
+
+
+def test_a_fork_shows_in_the_thread_what_it_went_back_to(saver: RefoldSaver) -> None:
+    """A channel that the fork does not write has the value it had there."""
+    graph = chat(saver)
+    say(graph, "t", "one")
+    old = graph.get_state(on("t"))
+    say(graph, "t", "two")
+    assert saver.log.state("langgraph_thread/t").fields["values"]["turns"] == 2
+    graph.update_state(old.config, {"messages": [HumanMessage("other")]})
+    assert saver.log.state("langgraph_thread/t").fields["values"]["turns"] == 1
+
+
+class Asked(TypedDict):
+    name: str
+    answers: Annotated[list[str], operator.add]
+
+
+def asking(saver: RefoldSaver, *, is_async: bool = False) -> Compiled:
+    def ask(state: Asked) -> dict[str, Any]:
+        return {"answers": [interrupt({"to": state["name"]})]}
+
+    graph = StateGraph(Asked)
+    graph.add_node("ask", ask)
+    graph.add_edge(START, "ask")
+    return graph.compile(checkpointer=saver)
+
+
+def test_an_interrupt_waits_in_the_log_until_it_is_answered(url: str) -> None:
+    with RefoldSaver(url) as saver:
+        asking(saver).invoke({"name": "ann"}, on("t"))
+        waits = saver.log.state("langgraph_thread/t").fields["interrupts"]
+        assert [each["value"] for one in waits.values() for each in one] == [{"to": "ann"}]
+    with RefoldSaver(url) as saver:
+        graph = asking(saver)
+        assert [each.value for each in graph.get_state(on("t")).interrupts] == [{"to": "ann"}]
+        assert graph.invoke(Command(resume="yes"), on("t"))["answers"] == ["yes"]
+        assert "interrupts" not in saver.log.state("langgraph_thread/t").fields
+
+
+def test_subgraphs_have_checkpoints_of_their_own(saver: RefoldSaver) -> None:
+    inner = StateGraph(Asked)
+    inner.add_node("ask", lambda state: {"answers": [interrupt(state["name"])]})
+    inner.add_edge(START, "ask")
+    outer = StateGraph(Asked)
+    outer.add_node("inner", inner.compile())
+    outer.add_edge(START, "inner")
+    graph: Compiled = outer.compile(checkpointer=saver)
+    graph.invoke({"name": "ann"}, on("t"))
+    state = graph.get_state(on("t"), subgraphs=True)
+    [task] = state.tasks
+    assert isinstance(task.state, StateSnapshot)
+    assert task.state.values["name"] == "ann"
+    namespaces = {each.config["configurable"]["checkpoint_ns"] for each in saver.list(on("t"))}
+    assert len(namespaces) == 2
+    assert graph.invoke(Command(resume="hello"), on("t"))["answers"] == ["hello"]
+    assert saver.log.verify().ok
+
+
+def test_many_tasks_at_once_write_in_their_order(saver: RefoldSaver) -> None:
+    graph = StateGraph(Asked)
+    graph.add_node("go", lambda state: {})
+    graph.add_node("each", lambda state: {"answers": [state["name"]]})
+    graph.add_edge(START, "go")
+    graph.add_conditional_edges("go", lambda state: [Send("each", {"name": f"n{n}"}) for n in range(40)], ["each"])
+    compiled: Compiled = graph.compile(checkpointer=saver)
+    done = compiled.invoke({"name": ""}, on("t"))
+    assert done["answers"] == [f"n{n}" for n in range(40)]
+
+
+def test_async_graphs_and_the_same_thread_from_sync(saver: RefoldSaver) -> None:
+    async def talk() -> list[int]:
+        graph = chat(saver)
+        for text in ("one", "two"):
+            await graph.ainvoke({"messages": [HumanMessage(text)]}, on("t"))
+        state = await graph.aget_state(on("t"))
+        return [len(state.values["messages"]), len([each async for each in saver.alist(on("t"))])]
+
+    assert asyncio.run(talk()) == [4, 6]
+    assert len(texts(chat(saver).get_state(on("t")))) == 4
+
+
+def appended(state: Sequence[str], writes: Sequence[Sequence[str]]) -> list[str]:
+    return [*(state or ()), *(each for write in writes for each in write)]
+
+
+class Log(TypedDict):
+    lines: Annotated[list[str], DeltaChannel(appended, snapshot_frequency=5)]
+    turn: int
+
+
+def logging(saver: RefoldSaver) -> Compiled:
+    graph = StateGraph(Log)
+    graph.add_node("note", lambda state: {"lines": [f"turn {state['turn']}"]})
+    graph.add_edge(START, "note")
+    return graph.compile(checkpointer=saver)
+
+
+def turns(saver: RefoldSaver, thread: str, some: range) -> None:
+    for turn in some:
+        logging(saver).invoke({"turn": turn}, on(thread))
+
+
+def lines(saver: RefoldSaver, thread: str) -> list[str]:
+    found: list[str] = logging(saver).get_state(on(thread)).values["lines"]
+    return found
+
+
+def expected(count: int) -> list[str]:
+    return [f"turn {turn}" for turn in range(count)]
+
+
+def test_delta_channels(url: str) -> None:
+    for count in range(1, 14):
+        with RefoldSaver(url) as saver:
+            turns(saver, "t", range(count - 1, count))
+            assert lines(saver, "t") == expected(count)
+    with RefoldSaver(url) as saver:
+        for state in logging(saver).get_state_history(on("t")):
+            assert state.values.get("lines", []) == expected(len(state.values.get("lines", [])))
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 12])
+def test_prune_leaves_what_the_last_checkpoint_needs(url: str, count: int) -> None:
+    with RefoldSaver(url) as saver:
+        turns(saver, "t", range(count))
+        saver.prune(["t"])
+        assert len([*saver.list(on("t"))]) == 1
+        assert lines(saver, "t") == expected(count)
+    with RefoldSaver(url) as saver:
+        turns(saver, "t", range(count, count + 2))
+        assert lines(saver, "t") == expected(count + 2)
+        saver.prune(["t"])
+        assert lines(saver, "t") == expected(count + 2)
+
+
+def test_deleting_a_run_leaves_what_later_runs_need(saver: RefoldSaver) -> None:
+    graph = logging(saver)
+    for turn in range(4):
+        graph.invoke({"turn": turn}, {**on("t"), "metadata": {"run_id": f"r{turn}"}})
+    before = len([*saver.list(on("t"))])
+    saver.delete_for_runs(["r1", "r2"])
+    left = [each.metadata.get("run_id") for each in saver.list(on("t"))]
+    assert 0 < len(left) < before
+    assert {*left} == {"r0", "r3"}
+    assert lines(saver, "t") == expected(4)
+
+
+@pytest.mark.parametrize("is_pruned", [False, True])
+def test_a_copy_has_all_that_it_needs(saver: RefoldSaver, is_pruned: bool) -> None:
+    turns(saver, "t", range(7))
+    if is_pruned:
+        saver.prune(["t"])
+    saver.copy_thread("t", "copy")
+    count = len([*saver.list(on("t"))])
+    saver.delete_thread("t")
+    assert lines(saver, "copy") == expected(7)
+    assert len([*saver.list(on("copy"))]) == count
+    turns(saver, "copy", range(7, 9))
+    assert lines(saver, "copy") == expected(9)
+    assert [*saver.list(on("t"))] == []
+    assert saver.log.verify().ok
+
+
+def test_a_copy_of_a_chat_is_a_chat_of_its_own(saver: RefoldSaver) -> None:
+    graph = chat(saver)
+    say(graph, "t", "one")
+    saver.copy_thread("t", "copy")
+    say(graph, "copy", "two")
+    assert texts(graph.get_state(on("t"))) == ["one", "You said one"]
+    assert texts(graph.get_state(on("copy"))) == ["one", "You said one", "two", "You said two"]
+    assert saver.log.state("langgraph_thread/copy").fields["values"]["turns"] == 2
+
+
+def test_what_was_deleted_is_gone_now_and_still_known_of_then(saver: RefoldSaver) -> None:
+    graph = chat(saver)
+    say(graph, "t", "one")
+    head = graph.get_state(on("t")).config["configurable"]["checkpoint_id"]
+    saver.log.mark("before")
+    saver.delete_thread("t")
+    assert saver.get_tuple(on("t")) is None
+    assert saver.get_tuple(on("t", head)) is None
+    assert "values" not in saver.log.state("langgraph_thread/t").fields
+    assert "body" not in saver.log.state(f"langgraph_checkpoint/t#{head}").fields
+    assert saver.log.state("langgraph_thread/t", "@before").fields["values"]["turns"] == 1
+    say(graph, "t", "again")
+    assert texts(graph.get_state(on("t"))) == ["again", "You said again"]
+    assert "deleted_at" not in saver.log.state("langgraph_thread/t").fields
+
+
+def test_a_copy_back_does_not_bring_old_writes(saver: RefoldSaver) -> None:
+    """The same checkpoint ids again, after the thread was deleted."""
+    graph = asking(saver)
+    graph.invoke({"name": "ann"}, on("t"))
+    saver.copy_thread("t", "copy")
+    head = graph.get_state(on("t")).config
+    saver.put_writes(head, [("answers", ["late"])], "another task")
+    saver.delete_thread("t")
+    saver.copy_thread("copy", "t")
+    found, copy = saver.get_tuple(on("t")), saver.get_tuple(on("copy"))
+    assert found is not None
+    assert copy is not None
+    assert found.pending_writes == copy.pending_writes
+    assert "another task" not in str(found.pending_writes)
+    assert graph.invoke(Command(resume="yes"), on("t"))["answers"] == ["yes"]
+
+
+def test_two_processes_take_turns_on_a_thread(url: str) -> None:
+    """One owns the log, the other writes through it: each reads at once what the other wrote."""
+    with RefoldSaver(url) as one, RefoldSaver(url) as other:
+        for turn in range(6):
+            say(chat((one, other)[turn % 2]), "t", f"m{turn}")
+        for saver in (one, other):
+            assert texts(chat(saver).get_state(on("t")))[::2] == [f"m{turn}" for turn in range(6)]
+
+
+def test_of_two_writes_of_a_task_every_reader_takes_the_first(url: str) -> None:
+    with RefoldSaver(url) as one, RefoldSaver(url) as other:
+        head = one.put(on("t"), empty_checkpoint(), {"source": "input", "step": -1}, {})
+        one.put_writes(head, [("x", "first")], "task")
+        other.put_writes(head, [("x", "second"), ("y", "new")], "task")
+        for saver in (one, other):
+            found = saver.get_tuple(on("t"))
+            assert found is not None
+            assert found.pending_writes == [("task", "x", "first"), ("task", "y", "new")]
+
+
+STRANGE = ["", "a#b", "a%23b", "100%", "tab\there", "zoë/ünï", "a" * 300, "#", "%"]
+
+
+def test_threads_of_any_name_stay_apart(saver: RefoldSaver) -> None:
+    for name in STRANGE:
+        for namespace in ("", "node:1|inner:2", "#"):
+            config: RunnableConfig = {"configurable": {"thread_id": name, "checkpoint_ns": namespace}}
+            checkpoint = {**empty_checkpoint(), "channel_values": {"name": [name, namespace]}}
+            saver.put(config, checkpoint, {"source": "input", "step": -1}, {})  # type: ignore[arg-type]
+    for name in STRANGE:
+        for namespace in ("", "node:1|inner:2", "#"):
+            found = saver.get_tuple({"configurable": {"thread_id": name, "checkpoint_ns": namespace}})
+            assert found is not None
+            assert found.checkpoint["channel_values"] == {"name": [name, namespace]}
+    assert len([*saver.list(None)]) == 3 * len(STRANGE)
+
+
+class Cipher:
+    """As LangGraph's own, which takes a package of its own."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        nonce = os.urandom(12)
+        return "aes", nonce + AESGCM(b"0123456789abcdef").encrypt(nonce, plaintext, None)
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        return AESGCM(b"0123456789abcdef").decrypt(ciphertext[:12], ciphertext[12:], None)
+
+
+def test_an_encrypting_serializer_leaves_nothing_in_clear(url: str, tmp_path: Path) -> None:
+    secret = "the word is xylophone"
+
+    def opened() -> RefoldSaver:
+        return RefoldSaver(url, serde=EncryptedSerializer(Cipher(), JsonPlusSerializer()))
+
+    with opened() as saver:
+        say(chat(saver), "t", secret)
+        assert secret in texts(chat(saver).get_state(on("t")))
+    with opened() as saver:
+        assert secret in texts(chat(saver).get_state(on("t")))
+        held = [each.data for p in range(saver.log.port.partitions)
+                for each in saver.log.port.read(p, 0, saver.log.port.ends()[p])]  # fmt: skip
+        assert not any(secret.encode() in each for each in held)
+    assert not any(secret.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_large_values_and_values_that_are_no_json(saver: RefoldSaver) -> None:
+    values = {
+        "bytes": b"\x00\xff" * 200_000, "none": None, "text": "x" * 1_000_000, "float": 1.0, "int": -(2**63),
+        "nan": float("inf"), "set": {1, 2}, "nested": {"a": [{"b": [1, 2]}] * 30},
+    }  # fmt: skip
+    checkpoint = {**empty_checkpoint(), "channel_values": values, "channel_versions": dict.fromkeys(values, 1)}
+    saver.put(on("t"), checkpoint, {"source": "input", "step": -1}, dict.fromkeys(values, 1))  # type: ignore[arg-type]
+    found = saver.get_tuple(on("t"))
+    assert found is not None
+    assert found.checkpoint["channel_values"] == values
+    assert type(found.checkpoint["channel_values"]["float"]) is float
+
+
+def test_a_saver_on_a_log_that_is_open_leaves_it_so(url: str) -> None:
+    with refold.open(url) as log:
+        with RefoldSaver(log) as saver:
+            say(chat(saver), "t", "one")
+        assert log.state("langgraph_thread/t").fields["values"]["turns"] == 1
+
+
+def stored(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_thread_that_grows_takes_room_for_what_is_new(tmp_path: Path) -> None:
+    """Ten times the turns take about ten times the room, not a hundred."""
+
+    def written(count: int, name: str) -> int:
+        with RefoldSaver(f"file:{tmp_path / name}") as saver:
+            for turn in range(count):
+                say(chat(saver), "t", f"m{turn}")
+            port = saver.log.port
+            return sum(len(each.data) for p in range(port.partitions) for each in port.read(p, 0, port.ends()[p]))
+
+    assert written(60, "long") < 14 * written(6, "short")
