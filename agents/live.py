@@ -18,6 +18,8 @@ from refold.agents.effects.log_entries import StartOf
 from refold.agents.effects.order import Order
 from refold.agents.journal.chain import start_hash
 from refold.agents.journal.record import Plain, Recording, Step
+from refold.agents.policy.guard import TAG, Guard, GuardedAnswers, GuardedSink, guard_of
+from refold.agents.policy.rules import Policy
 from refold.agents.recorder.answers import WORLD, Answers, Within
 from refold.agents.recorder.children import ChildCall, RunOptions
 from refold.agents.recorder.context import Strays
@@ -25,7 +27,7 @@ from refold.agents.recorder.log_backend import LogReach, read_again
 from refold.agents.recorder.observations import Seal, run_entity
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.run_backend import Nondeterminism
-from refold.agents.recorder.sinks import LogSink
+from refold.agents.recorder.sinks import LogSink, RunSink
 from refold.agents.recorder.step_assembler import StepAssembler
 from refold.agents.recordings.load import load
 from refold.agents.redaction.redactor import RunRedactor, for_run
@@ -52,9 +54,9 @@ class LiveChildren:
 
     def __init__(
         self, live: Live, log: Log, around: RuntimeContext, vault: ValueCipher, head: Recording, redact: RunRedactor,
-        start_of: StartOf,
+        start_of: StartOf, guard: Guard | None,
     ) -> None:  # fmt: skip
-        """head: the run's, as it is recorded."""
+        """head: the run's, as it is recorded. guard: of the run, and so of those within it."""
         self._live = live
         self._log = log
         self._around = around
@@ -62,6 +64,7 @@ class LiveChildren:
         self._head = head
         self._redact = redact
         self._start_of = start_of
+        self._guard = guard
 
     def require_log(self, url: str) -> None:
         """As Children."""
@@ -90,7 +93,7 @@ class LiveChildren:
             head = within.recording
         return self._live.child(
             head, given, self._redacting(), within.answers, _from_the_beginning if given.has_task else self._start_of,
-            call, attempt,
+            call, attempt, self._guard,
         )  # fmt: skip
 
     def _stood(self, head: Recording, call: ChildCall, *, is_sought: bool) -> Within:
@@ -123,14 +126,20 @@ class Live:
         self._around = around
         self._vault = vault
 
-    def begin(self, head: Recording, entry: str, redact: RunRedactor, share: float, strays: Strays) -> Run:
-        """A new run. share: of its kind to be kept, if they succeed."""
+    def begin(
+        self, head: Recording, entry: str, redact: RunRedactor, share: float, strays: Strays, policy: Policy | None
+    ) -> Run:
+        """A new run. share: of its kind to be kept, if they succeed. policy: what its calls have to keep to."""
+        guard = None if policy is None else Guard(policy, head.started_at)
         shown = _redacted(head, redact)
         # Its task stands in the keys of its effects.
         given = msgspec.structs.replace(head, task=shown.task)
-        return self._run(shown, entry, 1, redact, WORLD, share, given=given, strays=strays)
+        return self._run(shown, entry, 1, redact, WORLD, share, given=given, strays=strays, guard=guard)
 
-    def resume(self, recording: Recording, attempt: int, redact: RunRedactor, share: float, strays: Strays) -> Run:
+    def resume(
+        self, recording: Recording, attempt: int, redact: RunRedactor, share: float, strays: Strays,
+        policy: Policy | None,
+    ) -> Run:  # fmt: skip
         """A run that did not end, or that failed, from where it stands; attempt: how often it was begun, with this."""
         if recording.caller:
             raise InputError(
@@ -141,15 +150,34 @@ class Live:
             raise InputError(f"run {recording.run} ended well; fork it to have another end (refold run fork)")
         if not recording.has_code:
             raise InputError(f"run {recording.run} was imported: there is no code that could go on with it")
+        under = next((tag.removeprefix(TAG) for tag in recording.tags if tag.startswith(TAG)), "")
+        if under and policy is None:
+            raise InputError(
+                f"run {recording.run} was begun under the policy {under}: give guard=, that policy or another one, for "
+                "its calls to be held to it (refold run resume --guard FILE)"
+            )
+        guard = None if policy is None else guard_of(policy, recording)
         steps = recording.steps
         if steps and steps[-1].outcome == "failed":  # what ended it is tried again; its attempts count
             steps = (*steps[:-1], _reopened(steps[-1]))
         answers = Resumer(msgspec.structs.replace(recording, steps=steps))
-        return self._run(recording, "", attempt, redact, answers, share, strays=strays)
+        return self._run(recording, "", attempt, redact, answers, share, strays=strays, guard=guard)
 
-    def fork(self, head: Recording, entry: str, redact: RunRedactor, answers: Answers) -> Run:
-        """A child of a run. head: with the child's id, parent, forked_at and patch; all else is the parent's."""
-        return self._run(head, entry, 1, redact, answers)
+    def fork(
+        self,
+        head: Recording,
+        entry: str,
+        redact: RunRedactor,
+        answers: Answers,
+        policy: Policy | None,
+        before: Recording,
+    ) -> Run:
+        """A child of a run. head: with the child's id, parent, forked_at and patch; all else is the parent's.
+
+        before: the parent, up to where the child parts from it: what a policy counts of the child's.
+        """
+        guard = None if policy is None else guard_of(policy, before)
+        return self._run(head, entry, 1, redact, answers, guard=guard)
 
     def fork_sink(
         self, head: Recording, entry: str, redact: RunRedactor
@@ -176,13 +204,14 @@ class Live:
         answers: Answers,
         start_of: StartOf,
         call: ChildCall,
-        attempt: int = 1,
+        attempt: int,
+        guard: Guard | None,
     ) -> Run:
-        """A run within another; head: as recorded, of one that is resumed."""
+        """A run within another; head: as recorded, of one that is resumed. guard: of the other."""
         shown = _child_shown(head, given, redact) if attempt == 1 else head
         return self._run(
             shown, given.entry, attempt, redact, answers, given.sample, strays=given.strays, start_of=start_of,
-            given=msgspec.structs.replace(head, task=shown.task), call=call,
+            given=msgspec.structs.replace(head, task=shown.task), call=call, guard=guard,
         )  # fmt: skip
 
     def captured(self, head: Recording, attempt: int, redact: RunRedactor) -> CapturedRun:
@@ -198,20 +227,35 @@ class Live:
     def _run(
         self, head: Recording, entry: str, attempt: int, redact: RunRedactor, answers: Answers,
         share: float = 1, *, given: Recording | None = None, strays: Strays = "refuse",
-        start_of: StartOf | None = None, call: ChildCall | None = None,
+        start_of: StartOf | None = None, call: ChildCall | None = None, guard: Guard | None = None,
     ) -> Run:  # fmt: skip
         """head: as it is recorded; given: as the agent's code gets it."""
         seq = itertools.count((attempt - 1) * _SEQ_OF_ATTEMPT)
-        sink = self._begun(head, entry, attempt, seq, redact, share)
+        if guard is not None and attempt == 1:
+            head = msgspec.structs.replace(head, tags=(*head.tags, TAG + guard.policy.name))
+        own = self._begun(head, entry, attempt, seq, redact, share)
+        sink: RunSink = own
         start_of = start_of or self._start_of(head, is_resumed=attempt > 1)
         ledger = self._ledger(redact, seq, start_of)
-        children = LiveChildren(self, self._log, self._around, self._vault, head, redact, start_of)
+        children = LiveChildren(self, self._log, self._around, self._vault, head, redact, start_of, guard)
         reach = LogReach(self._log, ledger, head.agent, head.run, seq)
+        if guard is not None:
+            observe = partial(self._denial, head, own, seq)
+            answers = GuardedAnswers(answers, guard, head.run, self._around.now_micros, observe)
+            sink = GuardedSink(own, guard, head.run, redact)
         chance = Nondeterminism(self._around.now_micros, self._around.new_id)
         return Run(
             given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays,
             children=children, call=call,
         )  # fmt: skip
+
+    def _denial(
+        self, head: Recording, sink: LogSink, seq: Iterator[int], step: int, denial: Mapping[str, Any], name: str
+    ) -> None:
+        """Observe that a policy denied a call, caused by what was recorded of the run before."""
+        sink.settle()
+        source = Source(head.agent, head.run, str(step), "", next(seq))
+        self._log.observe(f"audit_event/{name}", denial, source=source, causes=(sink.last,))
 
     def _begun(
         self, head: Recording, entry: str, attempt: int, seq: Iterator[int], redact: RunRedactor, share: float,

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from refold.agents.journal.record import Plain, Recording
     from refold.agents.knew import Knowledge
     from refold.agents.live import Capturing, Live
+    from refold.agents.policy.guard import Guarding
+    from refold.agents.policy.rules import Policy
     from refold.agents.recorder.context import Strays
     from refold.agents.recorder.run import Run
     from refold.agents.recordings.find import RunList
     from refold.agents.redaction.redactor import Redact, RunRedactor
-    from refold.agents.replay.forked import Asker, Policy
+    from refold.agents.replay.forked import Asker, ForkPolicy
     from refold.agents.replay.run import Replayed
     from refold.agents.vault import ValueCipher
     from refold.reducers.registered import Registered
@@ -53,7 +55,7 @@ class AgentLog(Log):
         state: Mapping[str, Any] | None = None, seed: int | None = None, task: str = "", title: str = "",
         user: str = "", kind: str = "", entry: str = "", tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None, id: str | None = None, resume: str | None = None,
-        redact: Redact | None = None, sample: float = 1, strays: Strays = "refuse",
+        redact: Redact | None = None, sample: float = 1, strays: Strays = "refuse", guard: Guarding | None = None,
     ) -> Run:  # fmt: skip
         """Begin a run of an agent, recorded from here on; a context manager.
 
@@ -67,12 +69,14 @@ class AgentLog(Log):
         run that was begun with one is not resumed without. sample: of the runs that succeed, the share in [0, 1] that
         is kept as long as a success is (agents/sampling.py); all others are. strays: what becomes of a tool that is
         called outside of every run while this one is open in the process: "refuse" (StrayCall), or "adopt": it is
-        recorded as this run's, where no other run is open.
+        recorded as this run's, where no other run is open. guard: a policy, or the path of its file, that holds for the
+        run's tool and model calls (docs/guides/policy.md); a run that was begun with one is not resumed without.
 
         In the code of a run it begins a run within that one, with its redactor (docs/AGENTS.md).
         """
         from msgspec.structs import replace
 
+        from refold.agents.policy.guard import policy_of
         from refold.agents.recorder.children import RunOptions
         from refold.agents.recorder.context import caller_of
         from refold.agents.recorder.observations import run_entity
@@ -81,7 +85,7 @@ class AgentLog(Log):
 
         caller = caller_of(agent, is_resumed=resume is not None)
         if resume is not None:
-            return self._resumed(agent, resume, redact, sample, strays)
+            return self._resumed(agent, resume, redact, sample, strays, policy_of(guard))
         head = head_of(
             id or "", agent, version=version, code_version=code_version, kind=kind, task=task, title=title, user=user,
             seed=seed, input=input, state=state, tags=tags, metadata=metadata,
@@ -92,21 +96,25 @@ class AgentLog(Log):
                     f"run {caller.id} records what the run within it is given: give redact= to that one, "
                     "and both have it"
                 )
+            if guard is not None:
+                raise InputError(f"run {caller.id} holds the runs within it to its own policy: give guard= to that one")
             found: Run = caller.begin_within(head, RunOptions(entry, sample, strays, bool(id)), self.port.url)
             return found
         around = self._around
         if id and self.states([run_entity(id)]):
             raise InputError(f"run {id} is recorded already: go on with it by resume=, or give another id")
         head = replace(head, run=id or around.new_id(), started_at=around.now_micros(), redacted=is_redacting(redact))
-        return self._live.begin(head, entry, self._redacting(redact), sample, strays)
+        return self._live.begin(head, entry, self._redacting(redact), sample, strays, policy_of(guard))
 
-    def _resumed(self, agent: str, run: str, redact: Redact | None, sample: float, strays: Strays) -> Run:
+    def _resumed(
+        self, agent: str, run: str, redact: Redact | None, sample: float, strays: Strays, policy: Policy | None
+    ) -> Run:
         recording = self.recording(run)
         if agent not in ("", recording.agent):
             raise InputError(f"run {run} is one of {recording.agent}, not of {agent}")
         _check_redacting(recording, redact)
         begun = self.state(f"run/{run}").fields.get("attempts", 1)
-        return self._live.resume(recording, begun + 1, self._redacting(redact), sample, strays)
+        return self._live.resume(recording, begun + 1, self._redacting(redact), sample, strays, policy)
 
     def replay(
         self, run: str, agent: Agent | str | None = None, *, redact: Redact | None = None, confined: bool = False
@@ -158,10 +166,10 @@ class AgentLog(Log):
     def fork(
         self, run: str, *, at: int, state: Mapping[str, Any] | Callable[[Any], Any] | None = None,
         drop: Sequence[str] = (), input: Any = UNSET, results: Mapping[str, Any] | None = None,
-        arguments: Mapping[str, Mapping[str, Any]] | None = None, policy: Policy = "live",
+        arguments: Mapping[str, Mapping[str, Any]] | None = None, policy: ForkPolicy = "live",
         allow: Collection[str] = (), ask: Asker | None = None, version: str | None = None,
         code_version: str | None = None, entry: str = "", tags: Iterable[str] = (), id: str | None = None,
-        redact: Redact | None = None,
+        redact: Redact | None = None, guard: Guarding | None = None,
     ) -> Run:  # fmt: skip
         """A child of a run, which parts from it behind its step `at` (0: before the first); a run to be driven.
 
@@ -170,15 +178,20 @@ class AgentLog(Log):
         with, or a Failure), arguments (of every call of that name, or of every `model` call), and the code that the
         child is driven with. What comes after goes by policy: live; recorded (an equal request's answer, else
         Unrecorded); asked (the same, else `ask` is called). What writes does not run unless its name is in `allow`
-        ("observe" for observations): NotAllowed. The parent stands as it stood.
+        ("observe" for observations): NotAllowed. The parent stands as it stood. guard: as for `run`; what stands of the
+        parent counts.
         """
+        from msgspec.structs import replace
+
+        from refold.agents.policy.guard import policy_of
         from refold.agents.replay.forked import Forked
         from refold.agents.replay.patch import read_patch
 
         changes = ForkChanges(state, drop, input, results, arguments)
         parent, head, redacting = self._fork_head(run, at, changes, id, version, code_version, tags, redact)
         answers = Forked(parent, at, read_patch(head.patch), policy, allow=allow, ask=ask)
-        return self._live.fork(head, entry or self._entry(run), redacting, answers)
+        before = replace(parent, steps=tuple(step for step in parent.steps if step.number <= at))
+        return self._live.fork(head, entry or self._entry(run), redacting, answers, policy_of(guard), before)
 
     def fork_confined(
         self, run: str, agent: Agent | str | None = None, *, at: int,

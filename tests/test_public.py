@@ -18,6 +18,9 @@ SURFACE = {
     "open", "reducer", "tool", "unrecorded",
 }  # fmt: skip
 FACADES = {
+    "refold.policy": {
+        "Decision", "Policy", "PolicyCheck", "PolicyDenied", "RecordedRequest", "RunFacts", "check", "rule",
+    },
     "refold.compare": {"Divergence", "Recording", "compare", "state_at", "states", "told"},
     "refold.langgraph": {"RefoldSaver"},
     "refold.sink": {

@@ -65,6 +65,10 @@ class Answers(Protocol):
     """What a run is answered with."""
 
     @property
+    def is_world(self) -> bool:
+        """Whether no recording answers."""
+
+    @property
     def departure(self) -> Departure | None:
         """What was raised first, if anything was: it is raised from then on, whatever is asked."""
 
@@ -114,6 +118,7 @@ class Within(NamedTuple):
 class World:
     """Everything is asked for and done."""
 
+    is_world = True
     departure: Departure | None = None
 
     def step(self, number: int, name: str) -> Step | None:

@@ -112,12 +112,12 @@ class Run(Asks):
         self.answers = self._answers = answers
         self._children = children
         self._call = call
-        self._is_live = isinstance(answers, World)  # nothing that is asked stands recorded
+        self._is_live = answers.is_world  # nothing that is asked stands recorded
         self._sink = sink
         self._chance = chance
         self._dice = random.Random(head.seed) if head.seed is not None else chance.random
         self._calling = Calling(
-            self, answers, reach, chance, redact, sink.settle, sink.call_ended, is_live=self._is_live
+            self, answers, reach, chance, redact, sink.settle, sink.call_ended, is_live=isinstance(answers, World)
         )
         self._parted = head.parted
         self._ended_steps = 0

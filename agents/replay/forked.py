@@ -38,8 +38,8 @@ from refold.agents.replay.player import CommittedSteps
 from refold.agents.replay.unrecorded import Unrecorded, request_line, unrecorded, where
 from refold.avro.errors import InputError
 
-Policy: TypeAlias = Literal["live", "recorded", "asked"]
-POLICIES: tuple[Policy, ...] = ("live", "recorded", "asked")
+ForkPolicy: TypeAlias = Literal["live", "recorded", "asked"]
+POLICIES: tuple[ForkPolicy, ...] = ("live", "recorded", "asked")
 
 Asker: TypeAlias = Callable[[CallSite, RecordedRequest, Unrecorded], Call | None]
 """Asks the user: the place, what was asked there, and how it differs from what is recorded. Gives the answer, or None:
@@ -67,12 +67,14 @@ class NotAllowed(Departure):
 class Forked:
     """Answers of a fork of `parent` behind its step `at`; 0: before the first."""
 
+    is_world = False
+
     def __init__(
         self,
         parent: Recording,
         at: int,
         patch: Patch,
-        policy: Policy = "live",
+        policy: ForkPolicy = "live",
         *,
         allow: Collection[str] = (),
         ask: Asker | None = None,

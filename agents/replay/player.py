@@ -69,6 +69,8 @@ class EndOfRecording(Departure):
 class Replayer:
     """Answers from a recording alone. departure: the first call that it could not answer."""
 
+    is_world = False
+
     def __init__(self, recording: Recording, scope: Scope = "step", *, arguments: Patch = NO_PATCH) -> None:
         """arguments: what a fork that this run is within changes in them."""
         self._recorded = Recorded(recording, scope)
@@ -201,6 +203,8 @@ class CommittedSteps:
 class EndedRunAnswers:
     """Answers of a run within that ended, where the run around it goes on."""
 
+    is_world = False
+
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._committed = CommittedSteps(recording, len(recording.steps))
@@ -250,6 +254,8 @@ class EndedRunAnswers:
 
 class Resumer:
     """Answers of a resume: committed steps from the recording, then the world."""
+
+    is_world = False
 
     def __init__(self, recording: Recording) -> None:
         if recording.parent:

@@ -50,6 +50,7 @@ COMMANDS = {
         "run": ("runs.run:run_group", "Show, replay, resume, fork or compare one run."),
         "play": ("runs.play:play", "Run a program; its model calls are answered from a recording."),
         "checkout": ("runs.checkout:checkout", "Open a run at a hash: its state there, and how to continue."),
+        "policy": ("runs.policy:policy", "Test policies on the calls of recorded runs."),
         "effects": ("runs.effects:effects", "List what write tools did; settle what is unknown; undo."),
         "bisect": ("runs.bisect:bisect_", "Find the commit at which an agent stops matching a run."),
         "golden": ("runs.golden:golden", "Keep runs as tests, and run today's code against them."),

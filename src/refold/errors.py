@@ -38,6 +38,7 @@ __all__ = [
     "OwnerGone",
     "OwnerSilent",
     "PartMissing",
+    "PolicyDenied",
     "RecordedFailure",
     "RecordingFailed",
     "RedactionFailed",
@@ -65,6 +66,7 @@ __all__ = [
 if TYPE_CHECKING:
     from refold.agents.capture.encodings import Undecodable
     from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
+    from refold.agents.policy.decision import PolicyDenied
     from refold.agents.recorder.answers import Departure, WithinRun
     from refold.agents.recorder.context import StrayCall
     from refold.agents.recorder.failures import RecordedFailure, Unfinished
@@ -136,6 +138,7 @@ else:
         "OwnerGone": "avro.errors",
         "OwnerSilent": "avro.errors",
         "PartMissing": "agents.recordings.fields",
+        "PolicyDenied": "agents.policy.decision",
         "RecordedFailure": "agents.recorder.failures",
         "RecordingFailed": "agents.recorder.writer",
         "RedactionFailed": "avro.errors",

@@ -36,6 +36,10 @@ redact_option = click.option(
     help="What the run was recorded through: the standard rules, or a function of yours, module:function.",
 )  # fmt: skip
 
+guard_option = click.option(
+    "--guard", metavar="FILE", help="A policy that the run's tool and model calls are held to (docs/guides/policy.md)."
+)
+
 
 def redactor_for(given: str | None) -> Redact | None:
     """What --redact names: nothing without it, the standard rules, or the function of that name."""

@@ -13,7 +13,7 @@ from refold.agents.journal.record import Call, RecordedRequest
 from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import CallSite as Where
 from refold.agents.recorder.answers import Departure
-from refold.agents.replay.forked import Policy
+from refold.agents.replay.forked import ForkPolicy
 from refold.agents.replay.unrecorded import Unrecorded
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import LogTarget, as_json, on_log
@@ -24,6 +24,7 @@ from refold.explorer.cli.runs.code import (
     agent_option,
     confined_option,
     driven,
+    guard_option,
     name_for,
     pairs,
     plain_value,
@@ -32,7 +33,7 @@ from refold.explorer.cli.runs.code import (
     tell_end,
 )
 
-POLICIES: dict[str, Policy] = {"live": "live", "recorded": "recorded", "ask": "asked"}
+POLICIES: dict[str, ForkPolicy] = {"live": "live", "recorded": "recorded", "ask": "asked"}
 WORLD = "live"
 
 
@@ -54,13 +55,14 @@ WORLD = "live"
               help="What comes after: ask the world, only what is recorded, or ask you [live].")  # fmt: skip
 @click.option("--allow", multiple=True, metavar="TOOL", help="Let this write tool run; may be repeated.")
 @confined_option
+@guard_option
 @click.option("--id", "child", metavar="ID", help="The child's id [a fresh one].")
 @as_json
 @on_log
 def fork(
     place: LogTarget, run_id: str, at: int, changed: tuple[str, ...], drop: tuple[str, ...], given: str | None,
     results: tuple[str, ...], arguments: tuple[str, ...], entry: str | None, redact: str | None, policy: str | None,
-    allow: tuple[str, ...], confined: bool, child: str | None, as_json: bool,
+    allow: tuple[str, ...], confined: bool, guard: str | None, child: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Run again from one of its steps, with something changed.
 
@@ -85,6 +87,10 @@ def fork(
     if confined and (allow or policy not in (None, "recorded")):
         given_too = "--allow" if allow else f"--policy {policy}"
         raise InputError(f"--confined and {given_too}: the kernel lets a confined fork reach nothing; give one of them")
+    if confined and guard:
+        raise InputError(
+            "--confined and --guard: a confined fork makes no call that a policy could deny; leave one out"
+        )
     screen = Screen()
     state = pairs(changed, "--set", plain_value)
     answers = pairs(results, "--tool-result", plain_value)
@@ -105,7 +111,7 @@ def fork(
             name, agent = agent_for(log, parent, entry)
             run = log.fork(
                 parent, policy=POLICIES[policy or "live"], allow=allow, entry=name, id=child,
-                ask=_asker(screen) if policy == "ask" else None, **changes,
+                ask=_asker(screen) if policy == "ask" else None, guard=guard, **changes,
             )  # fmt: skip
             child = run.id
             error = driven(run, agent)

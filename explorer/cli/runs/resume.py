@@ -7,16 +7,27 @@ import click
 from refold.explorer.cli.options import LogTarget, as_json, on_log
 from refold.explorer.cli.output.screen import Screen
 from refold.explorer.cli.runs.argument import known_run, run_argument
-from refold.explorer.cli.runs.code import agent_for, agent_option, driven, redact_option, redactor_for, tell_end
+from refold.explorer.cli.runs.code import (
+    agent_for,
+    agent_option,
+    driven,
+    guard_option,
+    redact_option,
+    redactor_for,
+    tell_end,
+)
 
 
 @click.command()
 @run_argument
 @agent_option
 @redact_option
+@guard_option
 @as_json
 @on_log
-def resume(place: LogTarget, run_id: str, entry: str | None, redact: str | None, as_json: bool) -> int:
+def resume(
+    place: LogTarget, run_id: str, entry: str | None, redact: str | None, guard: str | None, as_json: bool
+) -> int:
     """Continue a run from where its record ends.
 
     Steps that were committed are not run again, and what they asked for is answered from the record: no model is paid
@@ -35,5 +46,5 @@ def resume(place: LogTarget, run_id: str, entry: str | None, redact: str | None,
         run_id = known_run(log, run_id, log.point().cut)
         _, agent = agent_for(log, run_id, entry)
         stood = sum(step.outcome == "succeeded" for step in log.recording(run_id).steps)
-        error = driven(log.run("", resume=run_id, redact=redactor_for(redact)), agent)
+        error = driven(log.run("", resume=run_id, redact=redactor_for(redact), guard=guard), agent)
         return tell_end(screen, log.recording(run_id), stood, error, as_json=as_json)

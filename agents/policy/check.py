@@ -1,0 +1,50 @@
+"""A recorded run held to a policy: which of its calls the policy would have denied. Pure; nothing is made again.
+
+The calls are taken by when they began, with those of the runs within the run. A call that a policy denied when it was
+recorded is decided on and not counted, as then. A call that would be denied counts as made, for the recording goes on
+after it: what comes then says what the run did, and not what it would have done.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from refold.agents.journal.record import Recording
+from refold.agents.policy.decision import Decision, decide
+from refold.agents.policy.facts import DECIDED_ON, RunFacts
+from refold.agents.policy.guard import calls_of, is_denial
+from refold.agents.policy.rules import Policy
+
+
+class PolicyCheck(NamedTuple):
+    """One call on which the policy decided.
+
+    step: RUN#NUMBER. call: its kind and name. was_denied: it was denied when it was recorded, and not made.
+    """
+
+    step: str
+    call: str
+    decision: Decision | None
+    was_denied: bool
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether the policy denies it."""
+        return self.decision is not None and self.decision.action == "deny"
+
+
+def check(policy: Policy, recording: Recording) -> list[PolicyCheck]:
+    """The policy's decision on each tool and model call of a run, in the order of the calls."""
+    facts = RunFacts(policy, recording.started_at)
+    found = []
+    for step, call in calls_of(recording):
+        was_denied = is_denial(call)
+        if call.asked.kind in DECIDED_ON:
+            title = f"{call.asked.kind} {call.asked.name}"
+            found.append(PolicyCheck(step, title, decide(policy, facts, call.asked), was_denied))
+        if was_denied:
+            facts.denied += 1
+        else:
+            facts.begin(call.asked, step)
+            facts.end(call, step)
+    return found

@@ -1,0 +1,91 @@
+"""What a policy says of one call. Pure: the same policy, facts and call give the same decision."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from refold.agents.journal.record import RecordedRequest
+from refold.agents.policy.facts import DECIDED_ON, RunFacts, arguments_of
+from refold.agents.policy.registered import rule_named
+from refold.agents.policy.rules import Action, Policy, matches
+from refold.avro.errors import RefoldError
+
+
+class Decision(NamedTuple):
+    """What becomes of a call.
+
+    policy, rule: their names; a budget's rule is `budget.NAME`, the breaker's is `loop`. why: in words, without the
+    call's arguments. evidence: the steps it rests on, as RUN#NUMBER, where it rests on single ones.
+    """
+
+    action: Action
+    policy: str
+    rule: str
+    why: str
+    evidence: tuple[str, ...] = ()
+
+
+class PolicyDenied(RefoldError):
+    """A policy denied a tool or model call, which was not made. policy, rule, why: as in its Decision."""
+
+    def __init__(self, policy: str, rule: str, call: str, why: str) -> None:
+        self.policy = policy
+        self.rule = rule
+        self.why = why
+        super().__init__(f"policy {policy}, rule {rule!r}: {call} is denied: {why}")
+
+
+def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decision | None:
+    """The decision on a call; None where nothing in the policy is about it, so it is allowed."""
+    if asked.kind not in DECIDED_ON:
+        return None
+    decision = _by_rule(policy, facts, asked)
+    if decision is not None and decision.action == "deny":
+        return decision
+    return _by_budget(policy, facts, asked) or _by_loop(policy, facts, asked) or decision
+
+
+def _by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decision | None:
+    arguments = arguments_of(asked) if policy.rule else None
+    for rule in policy.rule:
+        if rule.function:
+            why = rule_named(rule.function)(facts, asked)
+        else:
+            why = rule.matches(asked.kind, asked.name, arguments)
+        if why is not None:
+            return Decision(rule.action, policy.name, rule.name, rule.why or why or "the rule matches each such call")
+    return None
+
+
+def _by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decision | None:
+    """Counts of calls may be reached and not passed; what is only known after a call denies the one after it."""
+    for name, limit in msgspec.structs.asdict(policy.budget).items():
+        if limit is None or not _is_about(name, asked):
+            continue
+        used = getattr(facts, name)
+        if used >= limit:
+            return Decision("deny", policy.name, f"budget.{name}", f"{used:g} of {limit:g} are used")
+    return None
+
+
+def _is_about(budget: str, asked: RecordedRequest) -> bool:
+    if budget == "tool_calls":
+        return asked.kind == "tool"
+    if budget == "write_calls":
+        return asked.effect == "write"
+    return budget not in ("model_calls", "tokens", "input_tokens", "output_tokens") or asked.kind == "model"
+
+
+def _by_loop(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decision | None:
+    loop = policy.loop
+    if loop is None or any(matches(asked.name, pattern) for pattern in loop.but):
+        return None
+    circle = facts.circle(asked)
+    if not circle:
+        return None
+    calls = len(circle) // loop.repeats
+    several = "the call" if calls == 1 else f"the {calls} calls of a circle"
+    why = f"{several} gave the same result {loop.repeats} times, and this goes on with it"
+    return Decision("deny", policy.name, "loop", why, tuple(dict.fromkeys(call.step for call in circle)))

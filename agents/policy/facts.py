@@ -1,0 +1,92 @@
+"""What a policy decides on: the calls of a run so far, counted. Pure, and equal in the run and in its recording.
+
+Time is what the record holds of it: from the run's begin to the end of the last call. A clock that is read when a
+decision is made would make another decision in a replay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+from refold.agents.capture.exchange import is_exchange, said_in
+from refold.agents.journal.record import Call, Failure, Plain, RecordedRequest
+from refold.agents.policy.loops import AnsweredCall, LoopFinder
+from refold.agents.policy.rules import Policy
+from refold.agents.recorder.observations import model_call
+
+DECIDED_ON = ("tool", "model")
+
+
+class RunFacts:
+    """The facts of one run, with the runs within it. A registered rule reads them, and changes nothing.
+
+    calls, tool_calls, write_calls, model_calls: that began. steps: that had such calls. input_tokens, output_tokens:
+    as the answers report them. time_s: from the run's begin to the last call's end. denied: calls that were denied.
+    """
+
+    def __init__(self, policy: Policy, started_at: int = 0) -> None:
+        """started_at: when the run began, microseconds."""
+        self.calls = self.tool_calls = self.write_calls = self.model_calls = self.denied = 0
+        self.input_tokens = self.output_tokens = 0
+        self.time_s = 0.0
+        self._started_at = started_at
+        self._steps: set[str] = set()
+        loop = policy.loop
+        self._loops = None if loop is None else LoopFinder(loop.repeats, loop.period_max)
+
+    @property
+    def steps(self) -> int:
+        """How many steps had calls."""
+        return len(self._steps)
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    def circle(self, asked: RecordedRequest) -> list[AnsweredCall]:
+        """The calls of the circle that a tool call would go on with; none where it is in no loop."""
+        return [] if self._loops is None or asked.kind != "tool" else self._loops.circle(asked.hash)
+
+    def begin(self, asked: RecordedRequest, step: str) -> None:
+        """A call begins. step: of it, as RUN#NUMBER."""
+        if asked.kind not in DECIDED_ON:
+            return
+        self.calls += 1
+        self._steps.add(step)
+        if asked.kind == "model":
+            self.model_calls += 1
+        else:
+            self.tool_calls += 1
+            self.write_calls += asked.effect == "write"
+
+    def end(self, call: Call, step: str) -> None:
+        """A call ended, of any kind. step: as `begin`."""
+        ended_at = call.started_at + round(call.duration_ms * 1000)
+        if self._started_at and call.started_at:
+            self.time_s = max(self.time_s, (ended_at - self._started_at) / 1e6)
+        if call.asked.kind == "model":
+            said = model_call(call)
+            self.input_tokens += said.get("input_tokens", 0)
+            self.output_tokens += said.get("output_tokens", 0)
+        elif call.asked.kind == "tool" and self._loops is not None:
+            self._loops.add(AnsweredCall(call.asked.hash, result_hash(call.answer, call.failure), step))
+
+
+def result_hash(answer: Plain, failure: Failure | None) -> str:
+    """Equal for equal results. Of a failure its class and its text count."""
+    tree = {"answer": answer} if failure is None else {"failed": [failure.exception, failure.message]}
+    return hashlib.sha256(msgspec.json.encode(tree, order="sorted")).hexdigest()
+
+
+def arguments_of(asked: RecordedRequest) -> Plain:
+    """What a call is asked with, by name: a tool's or a model's keyword arguments, or the JSON of an exchange."""
+    if is_exchange(asked.request):
+        return said_in(asked.request, None)[0]
+    if not isinstance(asked.request, Mapping):
+        return {}
+    by_place = {str(place): value for place, value in enumerate(asked.request.get("args", ()))}
+    return {**by_place, **asked.request.get("kwargs", {})}

@@ -1,0 +1,278 @@
+"""A policy enforced at the recorder: a denied call is not made, and its denial is recorded as its answer.
+
+1. The recorder asks for an answer before it makes a call (recorder/answers.py). What a recording answers stands. It was
+   counted when the run was taken up.
+2. Else the policy decides. An allowed call is counted and made; it leaves nothing but its own record.
+3. A denied call is answered by the guard: a tool or a wrapped client raises PolicyDenied, an SDK's client gets an HTTP
+   response with status 403, which no SDK tries again. The recorder keeps this as the call's answer, so a replay comes
+   to the same without the policy.
+4. A denial is an observation, too: `audit_event/<run>#<step>.<hash>`, by the first digits of the request's hash. It is
+   caused by what was recorded of the run before it, and is written before the code gets its answer.
+5. The sink tells the guard how each call ended: budgets and loops rest on it.
+
+The runs within a run have the same guard, so they share its budgets. A run that begins under a policy has the tag
+`policy:NAME`, and is not resumed without a policy: the same or another one.
+
+A process that is killed after 4 and before the denial is recorded leaves an observation of a denial whose call does not
+stand in the run. The resumed code makes the call again, and the same decision is observed of the same entity.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from refold.agents.capture.exchange import Response, is_exchange
+from refold.agents.entry import class_name
+from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, Plain, RecordedRequest, Recording, Step
+from refold.agents.policy.decision import Decision, PolicyDenied, decide
+from refold.agents.policy.facts import RunFacts
+from refold.agents.policy.rules import Policy
+from refold.agents.recorder.answers import Answers, CallSite, Departure, Within
+from refold.agents.recorder.failures import failure_of
+from refold.agents.recorder.plain import decoded
+from refold.agents.recorder.sinks import RunSink
+from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
+from refold.agents.redaction.redactor import Redact
+
+DENIED_STATUS = 403
+DENIED_HEADER = "x-refold-denied"
+DENIED_TYPE = "policy_denied"
+TAG = "policy:"
+
+
+class Guard:
+    """The policy and the facts of a run and of the runs within it. May be called from any thread."""
+
+    def __init__(self, policy: Policy, started_at: int) -> None:
+        """started_at: when the run began, microseconds."""
+        self.policy = policy
+        self._facts = RunFacts(policy, started_at)
+        self._lock = threading.Lock()
+
+    def decide(self, asked: RecordedRequest, step: str) -> Decision | None:
+        """The denial of a call that is to be made; None where it is allowed, and counted. step: as RUN#NUMBER."""
+        with self._lock:
+            decision = decide(self.policy, self._facts, asked)
+            if decision is not None and decision.action == "deny":
+                self._facts.denied += 1
+                return decision
+            self._facts.begin(asked, step)
+            return None
+
+    def ended(self, call: Call, step: str) -> None:
+        """A call that was allowed ended, or one that no policy decides on."""
+        with self._lock:
+            self._facts.end(call, step)
+
+    def count(self, recording: Recording) -> None:
+        """Count what stands recorded of a run, and of the runs within it."""
+        with self._lock:
+            for step, call in calls_of(recording):
+                if is_denial(call):
+                    self._facts.denied += 1
+                else:
+                    self._facts.begin(call.asked, step)
+                    self._facts.end(call, step)
+
+
+Guarding: TypeAlias = Policy | str | Path
+"""A policy, or the path of its file."""
+
+
+def policy_of(guard: Guarding | None) -> Policy | None:
+    """The policy that was given, read where a path was. InputError as Policy.load."""
+    return guard if guard is None or isinstance(guard, Policy) else Policy.load(guard)
+
+
+def guard_of(policy: Policy, recording: Recording) -> Guard:
+    """The guard of a run that goes on from a recording, which is counted."""
+    guard = Guard(policy, recording.started_at)
+    guard.count(recording)
+    return guard
+
+
+def calls_of(recording: Recording) -> list[tuple[str, Call]]:
+    """The calls of a run and of the runs within it, by when they began, each with its step as RUN#NUMBER."""
+    found = [
+        (f"{run.run}#{step.number}", call)
+        for run in recording.family for step in run.steps for attempt in step.attempts for call in attempt.calls
+    ]  # fmt: skip
+    return sorted(found, key=lambda each: each[1].started_at)
+
+
+def is_denial(call: Call) -> bool:
+    """Whether a recorded call was denied by a policy."""
+    if call.failure is not None:
+        return call.failure.exception == _DENIED
+    headers = call.answer.get("headers", ()) if is_exchange(call.asked.request) and call.answer else ()
+    return any(name == DENIED_HEADER for name, _ in headers)
+
+
+_DENIED = class_name(PolicyDenied)
+
+
+class GuardedAnswers:
+    """The answers of a run under a guard: its own, and a denial where the policy denies."""
+
+    def __init__(
+        self, answers: Answers, guard: Guard, run: str, now_micros: Callable[[], int],
+        observe: Callable[[int, Mapping[str, Plain], str], None],
+    ) -> None:  # fmt: skip
+        """observe: records a denial: the step's number, the fields of the audit event, and its id."""
+        self._answers = answers
+        self._guard = guard
+        self._run = run
+        self._now_micros = now_micros
+        self._observe = observe
+
+    @property
+    def is_world(self) -> bool:
+        """As Answers."""
+        return self._answers.is_world
+
+    @property
+    def departure(self) -> Departure | None:
+        """As Answers."""
+        return self._answers.departure
+
+    def step(self, number: int, name: str) -> Step | None:
+        """As Answers."""
+        return self._answers.step(number, name)
+
+    def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+        """What stands recorded, or a denial; None: ask the world."""
+        found = self._answers.call(place, asked)
+        if found is not None:
+            return found
+        decision = self._guard.decide(asked, f"{self._run}#{place.step}")
+        if decision is None:
+            return None
+        now = self._now_micros()
+        step = f"{self._run}#{place.step}"
+        self._observe(place.step, _audit_event(decision, asked, self._run, step, now), f"{step}.{asked.hash[:12]}")
+        return self._denied(decision, asked, now)
+
+    @staticmethod
+    def _denied(decision: Decision, asked: RecordedRequest, now: int) -> Call:
+        title = f"{asked.kind} {asked.name}"
+        error = PolicyDenied(decision.policy, decision.rule, title, decision.why)
+        if is_exchange(asked.request):
+            return Call(asked=asked, answer=_response(error), started_at=now)
+        tool = asked.name if asked.kind == "tool" else ""
+        return Call(asked=asked, failure=failure_of(error, now, tool=tool), started_at=now)
+
+    def begun(self, number: int) -> tuple[Attempt, ...]:
+        """As Answers."""
+        return self._answers.begun(number)
+
+    def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
+        """As Answers."""
+        return self._answers.arguments(number, kind, name)
+
+    def keys(self, place: CallSite) -> Collection[str]:
+        """As Answers."""
+        return self._answers.keys(place)
+
+    def depart(self, departure: Departure) -> None:
+        """As Answers."""
+        self._answers.depart(departure)
+
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
+        """As Answers. Who makes the run within puts it under the guard."""
+        return self._answers.within(place, head, found)
+
+
+def _audit_event(decision: Decision, asked: RecordedRequest, run: str, step: str, now: int) -> dict[str, Plain]:
+    """The fields of the audit event of a denial. They hold nothing of what the call was asked with."""
+    details = {
+        "policy": decision.policy, "rule": decision.rule, "call": f"{asked.kind} {asked.name}",
+        "request_hash": asked.hash, "evidence": list(decision.evidence),
+    }  # fmt: skip
+    return {
+        "actor": decision.policy, "actor_kind": "service", "verb": "deny", "object": f"step/{step}",
+        "reason": decision.why, "authority": f"policy {decision.policy}, rule {decision.rule}", "outcome": "denied",
+        "run": run, "step": step, "details": details, "occurred_at": now,
+    }  # fmt: skip
+
+
+def _response(error: PolicyDenied) -> Plain:
+    """The answer of an exchange that was denied."""
+    said = {"error": {"type": DENIED_TYPE, "message": str(error), "policy": error.policy, "rule": error.rule}}
+    headers = [("content-type", "application/json"), (DENIED_HEADER, error.policy)]
+    response = Response((), "HTTP/1.1", DENIED_STATUS, headers, 0)
+    response.add(msgspec.json.encode(said), 0)
+    return response.answer()
+
+
+class GuardedSink:
+    """A run's sink that tells the guard how calls ended."""
+
+    def __init__(self, sink: RunSink, guard: Guard, run: str, redact: Redact) -> None:
+        self._sink = sink
+        self._guard = guard
+        self._run = run
+        self._redact = redact
+        self._told: set[int] = set()
+
+    def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
+        """As RunSink."""
+        self._sink.step_begun(number, name, attempt, at)
+
+    def call_ended(self, made: Made) -> None:
+        """As RunSink."""
+        place = made.place
+        if place is not None:
+            self._tell(made, place[0])
+            self._told.add(id(made))
+        self._sink.call_ended(made)
+
+    def attempt_failed(self, number: int, made: MadeAttempt) -> None:
+        """As RunSink."""
+        self._tell_attempt(made, number)
+        self._sink.attempt_failed(number, made)
+
+    def step_ended(self, made: MadeStep) -> None:
+        """As RunSink."""
+        if made.attempts:
+            self._tell_attempt(made.attempts[-1], made.number)
+        self._sink.step_ended(made)
+
+    def taken(self, step: Step, state: Plain) -> None:
+        """As RunSink. Its calls were counted when the run was taken up."""
+        self._sink.taken(step, state)
+
+    def forked(self, patch: Plain, state: Plain) -> None:
+        """As RunSink."""
+        self._sink.forked(patch, state)
+
+    def settle(self) -> None:
+        """As RunSink."""
+        self._sink.settle()
+
+    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
+        """As RunSink."""
+        return self._sink.ended(outcome, output, failure, at)
+
+    def departed(self, failure: Failure, at: int) -> None:
+        """As RunSink."""
+        self._sink.departed(failure, at)
+
+    def _tell_attempt(self, attempt: MadeAttempt, number: int) -> None:
+        for made in attempt.made:
+            if id(made) not in self._told:
+                self._tell(made, number)
+        self._told.clear()
+
+    def _tell(self, made: Made, number: int) -> None:
+        if made.source == "recorded":  # it was counted when the run was taken up, or it was denied
+            return
+        call = Call(
+            asked=made.asked(self._redact), answer=self._redact(decoded(made.answer)), failure=made.failure,
+            started_at=made.started_at, duration_ms=made.duration_ms,
+        )  # fmt: skip
+        self._guard.ended(call, f"{self._run}#{number}")

@@ -1,0 +1,240 @@
+"""A policy: which tool and model calls of a run are denied. Read from a TOML file.
+
+    name = "refund-desk"
+
+    [[rule]]
+    name = "large refunds"
+    tool = "refund"                 # a pattern: * and ? match as in a shell
+    args.eur.over = 100             # every condition must hold
+    action = "deny"
+    why = "A person decides on more than 100 EUR."
+
+    [budget]
+    tool_calls = 50                 # of the whole run, with the runs within it
+    tokens = 200_000
+    time_s = 900
+
+    [loop]
+    repeats = 3                     # the same calls with the same results so often: the next of them is denied
+
+The order of evaluation:
+
+1. Rules, from top to bottom. The first rule that matches a call decides on it: `allow` or `deny`. A rule names a
+   `tool`, a `model` or a registered `function` (agents/policy/registered.py).
+2. Budgets. A call that would be one too many is denied.
+3. The loop breaker (agents/policy/loops.py).
+
+A call that nothing denies is allowed. Rules see a call as it is recorded, so after redaction.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeAlias
+
+import msgspec
+
+from refold.agents.journal.record import Plain
+from refold.avro.errors import InputError
+
+Action: TypeAlias = Literal["allow", "deny"]
+REPEATS_MIN, PERIOD_MAX = 2, 32
+_MISSING = object()
+
+
+class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What must hold of one argument. All that are given must hold.
+
+    A number written as text is compared as a number. A value that cannot be compared (`over` with a list) counts
+    against the call: the condition of a rule that denies then holds, that of a rule that allows does not.
+    """
+
+    equals: Plain | msgspec.UnsetType = msgspec.UNSET
+    differs: Plain | msgspec.UnsetType = msgspec.UNSET
+    over: float | msgspec.UnsetType = msgspec.UNSET
+    under: float | msgspec.UnsetType = msgspec.UNSET
+    one_of: list[Plain] | msgspec.UnsetType = msgspec.UNSET
+    none_of: list[Plain] | msgspec.UnsetType = msgspec.UNSET
+    like: str | msgspec.UnsetType = msgspec.UNSET
+    missing: bool | msgspec.UnsetType = msgspec.UNSET
+
+    def holds(self, value: Any, *, if_incomparable: bool) -> bool:
+        """Whether it holds of a value; `_MISSING` where the call has no such argument."""
+        if self.missing is not msgspec.UNSET and (value is _MISSING) is not self.missing:
+            return False
+        if value is _MISSING:
+            return self.missing is True
+        return all(self._parts(value, if_incomparable))
+
+    def _parts(self, value: Plain, if_incomparable: bool) -> Iterator[bool]:
+        if self.equals is not msgspec.UNSET:
+            yield value == self.equals
+        if self.differs is not msgspec.UNSET:
+            yield value != self.differs
+        if self.one_of is not msgspec.UNSET:
+            yield value in self.one_of
+        if self.none_of is not msgspec.UNSET:
+            yield value not in self.none_of
+        if self.like is not msgspec.UNSET:
+            yield matches(value, self.like) if isinstance(value, str) else if_incomparable
+        for limit, is_over in ((self.over, True), (self.under, False)):
+            if limit is not msgspec.UNSET:
+                number = _number(value)
+                yield if_incomparable if number is None else number > limit if is_over else number < limit
+
+    def __str__(self) -> str:
+        words = {"one_of": "is one of", "none_of": "is none of", "like": "is like", "missing": "missing is"}
+        given = msgspec.structs.asdict(self).items()
+        return " and ".join(f"{words.get(name, name)} {value}" for name, value in given if value is not msgspec.UNSET)
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One rule: which calls it is about, and what becomes of them."""
+
+    name: str
+    action: Action = "deny"
+    tool: str = ""
+    model: str = ""
+    function: str = ""
+    args: dict[str, Any] = {}
+    why: str = ""
+
+    def matches(self, kind: str, name: str, arguments: Plain) -> str | None:
+        """Why the rule matches a call, in words without the call's values; None where it does not.
+
+        A rule by a function is not decided here.
+        """
+        pattern = self.tool if kind == "tool" else self.model
+        if not pattern or not matches(name, pattern):
+            return None
+        conditions = list(_conditions(self.args))
+        for path, condition in conditions:
+            if not condition.holds(_at(arguments, path), if_incomparable=self.action == "deny"):
+                return None
+        return ", ".join(f"{'.'.join(path)} {condition}" for path, condition in conditions)
+
+
+class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a run may use, with the runs within it. time_s: seconds from its begin to its last call's end."""
+
+    calls: int | None = None
+    tool_calls: int | None = None
+    write_calls: int | None = None
+    model_calls: int | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    time_s: float | None = None
+
+
+class LoopLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"but": "except"}):
+    """When tool calls go in circles.
+
+    repeats: how often the same calls may come with the same results, one after the other. period_max: how many
+    different calls a circle may have. but: patterns of tools that are not looked at.
+    """
+
+    repeats: int = 3
+    period_max: int = 8
+    but: list[str] = []
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The rules, the budget and the loop limit of a file; see the module."""
+
+    name: str
+    rule: list[Rule] = []
+    budget: Budget = Budget()
+    loop: LoopLimit | None = None
+
+    @staticmethod
+    def load(path: str | Path) -> Policy:
+        """Read a policy file.
+
+        Raises:
+            InputError: the file cannot be read, is no TOML, or holds something that is no part of a policy.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"the policy {path} cannot be read: {error}") from None
+        return Policy.parse(text, str(path))
+
+    @staticmethod
+    def parse(text: str, source: str = "policy") -> Policy:
+        """Read a policy from the text of a file. source: what errors call it. InputError as `load`."""
+        import tomllib  # runs without a policy start without it
+
+        try:
+            tree = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{source} is no TOML: {error}") from None
+        try:
+            policy = msgspec.convert(tree, Policy)
+        except msgspec.ValidationError as error:
+            raise InputError(f"{source}: {error}; docs/guides/policy.md shows what a policy may hold") from None
+        _check(policy, source)
+        return policy
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Whether a text matches a pattern: * and ? mean what they mean in a shell; upper and lower case differ."""
+    return fnmatch.fnmatchcase(text, pattern)
+
+
+def _check(policy: Policy, source: str) -> None:
+    def refuse(what: str) -> NoReturn:
+        raise InputError(f"{source}: {what}")
+
+    names: set[str] = set()
+    for rule in policy.rule:
+        if rule.name in names:
+            refuse(f"two rules are named {rule.name!r}; a decision names its rule")
+        names.add(rule.name)
+        if sum(map(bool, (rule.tool, rule.model, rule.function))) != 1:
+            refuse(f"rule {rule.name!r} needs exactly one of: tool, model, function")
+        if rule.function and rule.args:
+            refuse(f"rule {rule.name!r}: a function looks at the arguments itself; leave args out")
+        try:
+            for path, condition in _conditions(rule.args):
+                if not str(condition):
+                    refuse(f"rule {rule.name!r}: args.{'.'.join(path)} has no condition")
+        except msgspec.ValidationError as error:
+            refuse(f"rule {rule.name!r}: {error}")
+    for name, limit in msgspec.structs.asdict(policy.budget).items():
+        if limit is not None and limit < 0:
+            refuse(f"budget.{name} is {limit}; a budget is 0 or more")
+    loop = policy.loop
+    if loop is not None and (loop.repeats < REPEATS_MIN or not 1 <= loop.period_max <= PERIOD_MAX):
+        refuse(f"loop: repeats is {REPEATS_MIN} or more, period_max from 1 to {PERIOD_MAX}")
+
+
+def _conditions(args: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Condition]]:
+    """Each condition with the path of its argument. A value that is no table is what the argument must equal."""
+    for name, given in args.items():
+        if not isinstance(given, dict):
+            yield (*path, name), Condition(equals=given)
+        elif given.keys() <= set(Condition.__struct_fields__):
+            yield (*path, name), msgspec.convert(given, Condition)
+        else:
+            yield from _conditions(given, (*path, name))
+
+
+def _at(arguments: Plain, path: tuple[str, ...]) -> Any:
+    for name in path:
+        if not isinstance(arguments, dict) or name not in arguments:
+            return _MISSING
+        arguments = arguments[name]
+    return arguments
+
+
+def _number(value: Plain) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,269 @@
+"""A run under a policy: a denied call is not made, its denial is recorded, and a replay comes to the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import refold
+from refold.agents.log import AgentLog
+from refold.agents.policy.guard import is_denial
+from refold.agents.recorder.run import Run
+from refold.avro.errors import InputError
+from refold.policy import Policy, PolicyDenied, check
+from refold.streams.view import EntityView
+from refold_tests.model_server import ModelServer, model_server
+
+POLICY = """
+name = "desk"
+
+[[rule]]
+name = "large refunds"
+tool = "refund*"
+args.eur.over = 100
+
+[budget]
+tool_calls = 6
+
+[loop]
+repeats = 3
+"""
+
+done: list[Any] = []
+
+
+@refold.tool(effect="write")
+def refund(eur: int) -> str:
+    done.append(eur)
+    return f"refunded {eur}"
+
+
+@refold.tool
+def look(order: int) -> str:
+    done.append(f"look {order}")
+    return "paid"
+
+
+@refold.tool(effect="write")
+async def refund_later(eur: int) -> str:
+    done.append(eur)
+    return f"refunded {eur}"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentLog]:
+    with refold.open(f"file:{tmp_path_factory.mktemp('policy') / 'log'}") as log:
+        yield log
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
+    done.clear()
+
+
+def agent(run: Run) -> list[str]:
+    """It tries, is denied, and goes on."""
+    said = []
+    for eur in (50, 500):
+        with run.step(f"refund {eur}"):
+            try:
+                said.append(refund(eur=eur))
+            except PolicyDenied as denied:
+                said.append(f"denied by {denied.policy}: {denied.rule}: {denied.why}")
+    try:
+        refund(eur=500)  # by itself, outside of a step
+    except PolicyDenied as denied:
+        said.append(denied.rule)
+    return said
+
+
+SAID = ["refunded 50", "denied by desk: large refunds: eur over 100.0", "large refunds"]
+
+
+def test_a_denied_call_is_not_made_and_a_replay_comes_to_the_same(log: AgentLog) -> None:
+    run = log.run("desk", guard=Policy.parse(POLICY))
+    assert run.drive(agent) == SAID
+    assert done == [50]
+    recording = log.recording(run.id)
+    assert recording.tags == ("policy:desk",)
+    for _ in range(20):
+        replayed = log.replay(run.id, agent)
+        assert replayed.is_same
+        assert replayed.now.output == SAID
+    assert done == [50]
+
+
+def denials(log: AgentLog, run: str) -> list[EntityView]:
+    """The audit events of a run's denied calls, in their order."""
+    return [
+        log.state(f"audit_event/{run}#{step.number}.{call.asked.hash[:12]}")
+        for step in log.recording(run).steps for call in step.calls if is_denial(call)
+    ]  # fmt: skip
+
+
+def test_each_denial_is_an_observation_with_its_rule_and_its_cause(log: AgentLog) -> None:
+    run = log.run("desk", guard=Policy.parse(POLICY))
+    run.drive(agent)
+    found = denials(log, run.id)
+    assert [(each.fields["verb"], each.fields["object"], each.fields["outcome"]) for each in found] == [
+        ("deny", f"step/{run.id}#2", "denied"), ("deny", f"step/{run.id}#3", "denied"),
+    ]  # fmt: skip
+    for each in found:
+        assert each.fields["authority"] == "policy desk, rule large refunds"
+        [link, *_] = each.why("outcome")
+        assert link.causes, "what was recorded of the run before"
+
+
+def test_a_loop_is_broken_and_the_denial_names_its_steps(log: AgentLog) -> None:
+    def loops(run: Run) -> list[str]:
+        said: list[str] = []
+        while "loop" not in said:
+            try:
+                said.append(look(order=7))
+            except PolicyDenied as denied:
+                said.append(denied.rule)
+        return said
+
+    run = log.run("desk", guard=Policy.parse(POLICY))
+    assert run.drive(loops) == ["paid", "paid", "paid", "loop"]
+    assert done == ["look 7"] * 3
+    [denial] = denials(log, run.id)
+    assert denial.fields["details"]["evidence"] == [f"{run.id}#1", f"{run.id}#2", f"{run.id}#3"]
+    assert log.replay(run.id, loops).is_same
+
+
+def test_runs_within_share_the_budget(log: AgentLog) -> None:
+    def child(run: Run) -> None:
+        for eur in range(4):
+            refund(eur=eur)
+
+    def parent(run: Run) -> str:
+        for _ in range(2):
+            with run.step("child"):
+                try:
+                    run.child("inner").drive(child)
+                except PolicyDenied as denied:
+                    return denied.rule
+        return "nothing was denied"
+
+    run = log.run("outer", guard=Policy.parse(POLICY))
+    assert run.drive(parent) == "budget.tool_calls"
+    assert len(done) == 6
+    assert log.replay(run.id, parent).is_same
+    assert len(done) == 6
+
+
+def test_calls_of_threads_and_tasks_are_denied(log: AgentLog) -> None:
+    def denied_in_thread(run: Run) -> str:
+        with run.step("pool"), ThreadPoolExecutor(1) as pool:
+            return str(type(pool.submit(refund, eur=500).exception()).__name__)
+
+    async def denied_in_task(run: Run) -> str:
+        async with run.step("task"):
+            [found] = await asyncio.gather(refund_later(eur=500), return_exceptions=True)
+            return type(found).__name__
+
+    run = log.run("desk", guard=Policy.parse(POLICY))
+    assert run.drive(denied_in_thread) == "PolicyDenied"
+
+    async def drive() -> Any:
+        return await log.run("desk", guard=Policy.parse(POLICY)).drive_async(denied_in_task)
+
+    assert asyncio.run(drive()) == "PolicyDenied"
+    assert done == []
+
+
+def test_a_resumed_run_counts_what_it_did_before_and_is_not_resumed_without_a_policy(log: AgentLog) -> None:
+    class Stopped(Exception):
+        pass
+
+    def part(run: Run, until: int) -> str:
+        for number in range(until):
+            run.step(f"refund {number}", refund, eur=number)
+        if until == 4:
+            raise Stopped
+        return "done"
+
+    run = log.run("desk", guard=Policy.parse(POLICY))
+    with pytest.raises(Stopped):
+        run.drive(lambda run: part(run, 4))
+    with pytest.raises(InputError, match="under the policy desk"):
+        log.run("desk", resume=run.id)
+    again = log.run("desk", resume=run.id, guard=Policy.parse(POLICY))
+    with pytest.raises(PolicyDenied, match=r"budget\.tool_calls"):
+        again.drive(lambda run: part(run, 8))
+    assert done == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_sdk_gets_a_response_that_it_does_not_try_again(log: AgentLog) -> None:
+    text = """
+    name = "models"
+    [[rule]]
+    name = "no large models"
+    model = "POST 127.0.0.1/*"
+    args.model.like = "*-large"
+    """
+
+    def asks(run: Run, server: ModelServer) -> list[str]:
+        said = []
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as own:
+            client = run.client(own)
+            for model in ("gpt-small", "gpt-large"):
+                with run.step(model):
+                    try:
+                        answer = client.chat.completions.create(
+                            model=model, messages=[{"role": "user", "content": "hi"}]
+                        )
+                        said.append(str(answer.choices[0].message.content))
+                    except openai.PermissionDeniedError as error:
+                        said.append(str(error.body["message"]) if isinstance(error.body, dict) else "")
+        return said
+
+    with model_server() as server:
+        run = log.run("desk", guard=Policy.parse(text))
+        said = run.drive(lambda run: asks(run, server))
+        assert said[1] == (
+            "policy models, rule 'no large models': model POST 127.0.0.1/v1/chat/completions is denied: "
+            "model is like *-large"
+        )
+        assert len(server.requests) == 1
+        assert log.replay(run.id, lambda run: asks(run, server)).is_same
+        assert len(server.requests) == 1
+    [denial] = denials(log, run.id)
+    assert denial.fields["reason"] == "model is like *-large"
+
+
+def test_a_recorded_run_held_to_its_policy_comes_to_the_same(log: AgentLog) -> None:
+    policy = Policy.parse(POLICY)
+    run = log.run("desk", guard=policy)
+    run.drive(agent)
+    recording = log.recording(run.id)
+    for _ in range(20):
+        found = check(policy, recording)
+        assert [each.is_denied for each in found] == [each.was_denied for each in found] == [False, True, True]
+    stricter = check(Policy.parse("name = 'none'\n[budget]\ntool_calls = 0"), recording)
+    assert [each.is_denied for each in stricter] == [True, True, True]
+
+
+def test_a_run_within_has_the_policy_of_the_run_around_it(log: AgentLog) -> None:
+    with (
+        log.run("outer", guard=Policy.parse(POLICY)) as run,
+        run.step("child"),
+        pytest.raises(InputError, match="its own policy"),
+    ):
+        log.run("inner", guard=Policy.parse(POLICY))
+
+
+def test_a_policy_may_be_given_by_its_file(log: AgentLog, tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    with pytest.raises(InputError, match="cannot be read"):
+        log.run("desk", guard=file)
+    file.write_text(POLICY)
+    run = log.run("desk", guard=str(file))
+    assert run.drive(agent) == SAID
