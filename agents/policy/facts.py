@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from refold.agents.capture.exchange import is_exchange, said_in
+from refold.agents.capture.answers import said_in
+from refold.agents.capture.exchange import is_exchange
 from refold.agents.journal.record import Call, Failure, Plain, RecordedRequest
 from refold.agents.policy.loops import AnsweredCall, LoopFinder
 from refold.agents.policy.rules import Policy

@@ -90,7 +90,7 @@ class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         return " and ".join(f"{words.get(name, name)} {value}" for name, value in given if value is not msgspec.UNSET)
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One rule: which calls it is about, and what becomes of them."""
 
     name: str
@@ -146,7 +146,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """The rules, the budget and the loop limit of a file; see the module."""
 
     name: str
-    rule: list[Rule] = []
+    rule: list[PolicyRule] = []
     budget: Budget = Budget()
     loop: LoopLimit | None = None
 

@@ -15,7 +15,7 @@ from refold.explorer.cli.runs.argument import known_run
 
 @click.group()
 def policy() -> None:
-    """Test the policies that hold for the tool and model calls of runs."""
+    """Test policies on the calls of recorded runs."""
 
 
 @policy.command("test")
