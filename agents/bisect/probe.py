@@ -78,9 +78,15 @@ def _departed(recording: Recording, departure: Departure) -> BisectResult:
         if found is not None and is_before:
             return _parted(found)
         if found is not None and isinstance(departure, Unrecorded):  # how the step would have ended is not known
-            return _parted(msgspec.structs.replace(found, also=(), later=()))
+            return _parted(_first_alone(found))
     step = None if last is None else last.number
     return BisectResult(status="parted", lines=tuple(str(departure).splitlines()), step=step)
+
+
+def _first_alone(found: Divergence) -> Divergence:
+    """Without what differs besides, there and in the run within where they part."""
+    within = None if found.within is None else _first_alone(found.within)
+    return msgspec.structs.replace(found, also=(), later=(), within=within)
 
 
 def _parted(found: Divergence) -> BisectResult:

@@ -206,6 +206,10 @@ def _compared(a: Call, b: Call, rules: CompareRules) -> tuple[Plain, Plain]:
 
 
 def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: CompareRules) -> Iterator[StepDifference]:
+    inner = rules.within(child_of(a), child_of(b)) if a.asked.kind == "run" else False
+    if inner:  # before how the call ended: a run within that left its recording made it fail
+        yield StepDifference("run", _heard(a, rules.exact), _heard(b, rules.exact), a_call, b_call, within=inner)
+        return
     failed_a, failed_b = failure_tree(a.failure), failure_tree(b.failure)
     if not rules.is_same(failed_a, failed_b):
         # What came back instead is part of the story: a result on one side, a failure on the other.
@@ -213,9 +217,6 @@ def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: CompareRules) ->
         tree_b = {"answer": b.answer, "failure": failed_b}
         yield StepDifference("failure", tree_a, tree_b, a_call, b_call)
         return
-    inner = rules.within(child_of(a), child_of(b)) if a.asked.kind == "run" else False
-    if inner:
-        yield StepDifference("run", _heard(a, rules.exact), _heard(b, rules.exact), a_call, b_call, within=inner)
     if inner is not False:
         return
     if not rules.exact and a.asked.kind in FRESH:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from refold.agents.journal.chain import start_hash
-from refold.agents.journal.record import Plain, Recording
+from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.recorder.answers import Answers, Within, WithinRun
 from refold.agents.recorder.children import ChildCall, RunOptions
 from refold.agents.recorder.run import Run
@@ -33,8 +33,23 @@ class InMemory(NamedTuple):
 
     @property
     def recording(self) -> Recording:
-        """What it did so far, and what those within it did."""
+        """What it did so far, in steps that ended, and what those within it did."""
         return msgspec.structs.replace(self.sink.recording, children=self.children.recordings)
+
+    @property
+    def left_in(self) -> Step | None:
+        """The step in which the code left the recording, as far as it came."""
+        left = self.run.left_step
+        if left is None:
+            return None
+        attempts = (*left.earlier, *map(self.folder.attempt, left.attempts))
+        return Step(number=left.number, name=left.name, attempts=attempts)
+
+    @property
+    def with_left(self) -> Recording:
+        """The recording, and the step in which the code left it."""
+        did, left = self.recording, self.left_in
+        return did if left is None else msgspec.structs.replace(did, steps=(*did.steps, left))
 
 
 class MemoryChildren:
@@ -50,7 +65,7 @@ class MemoryChildren:
     @property
     def recordings(self) -> dict[str, Recording]:
         """What they did, by their ids."""
-        return {run: each.recording for run, each in self._found.items()}
+        return {run: each.with_left for run, each in self._found.items()}
 
     def require_log(self, url: str) -> None:
         """Any will do: none is asked."""

@@ -165,7 +165,7 @@ class _UnderWay:
     ) -> bool:
         self._guard.__exit__(kind, error, trace)
         if isinstance(error, Departure):
-            error.so_far, error.left_in = self._made.recording, self._left_in()
+            error.so_far, error.left_in = self._made.recording, self._made.left_in
             return isinstance(error, EndOfRecording)
         # What the agent raised is how its run ended, and stands in what it did now.
         return isinstance(error, Exception | SystemExit) and self._made.sink.recording.failure is not None
@@ -182,13 +182,6 @@ class _UnderWay:
         departure = OutsideOfRun(self._recording.run, escape)
         self._answers.depart(departure)
         return departure
-
-    def _left_in(self) -> Step | None:
-        left = self.run.left_step
-        if left is None:
-            return None
-        attempts = (*left.earlier, *map(self._made.folder.attempt, left.attempts))
-        return Step(number=left.number, name=left.name, attempts=attempts)
 
 
 def _hash(run: Recording, count: int) -> str:

@@ -275,3 +275,51 @@ def test_a_run_without_code_is_refused(scene: Scene) -> None:
     assert "there is no code to run against it" in said
     with pytest.raises(refold.InputError, match="no such commit"):
         Repository(scene.folder).commit("nowhere")
+
+
+DELEGATING = """
+from prices import fee
+
+def ask(**question):
+    return {"late": True}
+
+def clerk(run):
+    with run.step("look"):
+        order = run.read("document/order-7").fields["fields"]
+    with run.step("refund"):
+        run.state["amount"] = order["total"] - fee(order)
+        run.model(ask, amount=run.state["amount"])
+    return run.state["amount"]
+
+def agent(run):
+    with run.step("delegate"):
+        run.child("clerk", input=run.input).drive(clerk)
+"""
+
+
+def test_the_commit_where_a_run_within_parts_is_named(tmp_path: Path) -> None:
+    """One asks for what is not recorded, the other comes to something else: both are found in the run within."""
+    history = History(tmp_path / "code")
+    history.commit("first", {"refunds.py": DELEGATING, "prices.py": PRICES})
+    history.commit("readme", {"README": "1"})
+    with open_log(f"file:{tmp_path / 'log'}") as log:
+        log.observe("document/order-7", {"fields": {"id": "7", "total": 50.5}})
+        agent = agent_of("refunds.py:agent", history.folder)
+        with log.run("refunder", id="run-8", input=7, entry=ENTRY) as run:
+            agent(run)
+        log.flush()
+        alone = with_values(log.recording("run-8"), lambda entity, answer: read_again(log, entity, answer).shown())
+    changed = DELEGATING.replace('return run.state["amount"]', "return 0")
+    parted = {"asks": ({"prices.py": WRONG}, "arguments", 2), "ends": ({"refunds.py": changed}, "output", None)}
+    for name, (files, what, step) in parted.items():
+        history.git("checkout", "--quiet", "-b", name, history.ids["readme"])
+        history.commit(name, files)
+        history.commit(f"after {name}", {"README": "2"})
+        found = bisect(alone, ENTRY, Repository(history.folder), history.ids["first"], name)
+        assert found.first_bad is not None
+        assert (found.first_bad.subject, found.finding.step) == (name, 1)
+        divergence = found.finding.divergence
+        assert (divergence["what"], divergence["also"]) == ("run", [])
+        assert (divergence["within"]["what"], divergence["within"]["step"]) == (what, step)
+        assert divergence["why"] == divergence["within"]["why"] != "answered"
+        assert "in a run within:" in found.finding.lines
