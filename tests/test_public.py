@@ -19,7 +19,7 @@ SURFACE = {
 }  # fmt: skip
 FACADES = {
     "refold.policy": {
-        "Decision", "Policy", "PolicyCheck", "PolicyDenied", "RecordedRequest", "RunFacts", "check", "rule",
+        "Policy", "PolicyCheck", "PolicyDecision", "PolicyDenied", "RecordedRequest", "RunFacts", "check", "rule",
     },
     "refold.compare": {"Divergence", "Recording", "compare", "state_at", "states", "told"},
     "refold.langgraph": {"RefoldSaver"},

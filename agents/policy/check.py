@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from refold.agents.journal.record import Recording
-from refold.agents.policy.decision import Decision, decide
+from refold.agents.policy.decision import PolicyDecision, decide
 from refold.agents.policy.facts import DECIDED_ON, RunFacts
 from refold.agents.policy.guard import calls_of, is_denial
 from refold.agents.policy.rules import Policy
@@ -24,7 +24,7 @@ class PolicyCheck(NamedTuple):
 
     step: str
     call: str
-    decision: Decision | None
+    decision: PolicyDecision | None
     was_denied: bool
 
     @property

@@ -13,7 +13,7 @@ from refold.agents.policy.rules import Action, Policy, matches
 from refold.avro.errors import RefoldError
 
 
-class Decision(NamedTuple):
+class PolicyDecision(NamedTuple):
     """What becomes of a call.
 
     policy, rule: their names; a budget's rule is `budget.NAME`, the breaker's is `loop`. why: in words, without the
@@ -28,7 +28,7 @@ class Decision(NamedTuple):
 
 
 class PolicyDenied(RefoldError):
-    """A policy denied a tool or model call, which was not made. policy, rule, why: as in its Decision."""
+    """A policy denied a tool or model call, which was not made. policy, rule, why: as in its PolicyDecision."""
 
     def __init__(self, policy: str, rule: str, call: str, why: str) -> None:
         self.policy = policy
@@ -37,7 +37,7 @@ class PolicyDenied(RefoldError):
         super().__init__(f"policy {policy}, rule {rule!r}: {call} is denied: {why}")
 
 
-def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decision | None:
+def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
     """The decision on a call; None where nothing in the policy is about it, so it is allowed."""
     if asked.kind not in DECIDED_ON:
         return None
@@ -47,7 +47,7 @@ def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decision 
     return _by_budget(policy, facts, asked) or _by_loop(policy, facts, asked) or decision
 
 
-def _by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decision | None:
+def _by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
     arguments = arguments_of(asked) if policy.rule else None
     for rule in policy.rule:
         if rule.function:
@@ -55,18 +55,20 @@ def _by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decisio
         else:
             why = rule.matches(asked.kind, asked.name, arguments)
         if why is not None:
-            return Decision(rule.action, policy.name, rule.name, rule.why or why or "the rule matches each such call")
+            return PolicyDecision(
+                rule.action, policy.name, rule.name, rule.why or why or "the rule matches each such call"
+            )
     return None
 
 
-def _by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decision | None:
+def _by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
     """Counts of calls may be reached and not passed; what is only known after a call denies the one after it."""
     for name, limit in msgspec.structs.asdict(policy.budget).items():
         if limit is None or not _is_about(name, asked):
             continue
         used = getattr(facts, name)
         if used >= limit:
-            return Decision("deny", policy.name, f"budget.{name}", f"{used:g} of {limit:g} are used")
+            return PolicyDecision("deny", policy.name, f"budget.{name}", f"{used:g} of {limit:g} are used")
     return None
 
 
@@ -78,7 +80,7 @@ def _is_about(budget: str, asked: RecordedRequest) -> bool:
     return budget not in ("model_calls", "tokens", "input_tokens", "output_tokens") or asked.kind == "model"
 
 
-def _by_loop(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decision | None:
+def _by_loop(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
     loop = policy.loop
     if loop is None or any(matches(asked.name, pattern) for pattern in loop.but):
         return None
@@ -88,4 +90,4 @@ def _by_loop(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Decisio
     calls = len(circle) // loop.repeats
     several = "the call" if calls == 1 else f"the {calls} calls of a circle"
     why = f"{several} gave the same result {loop.repeats} times, and this goes on with it"
-    return Decision("deny", policy.name, "loop", why, tuple(dict.fromkeys(call.step for call in circle)))
+    return PolicyDecision("deny", policy.name, "loop", why, tuple(dict.fromkeys(call.step for call in circle)))

@@ -29,7 +29,7 @@ import msgspec
 from refold.agents.capture.exchange import Response, is_exchange
 from refold.agents.entry import class_name
 from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, Plain, RecordedRequest, Recording, Step
-from refold.agents.policy.decision import Decision, PolicyDenied, decide
+from refold.agents.policy.decision import PolicyDecision, PolicyDenied, decide
 from refold.agents.policy.facts import RunFacts
 from refold.agents.policy.rules import Policy
 from refold.agents.recorder.answers import Answers, CallSite, Departure, Within
@@ -54,7 +54,7 @@ class Guard:
         self._facts = RunFacts(policy, started_at)
         self._lock = threading.Lock()
 
-    def decide(self, asked: RecordedRequest, step: str) -> Decision | None:
+    def decide(self, asked: RecordedRequest, step: str) -> PolicyDecision | None:
         """The denial of a call that is to be made; None where it is allowed, and counted. step: as RUN#NUMBER."""
         with self._lock:
             decision = decide(self.policy, self._facts, asked)
@@ -158,7 +158,7 @@ class GuardedAnswers:
         return self._denied(decision, asked, now)
 
     @staticmethod
-    def _denied(decision: Decision, asked: RecordedRequest, now: int) -> Call:
+    def _denied(decision: PolicyDecision, asked: RecordedRequest, now: int) -> Call:
         title = f"{asked.kind} {asked.name}"
         error = PolicyDenied(decision.policy, decision.rule, title, decision.why)
         if is_exchange(asked.request):
@@ -187,7 +187,7 @@ class GuardedAnswers:
         return self._answers.within(place, head, found)
 
 
-def _audit_event(decision: Decision, asked: RecordedRequest, run: str, step: str, now: int) -> dict[str, Plain]:
+def _audit_event(decision: PolicyDecision, asked: RecordedRequest, run: str, step: str, now: int) -> dict[str, Plain]:
     """The fields of the audit event of a denial. They hold nothing of what the call was asked with."""
     details = {
         "policy": decision.policy, "rule": decision.rule, "call": f"{asked.kind} {asked.name}",

@@ -44,7 +44,7 @@ REPEATS_MIN, PERIOD_MAX = 2, 32
 _MISSING = object()
 
 
-class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What must hold of one argument. All that are given must hold.
 
     A number written as text is compared as a number. A value that cannot be compared (`over` with a list) counts
@@ -116,7 +116,7 @@ class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return ", ".join(f"{'.'.join(path)} {condition}" for path, condition in conditions)
 
 
-class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RunBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a run may use, with the runs within it. time_s: seconds from its begin to its last call's end."""
 
     calls: int | None = None
@@ -147,7 +147,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     name: str
     rule: list[PolicyRule] = []
-    budget: Budget = Budget()
+    budget: RunBudget = RunBudget()
     loop: LoopLimit | None = None
 
     @staticmethod
@@ -212,13 +212,15 @@ def _check(policy: Policy, source: str) -> None:
         refuse(f"loop: repeats is {REPEATS_MIN} or more, period_max from 1 to {PERIOD_MAX}")
 
 
-def _conditions(args: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Condition]]:
+def _conditions(
+    args: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], ArgumentCondition]]:
     """Each condition with the path of its argument. A value that is no table is what the argument must equal."""
     for name, given in args.items():
         if not isinstance(given, dict):
-            yield (*path, name), Condition(equals=given)
-        elif given.keys() <= set(Condition.__struct_fields__):
-            yield (*path, name), msgspec.convert(given, Condition)
+            yield (*path, name), ArgumentCondition(equals=given)
+        elif given.keys() <= set(ArgumentCondition.__struct_fields__):
+            yield (*path, name), msgspec.convert(given, ArgumentCondition)
         else:
             yield from _conditions(given, (*path, name))
 
