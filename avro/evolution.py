@@ -24,7 +24,7 @@ SHIPPED_NAMES = frozenset({
     "action", "agent_session", "audit_event", "document", "effect", "entity_graph", "evaluation",
     "pipeline", "run", "runbook", "step", "tool_config",
 })  # fmt: skip
-"""The types that refold ships; docs/FORMAT.md lists them, for they never name custom code."""
+"""Shipped types that never name custom code: docs/FORMAT.md lists them. Those of adapters are not among them."""
 LOSSY = {("int", "float"), ("int", "double"), ("long", "float"), ("long", "double")}
 
 
