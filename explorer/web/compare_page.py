@@ -17,6 +17,7 @@ from refold.explorer.cli.runs.shapes import status_of
 from refold.explorer.queries.compare import CompareQuery, compare_json
 from refold.explorer.queries.entity import DiffQuery
 from refold.explorer.web.text import visible
+from refold.explorer.web.timeline import title_of
 from refold.explorer.web.view import PageView
 
 CHOSEN_FROM = 100
@@ -115,14 +116,9 @@ def _steps(a: Recording, b: Recording, found: Divergence | None) -> Iterator[Map
             "differs": number in differing,
             "sides": [
                 None if step is None else {
-                    "name": step.name or _decided(step), "outcome": step.outcome or status_of(step),
+                    "name": title_of(step), "outcome": step.outcome or status_of(step),
                     "calls": [call.asked.name for call in step.calls if call.asked.kind in ("tool", "model", "run")],
                 }
                 for step in sides
             ],
         }  # fmt: skip
-
-
-def _decided(step: Any) -> str:
-    chosen = [call.asked.request["choice"] for call in step.calls if call.asked.kind == "decide"]
-    return str(chosen[-1]) if chosen else ""

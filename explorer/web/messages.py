@@ -129,7 +129,7 @@ def _message(given: Mapping[str, Any]) -> ModelMessage:
     content = given.get("content", given.get("parts"))
     if role in ("tool", "function"):
         name = given.get("name") or given.get("tool_call_id") or ""
-        parts += [each._replace(kind="result", name=str(name)) for each in _parts(content)]
+        parts += [_result(each, str(name)) for each in _parts(content)]
     else:
         parts += _parts(content)
     for each in given.get("tool_calls") or ():
@@ -153,6 +153,13 @@ def _parts(content: Any) -> Iterator[MessagePart]:
         yield _plain(content)
 
 
+def _result(part: MessagePart, name: str) -> MessagePart:
+    """What a tool answered; JSON in a text is read, so that it is shown as what it is."""
+    text = part.value
+    is_json = isinstance(text, str) and text[:1] in ("{", "[")
+    return MessagePart("result", _parsed(text) if is_json else text, name)
+
+
 def _plain(value: Any) -> MessagePart:
     return MessagePart("text" if isinstance(value, str) else "json", value)
 
@@ -171,7 +178,7 @@ def _part(given: Mapping[str, Any]) -> Iterator[MessagePart]:
     elif kind in HEARD:
         name = given.get("name") or given.get("tool_use_id") or given.get("call_id") or ""
         for each in _parts(given.get("content", given.get("output"))):
-            yield each._replace(kind="result", name=str(name))
+            yield _result(each, str(name))
     else:
         yield MessagePart("json", given)
 
@@ -182,7 +189,7 @@ def _parsed(arguments: Any) -> Any:
         return arguments
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 

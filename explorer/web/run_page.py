@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 from refold.agents.journal.difference import ABSENT, Difference, differences
-from refold.agents.journal.record import Plain, Recording, Step
+from refold.agents.journal.record import Call, Plain, Recording, Step
 from refold.agents.journal.self_replay import begun_with, states
+from refold.agents.recorder.observations import model_call
 from refold.avro.errors import InputError, NotAnswerable, RefoldError
 from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.cli.runs.clear import clear_json
 from refold.explorer.cli.runs.shapes import run_json, step_json
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
-from refold.explorer.web.messages import ModelMessage, answered, asked, message_of, messages_of
-from refold.explorer.web.timeline import timeline
+from refold.explorer.web.messages import ModelMessage, ModelRequest, answered, asked, message_of, messages_of
+from refold.explorer.web.timeline import timeline, title_of
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.cut import Cut
 
@@ -68,7 +69,7 @@ def run_page(view: PageView) -> bytes:
     fields = view.log.state(f"run/{run_id}", cut).fields
     return view.render(
         "run.html", title, cut, shown, run={**NOT_WITHIN, **run_json(run)}, number=number, timeline=drawn,
-        listed=list(_listed(run, number)), forks=_forks(view, run_id, cut), is_raw=bool(view.get("raw")),
+        listed=list(_listed(view, run, number, cut)), forks=_forks(view, run_id, cut), is_raw=bool(view.get("raw")),
         tokens={name: fields.get(f"{name}_tokens") for name in ("input", "output")}, **given_step,
     )  # fmt: skip
 
@@ -79,8 +80,11 @@ def view_of(view: PageView, run_id: str) -> PageView:
 
 
 def opening_step(run: Recording) -> int:
-    """Where a run is opened: at the failure it ended with, else at the first that it had, else at its beginning."""
+    """Where a run is opened: at the failure it ended with, at the last step where it has not ended, else at the first
+    failure that it had, else at its beginning."""
     failed = [step.number for step in run.steps if step.failure is not None or step.outcome in ("failed", "timed_out")]
+    if not run.outcome:
+        return len(run.steps)
     if run.outcome in ("failed", "timed_out", "cancelled"):
         return failed[-1] if failed else len(run.steps)
     return failed[0] if failed else 1
@@ -100,10 +104,11 @@ def _step(view: PageView, run: Recording, step: Step, cut: Cut) -> tuple[dict[st
         not_known = str(error)
     given = step_json(step, has_code=run.has_code)
     is_asked = any(call.asked.kind == "model" for call in step.calls)
+    said = () if is_asked or not isinstance(before, dict) else messages_of(before.get("messages"))
     return {
         "step": given,
         "recorded": step,
-        "calls": [_call(each, given["failure"]) for each in given["calls"]],
+        "calls": list(_calls(run, step, given)),
         "attempts": [
             {**each, "told": [_call(call, each["failure"]) for call in step_calls]}
             for each, step_calls in zip(given["attempts"][:-1], _earlier(step, run), strict=False)
@@ -112,10 +117,57 @@ def _step(view: PageView, run: Recording, step: Step, cut: Cut) -> tuple[dict[st
         "changed_count": len(changed),
         "before": before,
         "after": after,
-        "context": () if is_asked or not isinstance(before, dict) else messages_of(before.get("messages")),
+        "context": said,
+        "observed": {} if step.attempts else _observed(view, run, [step], cut).get(step.number, {}),
         "reads": reads,
         "not_known": not_known,
     }, knew
+
+
+def _calls(run: Recording, step: Step, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The calls of a step. Of the messages of a model's request, how many the call before it had been asked already."""
+    before = _asked_before(run, step)
+    for call, told in zip(step.calls, given["calls"], strict=True):
+        made = _call(told, given["failure"])
+        if call.asked.kind == "model":
+            made |= {"said_before": _in_common(before, made["exchange"]), "facts": model_facts(call)}
+            before = made["exchange"] or before
+        yield made
+
+
+def _asked_before(run: Recording, step: Step) -> ModelRequest | None:
+    """What the last model call before a step was asked."""
+    for each in reversed(run.steps[: step.number - 1]):
+        for call in reversed(each.calls):
+            if call.asked.kind == "model":
+                return asked(call.asked.request)
+    return None
+
+
+def _in_common(before: ModelRequest | None, now: ModelRequest | None) -> int:
+    """How many messages two requests have in common at their beginning; 0 where all are, so that something is shown."""
+    if before is None or now is None:
+        return 0
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(before.messages, now.messages, strict=False))
+    count = sum(1 for _ in same)
+    return count if count < len(now.messages) else 0
+
+
+def model_facts(call: Call) -> list[str]:
+    """What a model call says of itself by the names that clients use: model, tokens, why it ended."""
+    found = model_call(call)
+    model = found.get("response_model") or found.get("model")
+    facts = [str(model)] if model else []
+    for name, unit in (("input_tokens", "tokens in"), ("output_tokens", "out"), ("cached_tokens", "from a cache")):
+        if found.get(name) is not None:
+            facts.append(f"{found[name]:,} {unit}")
+    return [*facts, *(str(each).replace("_", " ") for each in found.get("finish_reasons") or ())]
+
+
+def _observed(view: PageView, run: Recording, steps: Iterable[Step], cut: Cut) -> dict[int, dict[str, Any]]:
+    """By number, what was observed of steps that no recorder wrote: their entities' fields."""
+    names = {f"step/{run.run}#{step.number}": step.number for step in steps}
+    return {names[name]: state.shown() for name, state in view.log.states(list(names), cut).items()}
 
 
 def _earlier(step: Step, run: Recording) -> Iterator[list[dict[str, Any]]]:
@@ -141,6 +193,8 @@ def _call(call: dict[str, Any], failure: dict[str, Any] | None) -> dict[str, Any
     return {
         **call,
         "is_told": _is_told(call["failure"], failure),
+        "said_before": 0,
+        "facts": (),
         "exchange": asked(request) if is_model else None,
         "answered": answered(call["answer"]) if is_model else (),
         "arguments": arguments,
@@ -161,19 +215,20 @@ def _changed(each: Difference) -> StateDifference:
     return StateDifference(each.path or "all of it", left, right, *has, None if has[0] else message_of(right))
 
 
-def _listed(run: Recording, number: int) -> Iterator[dict[str, Any]]:
+def _listed(view: PageView, run: Recording, number: int, cut: Cut) -> Iterator[dict[str, Any]]:
     """The steps near one, for the list."""
     first = max(0, number - 1 - LISTED_AROUND)
-    for step in run.steps[first : number + LISTED_AROUND]:
+    shown = run.steps[first : number + LISTED_AROUND]
+    observed = _observed(view, run, [step for step in shown if not step.attempts], cut)
+    for step in shown:
         calls = [
             call.asked.name or call.asked.kind for call in step.calls if call.asked.kind in ("tool", "model", "run")
         ]
-        decided = [call.asked.request for call in step.calls if call.asked.kind == "decide"]
         begun = [each.started_at for each in step.attempts if each.started_at]
         ended = [each.ended_at for each in step.attempts if each.ended_at]
         yield {
             "number": step.number,
-            "name": step.name or (decided[-1]["choice"] if decided else ""),
+            "name": title_of(step) or str(observed.get(step.number, {}).get("decision") or ""),
             "outcome": step.outcome or ("pending" if not step.is_committed else ""),
             "failed": step.failure is not None or step.outcome in ("failed", "timed_out"),
             "milliseconds": (max(ended) - min(begun)) / 1000 if begun and ended else None,

@@ -18,6 +18,7 @@ HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 # Emoji are joined by this one, and words of some languages need it.
 JOINERS = frozenset("\u200c\u200d")
 
+TOO_DEEP = "nested too deeply to be shown"
 SHOWN_MAX = 12_000
 CELL_MAX = 160
 
@@ -52,12 +53,19 @@ def clipped(value: Any, most: int = SHOWN_MAX) -> Clipped:
 
 def json_text(value: Any) -> str:
     """Indented JSON for people, without the marks of the journal."""
-    return json.dumps(bare(value), ensure_ascii=False, indent=2)
+    return _dumped(value, 2)
+
+
+def _dumped(value: Any, indent: int | None) -> str:
+    try:
+        return json.dumps(bare(value), ensure_ascii=False, indent=indent)
+    except RecursionError:
+        return TOO_DEEP
 
 
 def cell(value: Any, most: int = CELL_MAX) -> str:
     """A value on one line of a table; a long one is cut in its middle."""
-    text = value if isinstance(value, str) else json.dumps(bare(value), ensure_ascii=False)
+    text = value if isinstance(value, str) else _dumped(value, None)
     if len(text) > most:
         text = f"{text[: most * 2 // 3]} … {text[-(most // 4) :]}"
     return visible(" ".join(text.split()))

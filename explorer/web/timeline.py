@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from refold.agents.journal.record import Call, Recording, Step
+from refold.explorer.cli.runs.shapes import decision_of
 
 SCALES = ("busy", "time", "step")
 BARS_MAX = 400
@@ -23,7 +24,7 @@ Scale = Callable[[int], float]
 
 
 class TimelineBar(NamedTuple):
-    """One bar. x, width: percent; first, last: the steps it is for; kind: of its row, or of a call."""
+    """One bar. x, width: percent; first, last: the steps it is for; kind: of its row, or of a call; name: within it."""
 
     row: str
     kind: str
@@ -34,6 +35,7 @@ class TimelineBar(NamedTuple):
     label: str
     is_failed: bool = False
     retries: int = 0
+    name: str = ""
 
 
 class IdleGap(NamedTuple):
@@ -161,7 +163,13 @@ def _step_bar(step: Step, begin: float, end: float) -> TimelineBar:
     name = f"step {step.number}" + (f" {step.name}" if step.name else "")
     failed = step.failure is not None or step.outcome in ("failed", "timed_out")
     return TimelineBar("steps", "step", *_room(begin, end), step.number, step.number, name, failed,
-               max(len(step.attempts) - 1, 0))  # fmt: skip
+                       max(len(step.attempts) - 1, 0), title_of(step) or str(step.number))  # fmt: skip
+
+
+def title_of(step: Step) -> str:
+    """A step's name, else what it decided, else ""."""
+    decided = decision_of(step)
+    return step.name or ("" if decided is None else str(decided["choice"]))
 
 
 def _call_bar(step: Step, call: Call, begin: float, end: float) -> TimelineBar:
@@ -169,7 +177,7 @@ def _call_bar(step: Step, call: Call, begin: float, end: float) -> TimelineBar:
     label = f"{call.asked.name or call.asked.kind}, in step {step.number}"
     failed = call.failure is not None
     return TimelineBar(ROW_OF[call.asked.kind], kind, *_room(begin, end), step.number, step.number, label, failed,
-               len(call.retries))  # fmt: skip
+                       len(call.retries), call.asked.name or call.asked.kind)  # fmt: skip
 
 
 def _room(begin: float, end: float) -> tuple[float, float]:
@@ -194,7 +202,7 @@ def _thinned(bars: Sequence[TimelineBar], steps: int) -> list[TimelineBar]:
         first = known.first if known.is_failed or not each.is_failed else each.first
         joined[key] = known._replace(
             x=begin, width=end - begin, first=first, last=max(known.last, each.last),
-            label=f"steps {(each.first - 1) // chunk * chunk + 1} to {max(known.last, each.last)}",
+            name="", label=f"steps {(each.first - 1) // chunk * chunk + 1} to {max(known.last, each.last)}",
             is_failed=known.is_failed or each.is_failed, retries=known.retries + each.retries,
         )  # fmt: skip
     return list(joined.values())

@@ -2,10 +2,12 @@
 // @ts-check
 
 const UTC_WANTED = "refold-utc";
+const PLACE = "refold-place";
 
 /** Show each time in the reader's zone, or in UTC. The text keeps its width, so nothing moves. */
 function showTimes() {
   const inUtc = localStorage.getItem(UTC_WANTED) === "1";
+  document.querySelector("[data-utc]")?.setAttribute("aria-pressed", String(inUtc));
   for (const tag of document.querySelectorAll("time")) {
     const moment = new Date(tag.dateTime);
     tag.title = `${tag.dateTime} (UTC)`;
@@ -74,10 +76,8 @@ function onKey(event) {
   if (found) found.click();
   else if (event.key === "j" && moveRow(1)) ;
   else if (event.key === "k" && moveRow(-1)) ;
-  else if (event.key === "u") {
-    localStorage.setItem(UTC_WANTED, localStorage.getItem(UTC_WANTED) === "1" ? "0" : "1");
-    showTimes();
-  } else if (event.key === "g") location.assign("/");
+  else if (event.key === "u") turnZone();
+  else if (event.key === "g") location.assign("/");
   else if (event.key === "/") {
     const search = document.querySelector("[data-search]");
     if (search instanceof HTMLElement) search.focus();
@@ -85,6 +85,11 @@ function onKey(event) {
   } else if (event.key === "?") showKeys();
   else return;
   event.preventDefault();
+}
+
+function turnZone() {
+  localStorage.setItem(UTC_WANTED, localStorage.getItem(UTC_WANTED) === "1" ? "0" : "1");
+  showTimes();
 }
 
 function showKeys() {
@@ -113,6 +118,7 @@ function bindSliders() {
 function bindButtons() {
   const help = document.querySelector("[data-help]");
   if (help) help.addEventListener("click", showKeys);
+  document.querySelector("[data-utc]")?.addEventListener("click", turnZone);
   for (const button of document.querySelectorAll("[data-copy]")) {
     if (!(button instanceof HTMLElement)) continue;
     if (!navigator.clipboard) {
@@ -136,10 +142,30 @@ function showChosen() {
   }
 }
 
+/** Another step of the same page is shown at the same height. */
+function keepPlace() {
+  const kept = sessionStorage.getItem(PLACE);
+  sessionStorage.removeItem(PLACE);
+  if (kept !== null && !location.hash) {
+    const [path, top] = kept.split(" ");
+    if (path === location.pathname) scrollTo(0, Number(top));
+  }
+}
+
+/** Say that a page is on its way, and remember the place in this one. */
+function onLeave() {
+  sessionStorage.setItem(PLACE, `${location.pathname} ${scrollY}`);
+  document.documentElement.dataset.loading = "";
+}
+
+keepPlace();
 showTimes();
 bindSliders();
 bindButtons();
 showChosen();
 document.addEventListener("keydown", onKey);
+addEventListener("beforeunload", onLeave);
+// A page that is shown again as it was is not on its way.
+addEventListener("pageshow", () => delete document.documentElement.dataset.loading);
 // From here on keys are heard.
 document.documentElement.dataset.ready = "";

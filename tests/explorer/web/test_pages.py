@@ -17,6 +17,7 @@ from refold.explorer.cli.main import run
 from refold.explorer.demo.desk import RUN
 from refold_tests.command import COMMAND
 from refold_tests.explored import CONFIG, FORK, READER, Explored, explored
+from refold_tests.waiting import await_true
 
 pytestmark = pytest.mark.outside
 
@@ -219,3 +220,45 @@ def test_the_command_serves_until_it_is_interrupted(incident_url: str) -> None:
 def test_the_command_needs_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explore", "--log", f"file:{tmp_path / 'none'}", "--port", "0"]) == 2
     assert "no log is here yet" in capsys.readouterr().err
+
+
+MODEL_ANSWER = {
+    "model": "gpt-4o-2024-08-06",
+    "choices": [{"finish_reason": "tool_calls", "message": {"role": "assistant", "content": "so"}}],
+    "usage": {"prompt_tokens": 1203, "completion_tokens": 44},
+}
+
+
+def test_a_run_that_goes_on_is_open_at_its_last_step_and_shows_what_the_model_saw(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    said = [{"role": "user", "content": f"message {number}"} for number in range(4)]
+    deep = {"role": "tool", "name": "search", "content": "[" * 5000 + "]" * 5000}
+    found = {"role": "tool", "name": "look", "content": '{"price": "19.99"}'}
+    with refold.open(url) as log, explored(url) as pages:
+        with log.run("asks", id="asks-1") as going:
+            with going.step("first"):
+                going.model(lambda messages: MODEL_ANSWER, messages=said)
+            with going.step("second"):
+                going.model(lambda messages: MODEL_ANSWER, messages=[*said, deep, found])
+            await_true(lambda: "Step 2 second" in pages.get("/run/asks-1").text)
+            page = pages.get("/run/asks-1")
+        first = pages.get("/run/asks-1?step=1")
+    assert "4 messages before that" in page.text
+    assert page.text.index("message 3") < page.text.index("result of search") < page.text.index("result of look")
+    assert '"price": "19.99"' in page.text
+    assert "gpt-4o" in page.text
+    assert "1,203 tokens in · 44 out · tool calls" in page.text
+    assert "before that" not in first.text
+
+
+def test_a_step_that_no_recorder_wrote_shows_what_was_observed(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    with refold.open(url) as log:
+        log.observe("run/seen-1", {"agent": "a"}, source="a")
+        log.observe("step/seen-1#1", {"run": "seen-1", "position": 1, "decision": "load the plan",
+                                      "output": {"planned": 50}}, source="a")  # fmt: skip
+        log.flush()
+    with explored(url) as pages:
+        page = pages.get("/run/seen-1")
+    assert page.text.count("load the plan") == 2
+    assert '"planned": 50' in page.text
