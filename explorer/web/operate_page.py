@@ -32,4 +32,6 @@ def operate_page(view: PageView) -> bytes:
     shown = [(names[name], query) for name, query in queries.items()]
     if not view.get("verify"):
         shown.append((names["verify"], VerifyQuery()))
-    return view.render("operate.html", "Operate", None, shown, problems=problems, **answers)
+    return view.render(
+        "operate.html", "Operate", None, shown, is_live=not view.get("verify"), problems=problems, **answers
+    )

@@ -68,8 +68,9 @@ def run_page(view: PageView) -> bytes:
     drawn = timeline(run, view.get("scale"))
     fields = view.log.state(f"run/{run_id}", cut).fields
     return view.render(
-        "run.html", title, cut, shown, run={**NOT_WITHIN, **run_json(run)}, number=number, timeline=drawn,
-        listed=list(_listed(view, run, number, cut)), forks=_forks(view, run_id, cut), is_raw=bool(view.get("raw")),
+        "run.html", title, cut, shown, is_live=not run.outcome, run={**NOT_WITHIN, **run_json(run)}, number=number,
+        timeline=drawn, listed=list(_listed(view, run, number, cut)), forks=_forks(view, run_id, cut),
+        is_raw=bool(view.get("raw")),
         tokens={name: fields.get(f"{name}_tokens") for name in ("input", "output")}, **given_step,
     )  # fmt: skip
 

@@ -27,7 +27,8 @@ def runs_page(view: PageView) -> bytes:
         for row, depth in as_tree(found.rows, with_forks=True)
     ]
     return view.render(
-        "runs.html", "Runs", cut, [("these runs", query)], rows=rows, found=found, query=query, outcomes=OUTCOMES,
+        "runs.html", "Runs", cut, [("these runs", query)], is_live=True, rows=rows, found=found, query=query,
+        outcomes=OUTCOMES,
         names=TEXTS, more=view.address(limit=limit + found.older) if found.older else "",
         show=lambda run: view.renderer.command(RunQuery(run, str(cut))),
     )  # fmt: skip

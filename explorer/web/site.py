@@ -5,6 +5,7 @@
     GET  /compare?a=&b=      two runs                    GET /diff?a=&b=     two moments
     GET  /story/ID           a run in plain sentences    GET /operate        how the log stands
     GET  /static/NAME        styles and scripts          GET /api/...        the same as JSON (api.py)
+    GET  /live               the newest cut, as an event whenever it is another
     POST /sign-in            the token, off loopback
 
 1. refold's web server checks Host, Origin and bounds (streams/web/server.py), as for every page that refold has.
@@ -16,12 +17,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, NotAnswerable, RefoldError, UnknownEntity
 from refold.explorer.cli.options import LogTarget
 from refold.explorer.web.assets import assets
@@ -30,7 +33,7 @@ from refold.explorer.web.rendering import Renderer
 from refold.explorer.web.sign_in import SignIns
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.web.guard import Token
-from refold.streams.web.page import PageResponse, Request, Route, problem
+from refold.streams.web.page import PageResponse, Request, Route, json_answer, problem
 
 HTML = "text/html; charset=utf-8"
 POLICY = (
@@ -39,8 +42,9 @@ POLICY = (
 )
 SECURITY = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer",
             "Cross-Origin-Opener-Policy": "same-origin"}  # fmt: skip
-STATIC, PAGES, SLOW = "static", "pages", "slow"
+STATIC, PAGES, SLOW, LIVE = "static", "pages", "slow", "live"
 SIGN_IN = "sign-in"
+NEWEST_S = 0.5
 SLOW_ENDPOINTS = frozenset({"deadletters", "doctor", "verify"})
 """Those of the API that read a whole log."""
 TITLES = {400: "This address asks for nothing", 404: "Not found", 503: "The log cannot be read now"}
@@ -73,6 +77,21 @@ SITE: Mapping[str, SitePage] = {
 }
 
 
+class NewestCut:
+    """The newest cut of a log, asked for at most once in NEWEST_S. For one thread."""
+
+    def __init__(self) -> None:
+        self._cut = ""
+        self._due_s = 0.0
+
+    def cut(self, log: AgentLog) -> str:
+        """The cut, as a text."""
+        if time.monotonic() >= self._due_s:
+            self._cut = str(log.point(None).cut)
+            self._due_s = time.monotonic() + NEWEST_S
+        return self._cut
+
+
 @dataclass(frozen=True, slots=True)
 class Explorer:
     """The site of one log."""
@@ -81,11 +100,12 @@ class Explorer:
     handles: Handles
     renderer: Renderer
     sessions: SignIns
+    newest: NewestCut
 
     @property
     def lanes(self) -> Mapping[str, int]:
         """What reads a whole log holds up no page; each thread has the log open for itself."""
-        return {STATIC: 1, PAGES: 3, SLOW: 1}
+        return {STATIC: 1, PAGES: 3, SLOW: 1, LIVE: 1}
 
     def route(self, request: Request) -> Route | PageResponse:
         """Which threads answer. Every route is open to the web server: who has signed in is known here, by a cookie."""
@@ -96,6 +116,8 @@ class Explorer:
             return problem(405, f"{request.path[:100]} is asked for with GET: these pages only read")
         if name == "api":
             return Route(SLOW if parts and parts[0] in SLOW_ENDPOINTS else PAGES, is_open=True)
+        if name == LIVE:
+            return Route(LIVE, is_open=True, is_followed=True)
         page = SITE.get(name)
         return Route(STATIC if page is None else page.lane, is_open=True)
 
@@ -108,11 +130,13 @@ class Explorer:
         if name == SIGN_IN:
             return self._sign_in(request)
         if not self.sessions.is_known(request):
-            if name == "api":
+            if name in ("api", LIVE):
                 return problem(401, "this page needs a token: send Authorization: Bearer TOKEN")
             return self._html(401, self.renderer.page("sign_in.html", {"is_wrong": False}))
         if name == "api":
             return self._api(parts, request)
+        if name == LIVE:
+            return self._live()
         try:
             page = SITE.get(name)
             if page is None or not (page.parts == len(parts) or (page.parts < 0 and parts)):
@@ -144,6 +168,13 @@ class Explorer:
         except (RefoldError, OSError) as error:
             return problem(503, error)
 
+    def _live(self) -> PageResponse:
+        """The newest cut. All who follow share one look at the log in NEWEST_S."""
+        try:
+            return json_answer(200, {"cut": self.newest.cut(self.handles.log())})
+        except (RefoldError, OSError) as error:
+            return problem(503, error)
+
     def _sign_in(self, request: Request) -> PageResponse:
         if request.method == "POST":
             cookie = self.sessions.sign_in(request.content)
@@ -154,7 +185,7 @@ class Explorer:
 
     def _error(self, status: int, error: Exception) -> PageResponse:
         given = {"title": TITLES[status], "why": str(error), "status": status, "at": None, "commands": [], "page": None,
-                 "log_url": self.place.url or "", "here": None}  # fmt: skip
+                 "log_url": self.place.url or "", "here": None, "is_live": False}  # fmt: skip
         return self._html(status, self.renderer.page("error.html", given))
 
     def _html(self, status: int, content: bytes) -> PageResponse:
@@ -163,7 +194,7 @@ class Explorer:
 
 def explorer(place: LogTarget, token: Token | None, *, is_secure: bool) -> Explorer:
     """The site of a log. token: that callers need; is_secure: it is served over TLS."""
-    return Explorer(place, Handles(place), Renderer(place.url), SignIns(token, is_secure=is_secure))
+    return Explorer(place, Handles(place), Renderer(place.url), SignIns(token, is_secure=is_secure), NewestCut())
 
 
 def import_pages() -> None:

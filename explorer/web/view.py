@@ -67,15 +67,17 @@ class PageView:
         return f"/{path}" + (f"?{urlencode(query)}" if query else "")
 
     def render(
-        self, template: str, title: str, cut: Cut | None, shown: Sequence[tuple[str, Query]], **given: Any
-    ) -> bytes:
-        """The page. shown: the commands that give the same answers, each with what it shows."""
+        self, template: str, title: str, cut: Cut | None, shown: Sequence[tuple[str, Query]], *, is_live: bool = False,
+        **given: Any,
+    ) -> bytes:  # fmt: skip
+        """The page. shown: the commands that give the same answers, each with what it shows; is_live: it may change as
+        the log grows."""
         commands = [(what, self.renderer.command(query)) for what, query in shown]
         return self.renderer.page(
             template,
             {
                 "title": title, "at": None if cut is None else str(cut),
                 "cut_short": None if cut is None else cut.short, "commands": commands, "page": self.name,
-                "here": self.address, "log_url": self.log.port.url, **given,
+                "here": self.address, "log_url": self.log.port.url, "is_live": is_live, **given,
             },
         )  # fmt: skip

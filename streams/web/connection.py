@@ -154,6 +154,11 @@ class Connection(RequestHandler):
         self._due(None)
         self._slots.note(self._slot, self._loop.time(), waits=False)
 
+    def note_following(self) -> None:
+        """Events are sent for as long as the caller stays; it gives its place to one that has a request."""
+        self._due(None)
+        self._slots.note(self._slot, self._loop.time(), waits=True)
+
     async def finish_response(self, *given: Any) -> tuple[web.StreamResponse, bool]:
         """Send an answer, then wait for the next head."""
         self._due(self._bounds.answer_s)

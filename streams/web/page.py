@@ -88,11 +88,13 @@ class Request(NamedTuple):
 class Route(NamedTuple):
     """Where a request is answered.
 
-    lane: the name of the threads that answer it. is_open: callers without the token get an answer too.
+    lane: the name of the threads that answer it. is_open: callers without the token get an answer too. is_followed: the
+    answer is asked for again and again, and sent as a server-sent event whenever it is another.
     """
 
     lane: str
     is_open: bool = False
+    is_followed: bool = False
 
 
 class Site(Protocol):

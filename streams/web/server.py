@@ -9,7 +9,8 @@ block: they run in bounded threads (thread_pool.py). A request passes, in this o
 4. the guard (guard.py): target, Host, Origin, token;
 5. the site's route: 404, 405, or 401 where the page is not open to callers without the token;
 6. its content, within bounds of time and size, and never compressed;
-7. a lane of the site's, 503 where its queue is full.
+7. a lane of the site's, 503 where its queue is full;
+8. where the route is followed: the lane again each FOLLOW_S, and an event for each answer that is another.
 
 No answer and no line of the log holds a traceback.
 """
@@ -28,15 +29,17 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from refold.streams.web.connection import Bounds, Connection, Slot, Slots, response_of
+from refold.streams.web.connection import HEADERS, Bounds, Connection, Slot, Slots, response_of
 from refold.streams.web.guard import Head, RequestGuard, unknown_caller
 from refold.streams.web.listening import Access, Listener
-from refold.streams.web.page import PageResponse, Request, Site, problem
+from refold.streams.web.page import PageResponse, Request, Route, Site, problem
 from refold.streams.web.thread_pool import Busy, Lane
 
 GRACE_S = 5.0
 QUERY_FIELDS_MAX = 32
 ACCEPT_PAUSE_S = 0.02
+FOLLOW_S = 1.0
+EVENTS = "text/event-stream; charset=utf-8"
 
 _log = logging.getLogger(__name__)
 
@@ -154,22 +157,51 @@ class WebServer:
         found = self._admitted(site, request)
         if isinstance(found, PageResponse):
             return response_of(found, closes=request.can_read_body)
-        asked, lane = found
+        asked, route = found
         held = bytearray()
         try:
             refused = await self._read(request, held)
             if refused is not None:
                 return response_of(refused, closes=True)
             connection.note_work()
-            try:
-                working = self._lanes[lane].submit(partial(_answered, site, asked._replace(content=bytes(held))))
-            except Busy:
-                return response_of(problem(503, "too many requests wait for an answer; ask again"))
-            return response_of(await asyncio.wrap_future(working))
+            asked = asked._replace(content=bytes(held))
+            answer = await self._answer(site, asked, route.lane)
+            if not route.is_followed or answer.status != 200:
+                return response_of(answer)
+            connection.note_following()
+            return await self._follow(site, request, asked, route.lane, answer)
         finally:
             self._held_bytes -= len(held)
 
-    def _admitted(self, site: Site, request: web.BaseRequest) -> PageResponse | tuple[Request, str]:
+    async def _answer(self, site: Site, asked: Request, lane: str) -> PageResponse:
+        """Step 7."""
+        try:
+            working = self._lanes[lane].submit(partial(_answered, site, asked))
+        except Busy:
+            return problem(503, "too many requests wait for an answer; ask again")
+        return await asyncio.wrap_future(working)
+
+    async def _follow(
+        self, site: Site, request: web.BaseRequest, asked: Request, lane: str, answer: PageResponse
+    ) -> web.StreamResponse:
+        """Step 8, until the caller leaves, or takes nothing for as long as an answer may take, or the server closes."""
+        assert self._stop is not None
+        response = web.StreamResponse(headers={**HEADERS, **answer.headers, "Content-Type": EVENTS})
+        response.force_close()
+        await response.prepare(request)
+        sent = b""
+        while not self._stop.is_set():
+            is_news = answer.status == 200 and answer.content != sent
+            async with asyncio.timeout(self._bounds.answer_s):
+                # A comment, where nothing is new: so it is noticed that a caller has left.
+                await response.write(b"data: " + answer.content.strip() + b"\n\n" if is_news else b":\n\n")
+            sent = answer.content if is_news else sent
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), FOLLOW_S)
+            answer = await self._answer(site, asked, lane)
+        return response
+
+    def _admitted(self, site: Site, request: web.BaseRequest) -> PageResponse | tuple[Request, Route]:
         """Steps 4 and 5."""
         headers = request.headers
         local = request.transport.get_extra_info("sockname") if request.transport is not None else None
@@ -190,7 +222,7 @@ class WebServer:
         # Who may not see a page is not told which there are.
         if not asked.is_known and (isinstance(route, PageResponse) or not route.is_open):
             return unknown_caller()
-        return route if isinstance(route, PageResponse) else (asked, route.lane)
+        return route if isinstance(route, PageResponse) else (asked, route)
 
     async def _read(self, request: web.BaseRequest, held: bytearray) -> PageResponse | None:
         """Step 6: the content, into `held`; an answer where it is refused."""

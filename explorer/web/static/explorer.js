@@ -1,6 +1,8 @@
 // Keys, times in the reader's zone, and copying. Every page works without it.
 // @ts-check
 
+import { follow } from "./live.js";
+
 const UTC_WANTED = "refold-utc";
 const PLACE = "refold-place";
 
@@ -115,10 +117,7 @@ function bindSliders() {
   }
 }
 
-function bindButtons() {
-  const help = document.querySelector("[data-help]");
-  if (help) help.addEventListener("click", showKeys);
-  document.querySelector("[data-utc]")?.addEventListener("click", turnZone);
+function bindCopying() {
   for (const button of document.querySelectorAll("[data-copy]")) {
     if (!(button instanceof HTMLElement)) continue;
     if (!navigator.clipboard) {
@@ -159,10 +158,18 @@ function onLeave() {
 }
 
 keepPlace();
-showTimes();
-bindSliders();
-bindButtons();
-showChosen();
+/** What is done to a page when it is there. */
+function bind() {
+  showTimes();
+  bindSliders();
+  bindCopying();
+  showChosen();
+}
+
+bind();
+document.querySelector("[data-help]")?.addEventListener("click", showKeys);
+document.querySelector("[data-utc]")?.addEventListener("click", turnZone);
+follow(bind);
 document.addEventListener("keydown", onKey);
 addEventListener("beforeunload", onLeave);
 // A page that is shown again as it was is not on its way.

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+import refold
 from refold.explorer.demo.desk import RUN
 from refold_tests.absent import without
-from refold_tests.explored import CONFIG, FORK, READER, Explored
+from refold_tests.explored import CONFIG, FORK, READER, Explored, explored
 
 # One browser for the module; its tests stay on one worker.
 pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("explorer-browser")]
@@ -162,6 +164,36 @@ def test_times_are_the_readers_with_utc_at_hand(page: Page, pages: Explored) -> 
     expect(shown).to_contain_text(there[:19].replace("T", " "))
     expect(shown).to_contain_text("UTC")
     page.keyboard.press("u")
+
+
+def test_pages_are_live(context: BrowserContext, tmp_path: Path) -> None:
+    """A page of now is taken anew as the log grows; an address of then stays what it is, and says there is more."""
+    url = f"file:{tmp_path / 'log'}"
+    page = context.new_page()
+    with refold.open(url) as log, explored(url) as other:
+        page.goto(f"{other.url}/")
+        expect(page.locator(".empty")).to_contain_text("No run is recorded")
+        expect(page.locator("[data-live]")).to_have_text("● live")
+        then = page.url
+        with log.run("worker", id="live-1", title="Works") as run:
+            with run.step("first"):
+                run.state["count"] = 1
+            page.get_by_role("link", name="Works").click()
+            opened(page, "Step 1 first")
+            expect(page.locator("[data-live]")).to_have_text("● live")
+            with run.step("second"):
+                run.state["count"] = 2
+            opened(page, "Step 2 second")
+            expect(page.locator(".steps li")).to_have_count(2)
+            page.goto(then)
+            expect(page.locator("[data-key=n].newer")).to_be_visible()
+            expect(page.locator(".empty")).to_contain_text("No run is recorded")
+            page.keyboard.press("n")
+            expect(page.get_by_role("link", name="Works")).to_be_visible()
+            page.keyboard.press("l")
+            expect(page.locator("[data-live]")).to_have_text("○ live")
+            page.keyboard.press("l")
+        expect(page.locator(".outcome.succeeded")).to_be_visible()
 
 
 def test_every_page_fits_and_has_no_layout_shift(browser: Browser, pages: Explored) -> None:

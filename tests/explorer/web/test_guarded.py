@@ -92,7 +92,7 @@ def test_what_would_not_be_seen_is_shown_as_escapes(pages: Explored) -> None:
 
 def test_only_this_servers_names_and_pages_are_answered(pages: Explored) -> None:
     port = pages.url.rpartition(":")[2]
-    for target in ("/", "/api/runs", "/static/explorer.js"):
+    for target in ("/", "/api/runs", "/live", "/static/explorer.js"):
         assert pages.ask(target, headers={"Host": f"evil.example:{port}"}).status == 403
         assert pages.ask(target, headers={"Origin": "https://evil.example"}).status == 403
     assert pages.ask("/sign-in", "POST", {"Origin": "https://evil.example"}, b"token=x").status == 403
@@ -122,6 +122,7 @@ def test_a_token_is_asked_for_once(incident_url: str) -> None:
             assert "needs the server&#39;s token" in page.body or "need the server's token" in page.text
             assert "kettle" not in page.body
         assert pages.ask("/api/runs").status == 401
+        assert pages.ask("/live").status == 401
         assert pages.ask("/static/explorer.css").status == 200
         assert pages.get("/", {"Authorization": f"Bearer {TOKEN}"}).status == 200
         wrong = pages.ask("/sign-in", "POST", content=b"token=0123456789abcdef-wrong")
