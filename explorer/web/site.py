@@ -40,7 +40,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-SECURITY = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer",
+# With "no-referrer" browsers post a form of this server with `Origin: null`, as those of other sites.
+SECURITY = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin",
             "Cross-Origin-Opener-Policy": "same-origin"}  # fmt: skip
 STATIC, PAGES, SLOW, LIVE = "static", "pages", "slow", "live"
 SIGN_IN = "sign-in"

@@ -76,8 +76,8 @@ function onKey(event) {
   }
   const found = ofKey(event.key);
   if (found) found.click();
-  else if (event.key === "j" && moveRow(1)) ;
-  else if (event.key === "k" && moveRow(-1)) ;
+  else if (event.key === "j" && moveRow(1)) event.preventDefault();
+  else if (event.key === "k" && moveRow(-1)) event.preventDefault();
   else if (event.key === "u") turnZone();
   else if (event.key === "g") location.assign("/");
   else if (event.key === "/") {
@@ -158,9 +158,18 @@ function onLeave() {
 }
 
 keepPlace();
+/** What can be scrolled can be reached by keyboard. */
+function reachScrolling() {
+  for (const each of document.querySelectorAll("code[data-command], pre.value, .said, .scroll, .steps")) {
+    const scrolls = each.scrollWidth > each.clientWidth || each.scrollHeight > each.clientHeight;
+    if (scrolls && each instanceof HTMLElement) each.tabIndex = 0;
+  }
+}
+
 /** What is done to a page when it is there. */
 function bind() {
   showTimes();
+  reachScrolling();
   bindSliders();
   bindCopying();
   showChosen();

@@ -15,6 +15,7 @@ import refold
 from refold.explorer.demo.desk import RUN
 from refold_tests.absent import without
 from refold_tests.explored import CONFIG, FORK, READER, Explored, explored
+from refold_tests.npm import AXE, package_folder
 
 # One browser for the module; its tests stay on one worker.
 pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("explorer-browser")]
@@ -166,6 +167,18 @@ def test_times_are_the_readers_with_utc_at_hand(page: Page, pages: Explored) -> 
     page.keyboard.press("u")
 
 
+def test_the_token_is_typed_once(context: BrowserContext, incident_url: str) -> None:
+    token = "0123456789abcdef-secret"
+    page = context.new_page()
+    with explored(incident_url, token) as guarded:
+        page.goto(f"{guarded.url}/run/{RUN}")
+        page.locator("[name=token]").fill(token)
+        page.keyboard.press("Enter")
+        opened(page, "Runs")
+        page.get_by_role("link", name="A leaking kettle").first.click()
+        opened(page, "Step 4 pay")
+
+
 def test_pages_are_live(context: BrowserContext, tmp_path: Path) -> None:
     """A page of now is taken anew as the log grows; an address of then stays what it is, and says there is more."""
     url = f"file:{tmp_path / 'log'}"
@@ -190,13 +203,16 @@ def test_pages_are_live(context: BrowserContext, tmp_path: Path) -> None:
             expect(page.locator(".empty")).to_contain_text("No run is recorded")
             page.keyboard.press("n")
             expect(page.get_by_role("link", name="Works")).to_be_visible()
+            expect(page.locator("[data-live]")).to_have_text("● live")
             page.keyboard.press("l")
             expect(page.locator("[data-live]")).to_have_text("○ live")
             page.keyboard.press("l")
         expect(page.locator(".outcome.succeeded")).to_be_visible()
 
 
-def test_every_page_fits_and_has_no_layout_shift(browser: Browser, pages: Explored) -> None:
+def test_every_page_fits_does_not_shift_and_can_be_used_by_all(browser: Browser, pages: Explored) -> None:
+    """On a phone in the dark and on a screen in the light. axe: the rules of WCAG 2.1 A and AA, and good practice."""
+    axe = (package_folder(AXE) / "axe.min.js").read_text(encoding="utf-8")
     wrong: dict[str, Any] = {}
     for label, width, scheme in (("phone", 360, "dark"), ("screen", 1280, "light")):
         with browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme) as context:  # type: ignore[arg-type]
@@ -208,11 +224,17 @@ def test_every_page_fits_and_has_no_layout_shift(browser: Browser, pages: Explor
                 over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
                 shift = page.evaluate("shifted")
                 headings = page.locator("h1").count()
-                if over > 0 or shift > 0.02 or headings != 1:
-                    wrong[f"{name}, {label}"] = (over, shift, headings)
+                page.evaluate(axe)
+                violations = page.evaluate(VIOLATIONS)
+                if over > 0 or shift > 0.02 or headings != 1 or violations:
+                    wrong[f"{name}, {label}"] = (over, shift, headings, violations)
     assert wrong == {}
 
 
+VIOLATIONS = """
+axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations.map((each) =>
+    [each.id, each.nodes.map((node) => `${node.target} ${node.html.slice(0, 120)}: ${node.failureSummary}`)]))
+"""
 SHIFTS = """
 globalThis.shifted = 0;
 new PerformanceObserver((list) => { for (const each of list.getEntries()) shifted += each.value; })

@@ -21,7 +21,7 @@ from refold.streams.web import client
 from refold.streams.web.client import CA_ENVIRONMENT, Asker, asker_of
 from refold.streams.web.connection import Bounds
 from refold.streams.web.guard import TOKEN_ENVIRONMENT, Token
-from refold.streams.web.listening import Access, Listener
+from refold.streams.web.listening import Access
 from refold.streams.web.page import PageResponse, Request, Route, json_answer, problem
 from refold.streams.web.server import WebServer
 from refold.testing.kafka.security import certificates
@@ -32,21 +32,18 @@ Serve = Callable[..., WebServer]
 
 
 class Site:
-    """/open for all, /held waits until it is let go, /fails has a defect, /count says `count` and is followed, anything
-    else says what it was asked."""
+    """/open for all, /held waits until it is let go, /fails has a defect, anything else says what it was asked."""
 
     lanes: Mapping[str, int] = {"own": 2, "slow": 1}
 
     def __init__(self) -> None:
         self.let_go = threading.Event()
         self.held = threading.Semaphore(0)
-        self.count = 1
 
     def route(self, request: Request) -> Route | PageResponse:
         if request.path == "/none":
             return problem(404, "no such page")
-        lane = "slow" if request.path == "/held" else "own"
-        return Route(lane, is_open=request.path == "/open", is_followed=request.path == "/count")
+        return Route("slow" if request.path == "/held" else "own", is_open=request.path == "/open")
 
     def answer(self, request: Request) -> PageResponse:
         if request.path == "/held":
@@ -54,8 +51,6 @@ class Site:
             self.let_go.wait(60)
         if request.path == "/fails":
             raise ZeroDivisionError("a defect")
-        if request.path == "/count":
-            return json_answer(200 if self.count else 503, self.count)
         said = {"path": request.path, "query": request.query, "bytes": len(request.content), "known": request.is_known}
         return json_answer(200, said)
 
@@ -378,59 +373,6 @@ def test_closing_lets_what_is_under_way_end(site: Site) -> None:
     server.close()
     with pytest.raises(OSError, match="refused"):
         connect(server)
-
-
-FOLLOW = b"GET /count HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-def until(connection: socket.socket, end: bytes) -> bytes:
-    answer = b""
-    while end not in answer:
-        part = connection.recv(1 << 16)
-        assert part, answer
-        answer += part
-    return answer
-
-
-def test_what_is_followed_is_sent_whenever_it_is_another(site: Site) -> None:
-    server = WebServer("127.0.0.1", 0)
-    server.serve(site)
-    with connect(server) as connection, connect(server) as other:
-        connection.sendall(FOLLOW)
-        other.sendall(FOLLOW)
-        first = until(connection, b"data: 1\n\n")
-        assert b"Content-Type: text/event-stream" in first
-        site.count = 0  # an error of a while is no event, and does not end it
-        until(connection, b":\n\n")
-        site.count = 2
-        assert b"data: 0" not in until(connection, b"data: 2\n\n")
-        assert until(other, b"data: 2\n\n")
-        server.close()
-        assert b"data" not in until_closed(connection)
-
-
-def test_who_follows_gives_its_place_to_one_that_asks(serve: Serve) -> None:
-    server = serve(connections=1)
-    with connect(server) as connection:
-        connection.sendall(FOLLOW)
-        until(connection, b"data: 1\n\n")
-        assert asked(server) == 200
-        until_closed(connection)
-
-
-def test_what_cannot_be_followed_is_answered_once(serve: Serve, site: Site) -> None:
-    site.count = 0
-    assert asked(serve(), "/count") == 503
-
-
-def test_who_connects_before_the_server_is_there_is_answered(site: Site) -> None:
-    listener = Listener("127.0.0.1", 0)
-    with closing(listener), socket.create_connection(listener.socket.getsockname()) as early:
-        early.settimeout(60)
-        early.sendall(b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        with closing(WebServer.on(listener)) as server:
-            server.serve(site)
-            assert b"200 OK" in until_closed(early)
 
 
 # Asking
