@@ -107,10 +107,10 @@ if TYPE_CHECKING:
     from refold.streams.log.kafka.offsets import NotSearchable
     from refold.streams.log.kafka.transactions import Fenced
     from refold.streams.table.batch import NotFolded
-    from refold.streams.worker.host.faust_consumer import AgentFailed
+    from refold.streams.worker.host.agents_app import AgentFailed
 else:
     _HOMES = {
-        "AgentFailed": "streams.worker.host.faust_consumer",
+        "AgentFailed": "streams.worker.host.agents_app",
         "AttemptsExhausted": "agents.recorder.run",
         "Changed": "agents.recorder.run",
         "CorruptionError": "avro.errors",

@@ -1,7 +1,8 @@
-"""Fetching the records of the partitions that are folded, by a consumer that is told from which offset.
+"""Fetching the records of a topic's partitions, by a consumer that is told from which offset.
 
-It is in no group. A partition is fetched from exactly where its fold stands; one whose records cannot be decided now is
-not fetched on. Beside the observations it watches `.schemas`, so that a new definition is known at once.
+It is in no group. A partition is fetched from exactly where its fold is, or where its agents are; one whose records
+cannot be decided now is not fetched on. For the fold it also watches `.schemas`, so that a new definition is known at
+once.
 
 A consumer may be stuck: where a broker lost and got back the lead of a partition by itself, the client may never learn
 of it, and fetches nothing more (confluentinc/librdkafka#5430; seen with 2.16). So where all that was fetched has been
@@ -34,7 +35,6 @@ from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.faults import is_unreadable, raise_lasting, storage_error, text_of
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.range_reader import Raw, raw_of
-from refold.streams.log.kafka.topics import Topics
 
 # A worker folds some megabytes a second. What is fetched is unpacked to about three times its size, whatever the bound
 # of what may wait.
@@ -70,13 +70,20 @@ Fetched = Raw | AtEnd | UnreadableOffsets | DamagedRecord
 class Fetcher:
     """For one thread."""
 
-    def __init__(self, clients: Clients, topics: Topics, schemas: int, unreadable: UnreadableBatches) -> None:
-        """schemas: the offset of `.schemas` to watch from. unreadable: knows what is set aside in the log."""
+    def __init__(self, clients: Clients, topic: str, unreadable: UnreadableBatches,
+                 schemas: tuple[str, int] | None = None) -> None:  # fmt: skip
+        """
+        Args:
+            clients: Connect to the brokers.
+            topic: Of which partitions are fetched.
+            unreadable: Knows what is set aside in the log.
+            schemas: The topic `.schemas`, and the offset to watch it from; None to watch nothing.
+        """
         self._clients = clients
         self._offsets = Offsets(clients.admin(), _ASKED_S)
         self._consumer = clients.reader(**_SETTINGS)
-        self._observations = topics.observations
-        self._schemas = TopicPlace(topics.schemas, 0)
+        self._topic = topic
+        self._schemas = None if schemas is None else TopicPlace(schemas[0], 0)
         # The next offset of everything that is fetched, and when something came of it last.
         self._next: dict[TopicPlace, int] = {}
         self._heard_s: dict[TopicPlace, float] = {}
@@ -89,16 +96,17 @@ class Fetcher:
         # What is not fetched now, for a batch there cannot be read: when it is to be fetched again.
         self._damaged: dict[TopicPlace, float] = {}
         self.schemas_moved = False
-        self._assign({self._schemas: schemas})
+        if schemas is not None:
+            self._assign({TopicPlace(schemas[0], 0): schemas[1]})
 
     def begin(self, partition: int, offset: int) -> None:
         """Fetch a partition from an offset on."""
-        self._assign({TopicPlace(self._observations, partition): offset})
+        self._assign({TopicPlace(self._topic, partition): offset})
 
     def end(self, partition: int) -> None:
         """Fetch it no more; what was fetched of it is not given out."""
         self._paused.discard(partition)
-        place = TopicPlace(self._observations, partition)
+        place = TopicPlace(self._topic, partition)
         del self._next[place], self._heard_s[place]
         self._unended.discard(place)
         if self._damaged.pop(place, None) is None:
@@ -108,7 +116,7 @@ class Fetcher:
         """Fetch no more of a partition for now, or go on."""
         if is_held == (partition in self._paused):
             return
-        place = TopicPlace(self._observations, partition)
+        place = TopicPlace(self._topic, partition)
         (self._paused.add if is_held else self._paused.discard)(partition)
         if place not in self._damaged:
             (self._consumer.pause if is_held else self._consumer.resume)([TopicPartition(*place)])
@@ -126,7 +134,7 @@ class Fetcher:
         self._heard(messages)
         for message in messages:
             error = message.error()
-            if message.topic() == self._schemas.topic:
+            if self._schemas is not None and message.topic() == self._schemas.topic:
                 self.schemas_moved = self.schemas_moved or error is None
             elif error is None:
                 yield message.partition() or 0, raw_of(message)
@@ -137,7 +145,7 @@ class Fetcher:
 
     def end_of(self, partition: int) -> int:
         """Up to where a partition is known to reach, as the last fetch of it said; 0 before one."""
-        place = TopicPartition(self._observations, partition)
+        place = TopicPartition(self._topic, partition)
         _, end = self._consumer.get_watermark_offsets(place, cached=True) or (0, 0)
         return max(0, int(end))
 
@@ -162,7 +170,7 @@ class Fetcher:
             place, error = TopicPlace(message.topic() or "", message.partition() or 0), message.error()
             if place in unreadable:
                 continue
-            if error is not None and is_unreadable(error) and place.topic == self._observations:
+            if error is not None and is_unreadable(error) and place.topic == self._topic:
                 unreadable[place] = message
             else:
                 used.append(message)
@@ -187,9 +195,7 @@ class Fetcher:
 
     def _pause_held(self, places: Iterable[TopicPlace]) -> None:
         held = [
-            TopicPartition(*each)
-            for each in places
-            if each.topic == self._observations and each.partition in self._paused
+            TopicPartition(*each) for each in places if each.topic == self._topic and each.partition in self._paused
         ]
         if held:
             self._consumer.pause(held)
@@ -226,7 +232,7 @@ class Fetcher:
             place for place, heard_s in self._heard_s.items()
             if self._looked_s - heard_s > STUCK_S
             and place not in self._damaged
-            and (place.topic != self._observations or place.partition not in self._paused)
+            and (place.topic != self._topic or place.partition not in self._paused)
         ]  # fmt: skip
         try:
             ends = self._offsets.ends(silent)
@@ -259,5 +265,5 @@ class Fetcher:
         if error.code() == KafkaError._PARTITION_EOF:
             yield partition, AtEnd(message.offset() or 0)
         else:
-            needs = self._clients.lacks(Grant(TOPIC, self._observations, READ))
-            raise_lasting(error, f"{self._observations}/{partition}", message.offset() or 0, needs)
+            needs = self._clients.lacks(Grant(TOPIC, self._topic, READ))
+            raise_lasting(error, f"{self._topic}/{partition}", message.offset() or 0, needs)

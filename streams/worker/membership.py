@@ -1,4 +1,4 @@
-"""The worker's place in its group: which partitions are its own. Nothing is read through it.
+"""A place in a consumer group: which partitions are this member's own. Nothing is read through it.
 
 A consumer of its own is in the group, with every partition paused, so that fetching (by another, that is told offsets)
 and membership do not get into each other's way. Cooperative: what stays is not given up while others come and go.
@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -29,9 +30,9 @@ from refold.avro.errors import StorageError
 from refold.streams.events import tell
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.faults import is_lasting, storage_error, text_of
+from refold.streams.log.kafka.faults import error_of, is_denied, is_lasting, storage_error, text_of
 from refold.streams.log.kafka.topics import Topics
-from refold.streams.worker.config import FoldConfig
+from refold.streams.worker.config import SESSION_MS, FoldConfig
 from refold.streams.worker.emission import is_member
 
 # A client joins when it was told of the topic, and is never told where the broker that it asked was forgotten in that
@@ -48,11 +49,40 @@ Told = Callable[[Iterable[int]], None]
 _log = logging.getLogger(__name__)
 
 
+class GroupMember(NamedTuple):
+    """Who is in a group.
+
+    Attributes:
+        group: The group.
+        topic: The topic whose partitions its members share.
+        instance: Its name among the members.
+        is_static: The group knows it by that name, and gives it its partitions back when it is there again within a
+            session.
+        session_ms: How long the group waits for a member that is silent.
+        rebalance_ms: How long it waits for one that has to give up partitions; None for Kafka's default.
+        client_id: What others see it as.
+    """
+
+    group: str
+    topic: str
+    instance: str
+    is_static: bool = False
+    session_ms: int = SESSION_MS
+    rebalance_ms: int | None = None
+    client_id: str = "refold"
+
+    @classmethod
+    def of_fold(cls, topics: Topics, config: FoldConfig) -> GroupMember:
+        """A worker in the group that folds the log."""
+        return cls(topics.group, topics.observations, config.instance, config.is_static, config.session_ms,
+                   client_id=config.client_id)  # fmt: skip
+
+
 class Membership:
     """given: partitions that are its own from now on. taken: to be given up on return; others may have them already."""
 
     def __init__(
-        self, clients: Clients, topics: Topics, config: FoldConfig, given: Told, taken: Told,
+        self, clients: Clients, member: GroupMember, given: Told, taken: Told,
         standing: Callable[[bool], None] = lambda _: None, is_alone: Callable[[], bool] = lambda: False,
         was_outage_within: Callable[[float], bool] = lambda _: False,
     ) -> None:  # fmt: skip
@@ -61,19 +91,21 @@ class Membership:
         was_outage_within: whether no broker answered at some time in the last so many seconds.
         """
         self._settings: dict[str, object] = {
-            "group.id": topics.group,
-            "client.id": config.client_id,
+            "group.id": member.group,
+            "client.id": member.client_id,
             "partition.assignment.strategy": "cooperative-sticky",
-            "session.timeout.ms": config.session_ms,
-            "heartbeat.interval.ms": max(100, config.session_ms // 10),
+            "session.timeout.ms": member.session_ms,
+            "heartbeat.interval.ms": max(100, member.session_ms // 10),
             "enable.partition.eof": False,
             "topic.metadata.refresh.interval.ms": _LOOK_MS,
         }
-        if config.is_static:
-            self._settings["group.instance.id"] = config.instance
-        self._clients, self._group = clients, topics.group
-        self._instance = config.instance
-        self._topic = topics.observations
+        if member.is_static:
+            self._settings["group.instance.id"] = member.instance
+        if member.rebalance_ms is not None:
+            self._settings["max.poll.interval.ms"] = member.rebalance_ms
+        self._clients, self._group = clients, member.group
+        self._instance = member.instance
+        self._topic = member.topic
         self._given, self._taken = given, taken
         self._standing, self._stood_s = standing, 0.0
         self._is_alone = is_alone
@@ -95,7 +127,7 @@ class Membership:
             self._join_anew("it was fenced, and nobody else is in the group under its name")
         if error is not None and is_lasting(error, _ENDING):
             needs = self._clients.lacks(Grant(GROUP, self._group, READ))
-            raise storage_error("the worker cannot be in its group", error, needs=needs)
+            raise storage_error(f"the worker cannot be in its group {self._group}", error, needs=needs)
         self._note_standing()
         if time.monotonic() - self._asked_s > _ASKED_EVERY_S:
             self._look()
@@ -104,6 +136,32 @@ class Membership:
         """The membership as it is at this moment."""
         found: bytes = self._consumer.consumer_group_metadata()
         return found
+
+    def commit(self, offsets: Mapping[int, int]) -> bool:
+        """Commit offsets as this member.
+
+        Args:
+            offsets: By partition the next offset to be read.
+
+        Returns:
+            Whether they are committed. They are not where no broker answers, or the group did not take them from it:
+            it is rebalanced, or has given the partitions to another member.
+
+        Raises:
+            StorageError: This user may not.
+        """
+        places = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
+        try:
+            found = self._consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as failed:
+            error = error_of(failed)
+            if error is not None and is_denied(error):
+                needs = self._clients.lacks(Grant(GROUP, self._group, READ))
+                raise storage_error(f"offsets cannot be committed in {self._group}", failed, needs=needs) from failed
+            return False
+        except RuntimeError:  # it has left
+            return False
+        return all(each.error is None for each in found or ())
 
     def leave(self) -> None:
         """Give everything up, by the callback, and be out of the group; raises what the callback raised."""
@@ -147,7 +205,7 @@ class Membership:
         self._anew_s = [each for each in self._anew_s if now_s - each < ANEW_WITHIN_S] + [now_s]
         if len(self._anew_s) > ANEW_MAX or not self._is_alone():
             raise StorageError(
-                f"the worker is out of its group ({text_of(fatal)}): another one runs under its name, "
+                f"the worker is out of its group {self._group} ({text_of(fatal)}): another one runs under its name, "
                 f"{self._instance}; give each an --instance of its own, then start it again"
             )
 

@@ -19,8 +19,7 @@ partitions that others have (standby.py).
 When the group takes a partition away, it is between two batches, and what came of it and is not folded is dropped. One
 that is lost in the middle of a batch is left out of it: the broker refused its emission. While no broker answers, the
 worker waits, and a partition that could not be taken up is tried again; one that needs a damaged record waits too
-(quarantine.py). Whatever else fails ends the worker, and its
-next start finds out from the log what became of it.
+(quarantine.py). Whatever else fails ends the worker, and its next start finds out from the log what became of it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.data_folder import DataFolder, folder_problem, held
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, PendingCommit, Undecided
 from refold.streams.worker.fetcher import AtEnd, Fetcher, UnreadableOffsets
-from refold.streams.worker.membership import Membership
+from refold.streams.worker.membership import GroupMember, Membership
 from refold.streams.worker.partition import Partition
 from refold.streams.worker.quarantine import Settling
 from refold.streams.worker.schema_lookup import SchemaLookup
@@ -100,9 +99,15 @@ class FoldService:
         self._starter = Starter(log, config.folder, self._memory)
         self._lookup = SchemaLookup(log, self._starter)
         self._emitter = Emitter(
-            log.clients, log.topics, transactional_id, config.transaction_ms, Attempts(now_s), self._was_outage
+            log.clients,
+            log.topics,
+            transactional_id,
+            config.transaction_ms,
+            Attempts(now_s),
+            self.was_outage_within,
         )
-        self._fetcher = Fetcher(log.clients, log.topics, len(log.registry), log.unreadable)
+        watched = (log.topics.schemas, len(log.registry))
+        self._fetcher = Fetcher(log.clients, log.topics.observations, log.unreadable, watched)
         self._sealing = Sealing(log, clock_ms)
         self._standbys = Standbys(log, self._starter) if config.is_standby else None
         self._waits = Waits("partition")
@@ -150,6 +155,10 @@ class FoldService:
             self._starter.held, len(self._log.registry.pending()),
         )  # fmt: skip
 
+    def was_outage_within(self, duration_s: float = OUTAGE_RECENT_S) -> bool:
+        """Whether no broker answered at some time in the last so many seconds."""
+        return self._watch.was_lost_within(duration_s)
+
     @property
     def log(self) -> KafkaLog:
         """The log that is folded, to be read by whoever knows what other threads may do with it."""
@@ -194,15 +203,9 @@ class FoldService:
                 self._standbys.warm(self._stopping.is_set)
             self._group = CurrentCondition(self._clock_ms, f"it is not a member of its group {self._log.topics.group}")
             self._membership = Membership(
-                self._log.clients,
-                self._log.topics,
-                self._config,
-                self._given,
-                self._taken,
-                self._note_standing,
-                self._is_alone,
-                self._watch.was_lost_within,
-            )
+                self._log.clients, GroupMember.of_fold(self._log.topics, self._config), self._given, self._taken,
+                self._note_standing, self._is_alone, self.was_outage_within,
+            )  # fmt: skip
             while not self._stopping.is_set():
                 self._look_at(folder)
                 self._turn(self._membership)
@@ -249,11 +252,7 @@ class FoldService:
         Another one fences the producer before it joins (`_run`). So does the coordinator, where a transaction took too
         long, as in an outage.
         """
-        return not self._emitter.is_fenced() or self._was_outage()
-
-    def _was_outage(self) -> bool:
-        """Whether no broker answers, or none did a moment ago."""
-        return self._watch.was_lost_within(OUTAGE_RECENT_S)
+        return not self._emitter.is_fenced() or self.was_outage_within()
 
     def _note_standing(self, is_in: bool) -> None:
         """Whether it is a member of its group."""

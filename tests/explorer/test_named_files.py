@@ -25,7 +25,6 @@ from refold.streams.registry.settings import ENVIRONMENT as REGISTRY
 from refold.streams.registry.settings import registry_settings
 from refold.streams.web.client import CA_ENVIRONMENT, asker_of
 from refold.streams.web.listening import tls_of
-from refold.streams.worker.host.faust_consumer import credentials_of
 from refold_tests.command import refold_command
 
 LONG = PEM_BYTES_MAX + 1
@@ -45,7 +44,6 @@ USES: dict[str, Callable[[str], object]] = {
     "kafka's authority": lambda file: merged(parse_url(URL), {"ssl.ca.location": file}),
     "kafka's key": lambda file: merged(parse_url(URL), {"ssl.key.location": file}),
     "kafka's key store": lambda file: merged(parse_url(URL), {"ssl.keystore.location": file}),
-    "faust's authority": lambda file: credentials_of({"security.protocol": "ssl", "ssl.ca.location": file}),
     "the registry's authority": lambda file: registry_settings(
         {REGISTRY: "https://r", f"{REGISTRY}_SSL_CA_LOCATION": file}
     ),

@@ -22,8 +22,6 @@ from refold.streams.events import tell
 from refold.streams.open import given_url, is_kafka, log_on, process_surroundings
 
 if TYPE_CHECKING:
-    import faust
-
     from refold.streams.web.server import WebServer
     from refold.streams.worker.agents import ChangesAgent
     from refold.streams.worker.config import FoldConfig
@@ -221,22 +219,24 @@ def _run_with_agents(
     module: str, ending: ExitStack,
 ) -> None:  # fmt: skip
     from refold.streams.log.kafka.log import KafkaLog
-    from refold.streams.log.kafka.url import merged, parse_url
-    from refold.streams.worker.host.faust_consumer import AgentThread, Following, following_app
-    from refold.streams.worker.host.faust_schema import ChangesOf
+    from refold.streams.worker.host.agents_app import AgentsApp, AgentThread
+    from refold.streams.worker.host.change_consumer import REBALANCE_MS, ChangeConsumer, ChangesSource, Deliver
+    from refold.streams.worker.host.change_decoder import ChangeDecoder
     from refold.streams.worker.host.process import run_process
+    from refold.streams.worker.membership import GroupMember
 
-    address = parse_url(url)
     read = ending.enter_context(open_log(url, types=place.type_paths(), read_only=True)).port
     assert isinstance(read, KafkaLog)
     thread = AgentThread(agents, lambda: open_log(url, types=place.type_paths()))
     ending.callback(thread.close)
-    following = Following(read.topics.changes, f"{read.topics.group}.agents.{module}", instance, data / "faust")
+    group = f"{read.topics.group}.agents.{module}"
+    member = GroupMember(group, read.topics.changes, instance or "", instance is not None, rebalance_ms=REBALANCE_MS)
+    source = ChangesSource(read.clients, member, read.unreadable, ChangeDecoder(read))
 
-    def app() -> faust.App:
-        return following_app(merged(address, None), following, ChangesOf(read), thread)
+    def consumer(deliver: Deliver) -> ChangeConsumer:
+        return ChangeConsumer(source, deliver, service.was_outage_within)
 
-    run_process(service, app)
+    run_process(service, lambda: AgentsApp(group, data / "faust", thread, consumer))
 
 
 def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url: str, ending: ExitStack) -> Pages:

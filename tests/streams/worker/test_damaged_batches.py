@@ -8,7 +8,7 @@ import random
 import shlex
 import shutil
 import urllib.request
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from refold_tests.folding import Running, append, await_folded, history, opened,
 from refold_tests.sample_types import THING
 from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
-from refold_tests.worker_process import Worker, starting
+from refold_tests.worker_process import starting
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -394,40 +394,6 @@ def sees(change, log):
 """
 
 
-class AgentsWorker:
-    """A worker with agents. One whose consumer does not come into its group ends, and is started again here, as
-    docs/OPERATIONS.md says under Known faults: it is seen after a worker that ended by a failure."""
-
-    def __init__(self, begin: Callable[[], Worker]) -> None:
-        self._begin = begin
-        self._end: tuple[int, str] | None = None
-        self.worker = begin()
-
-    def ended(self) -> tuple[int, str]:
-        """How it ends of itself."""
-        await_true(self._has_ended, within_s=AGENTS_S)
-        assert self._end is not None
-        return self._end
-
-    def await_true(self, condition: Callable[[], bool]) -> None:
-        """Return once it holds; the worker does not end before."""
-
-        def holds() -> bool:
-            assert not self._has_ended(), self._end
-            return condition()
-
-        await_true(holds, within_s=AGENTS_S)
-
-    def _has_ended(self) -> bool:
-        if self.worker.process.poll() is None:
-            return False
-        self._end = self.worker.ended()
-        if "has not come into its group" not in self._end[1]:
-            return True
-        self.worker = self._begin()
-        return False
-
-
 @pytest.mark.timeout(1800)
 def test_agents_name_a_batch_of_changes_and_pass_over_it_once_it_is_set_aside(
     rotting: Kafka, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -459,7 +425,7 @@ def test_agents_name_a_batch_of_changes_and_pass_over_it_once_it_is_set_aside(
         with starting(url, tmp_path) as start:
             begin = partial(start, "w", "--agents", "seeing")
             for wound in (first, middle):
-                status, last = AgentsWorker(begin).ended()
+                status, last = begin().ended(AGENTS_S)
                 command = f"refold quarantine add {log.topics.changes}/{partition}/{wound.first}"
                 assert (status, f"{command} --log {log.url}" in last) == (2, True), last
                 assert "its batch cannot be read" in last
@@ -472,18 +438,23 @@ def test_agents_name_a_batch_of_changes_and_pass_over_it_once_it_is_set_aside(
             last_of = {each: max(offset for at, offset in changes if at == each) for each in range(2)}
             group = f"{log.topics.group}.agents.seeing"
             seen = module.with_suffix(".txt")
-            again = AgentsWorker(begin)
-            again.await_true(lambda: seen.exists() and {*seen.read_text(encoding="utf-8").splitlines()} >= left)
+            again = begin()
+            await_true(
+                lambda: seen.exists() and {*seen.read_text(encoding="utf-8").splitlines()} >= left, within_s=AGENTS_S
+            )
             # What is acknowledged is past the batches: they do not come again.
             with CommittedOffsets(log.clients, group, log.topics.changes, stable=False) as asked:
-                again.await_true(lambda: all((at.offset or 0) > last_of[p] for p, at in asked.ask(last_of, 60).items()))
-            assert again.worker.stop()[0] == 0
+                await_true(
+                    lambda: all((at.offset or 0) > last_of[p] for p, at in asked.ask(last_of, 60).items()),
+                    within_s=AGENTS_S,
+                )
+            assert again.stop()[0] == 0
             assert {*seen.read_text(encoding="utf-8").splitlines()} == left
             seen.unlink()
             append_batches(log, rng, 1)
-            later = AgentsWorker(begin)
-            later.await_true(seen.exists)
-            assert later.worker.stop()[0] == 0
+            later = begin()
+            await_true(seen.exists, within_s=AGENTS_S)
+            assert later.stop()[0] == 0
             assert not {*seen.read_text(encoding="utf-8").splitlines()} & left
 
 

@@ -332,7 +332,7 @@ def test_agents_pass_over_changes_that_are_set_aside_and_records_of_others(
         rot(rotting, log.topics.changes, partition, raw.value, raw.value[:5] + b"\xff" * (len(raw.value) - 5))
         Broker(rotting.bootstrap, log.topics.prefix).produce(TopicPlace(log.topics.changes, partition), [b"junk"])
         with starting(url, tmp_path) as start:
-            status, last = start("w", "--agents", "seeing").ended()
+            status, last = start("w", "--agents", "seeing").ended(300)
             assert (status, f"{log.topics.changes}/{partition} offset {raw.offset} cannot be read" in last) == (2, True)
             assert f"refold quarantine add {log.topics.changes}/{partition}/{raw.offset} --log {log.url}" in last
             set_record_aside(log, "changes", partition, raw.offset, NOW_MS, apply=True)

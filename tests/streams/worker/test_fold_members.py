@@ -20,7 +20,7 @@ from refold.streams.partition import placed
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, PendingCommit, is_member
-from refold.streams.worker.membership import ANEW_MAX, Membership
+from refold.streams.worker.membership import ANEW_MAX, GroupMember, Membership
 from refold.streams.worker.position import StoredPosition
 from refold.streams.worker.table import PartitionTable, PendingChange, open_database
 from refold_tests.child import Child
@@ -140,7 +140,7 @@ def test_a_member_that_is_fenced_by_itself_joins_anew_as_often_as_outages_explai
     given: list[int] = []
     config = FoldConfig(log.url, tmp_path, "w", is_static=True)
     member = Membership(
-        log.clients, log.topics, config, given.extend, lambda _: None, is_alone=lambda: True,
+        log.clients, GroupMember.of_fold(log.topics, config), given.extend, lambda _: None, is_alone=lambda: True,
         was_outage_within=lambda _: is_outage,
     )  # fmt: skip
 
@@ -184,7 +184,7 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
     nobody = outside.consumer_group_metadata()
     assert not is_member(nobody)
     members: list[int] = []
-    member = Membership(log.clients, log.topics, config, members.extend, lambda _: None)
+    member = Membership(log.clients, GroupMember.of_fold(log.topics, config), members.extend, lambda _: None)
     deadline = time.monotonic() + 60
     while len(members) < PARTITIONS:
         assert time.monotonic() < deadline

@@ -132,7 +132,7 @@ def test_what_is_fetched_says_how_far_its_partition_reaches(log: KafkaLog) -> No
     append(log, observations)
     log.refresh()
     partition = log.partition_of(A)
-    fetcher = Fetcher(log.clients, log.topics, len(log.registry), log.unreadable)
+    fetcher = Fetcher(log.clients, log.topics.observations, log.unreadable, (log.topics.schemas, len(log.registry)))
     try:
         assert fetcher.end_of(partition) == 0
         fetcher.begin(partition, 0)

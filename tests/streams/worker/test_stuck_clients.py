@@ -19,7 +19,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.worker import fetcher
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.membership import Membership
+from refold.streams.worker.membership import GroupMember, Membership
 from refold.testing.kafka import Kafka
 from refold_tests.child import Child
 from refold_tests.folding import append, await_folded, check_whole, drain, history, opened, running, url_of, worker
@@ -92,7 +92,7 @@ def test_members_that_join_as_a_broker_comes_back(kafka_cluster: Callable[..., K
             topics = Topics(log.topics.prefix)
             topics.group += f".{number}"
             config = FoldConfig(log.url, tmp_path, str(number))
-            members.append(Membership(log.clients, topics, config, found.extend, lambda _: None))
+            members.append(Membership(log.clients, GroupMember.of_fold(topics, config), found.extend, lambda _: None))
         deadline = time.monotonic() + JOINED_S
         while not all(given):
             assert time.monotonic() < deadline, [number for number, found in enumerate(given) if not found]
@@ -182,7 +182,7 @@ def _serve(log: KafkaLog, folder: Path, is_over: Callable[[list[int], list[int]]
     given: list[int] = []
     taken: list[int] = []
     config = FoldConfig(log.url, folder, "w", session_ms=40_000)
-    member = Membership(log.clients, log.topics, config, given.extend, taken.extend)
+    member = Membership(log.clients, GroupMember.of_fold(log.topics, config), given.extend, taken.extend)
     deadline = time.monotonic() + 2 * JOINED_S
     while not is_over(given, taken):
         assert time.monotonic() < deadline, (given, taken)

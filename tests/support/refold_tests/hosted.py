@@ -15,15 +15,26 @@ from pathlib import Path
 
 from refold.agents.log import open_log
 from refold.avro.errors import RefoldError
+from refold.avro.quarantine import Rulings
 from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
 from refold.streams.change_codec import ChangeCodec
 from refold.streams.changes import Change
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.topics import Topics
 from refold.streams.worker.agents import load_agents
-from refold.streams.worker.host import faust_consumer as module
-from refold.streams.worker.host.faust_consumer import AgentThread, Following, following_app
+from refold.streams.worker.host.agents_app import AgentsApp, AgentThread
+from refold.streams.worker.host.change_consumer import (
+    OUT_OF_GROUP_S,
+    REBALANCE_MS,
+    ChangeConsumer,
+    ChangesSource,
+    Deliver,
+)
 from refold.streams.worker.host.process import run_process
+from refold.streams.worker.membership import GroupMember
 
 TYPE = "document"
 
@@ -55,25 +66,42 @@ class Idle:
         self._drained.set()
 
 
-def _hear() -> None:
+class Codec:
+    """Decodes every record as a change."""
+
+    def __init__(self) -> None:
+        self._codec = change_codec()
+
+    def decode(self, raw: Raw, partition: int) -> Change | None:
+        return self._codec.decode(raw.value or b"")
+
+    def is_set_aside(self, partition: int, offset: int) -> bool:
+        return False
+
+
+def _hear(consumer: ChangeConsumer) -> None:
     while line := os.read(0, 100):
-        module.OUT_OF_GROUP_S = float(line)
+        consumer.out_of_group_s = float(line)
 
 
 def main() -> None:
     """Run until a signal; a failure is one line and exit status 2."""
     bootstrap, prefix, folder, agents, instance = sys.argv[1:]
-    module.OUT_OF_GROUP_S = float(os.environ.get("REFOLD_TEST_OUT_OF_GROUP_S", module.OUT_OF_GROUP_S))
-    threading.Thread(target=_hear, daemon=True).start()
     thread = AgentThread(load_agents(agents), lambda: open_log(f"file:{folder}/log"))
-    following = Following(f"{prefix}.changes", f"{prefix}.agents", instance, Path(folder) / "faust")
-    config, codec = {"bootstrap.servers": bootstrap}, change_codec()
+    topics = Topics(prefix)
+    member = GroupMember(f"{prefix}.agents", topics.changes, instance, is_static=True, rebalance_ms=REBALANCE_MS)
+    source = ChangesSource(
+        Clients({"bootstrap.servers": bootstrap}, prefix), member, UnreadableBatches(topics, Rulings()), Codec()
+    )
 
-    def decode(raw: Raw, partition: int) -> Change:
-        return codec.decode(raw.value or b"")
+    def consumer(deliver: Deliver) -> ChangeConsumer:
+        found = ChangeConsumer(source, deliver)
+        found.out_of_group_s = float(os.environ.get("REFOLD_TEST_OUT_OF_GROUP_S", OUT_OF_GROUP_S))
+        threading.Thread(target=_hear, args=(found,), daemon=True).start()
+        return found
 
     try:
-        run_process(Idle(), lambda: following_app(config, following, decode, thread))
+        run_process(Idle(), lambda: AgentsApp(member.group, Path(folder) / "faust", thread, consumer))
     except (RefoldError, OSError) as error:
         print(f"failed: {error}", flush=True)
         sys.exit(2)

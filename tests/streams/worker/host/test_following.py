@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import ConsumerGroupState, TopicPartition
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, MemberDescription
 
 from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.offsets import TopicPlace
@@ -22,26 +20,46 @@ from refold_tests.hosted import change, change_codec
 from refold_tests.kafka_topics import Broker
 from refold_tests.waiting import await_true
 
-SILENT_S = 60.0
 OUT_S = 15.0
 CODE = "from refold_tests.hosted import main; main()"
 Start = Callable[..., Child]
 
 
 class Followed:
-    """A `.changes` of one partition, and the worker that follows it."""
+    """A `.changes`, and the workers that follow it."""
 
-    def __init__(self, kafka: SharedKafka, prefix: str, child: Start, folder: Path) -> None:
+    def __init__(self, kafka: SharedKafka, prefix: str, child: Start, folder: Path, partitions: int = 1) -> None:
         self.broker = Broker(kafka.bootstrap, prefix)
         # Compressed as what the fold writes.
-        self.place = TopicPlace(self.broker.topic("changes", compression_type="lz4"), 0)
+        topic = self.broker.topic("changes", partitions, compression_type="lz4")
+        self.place = TopicPlace(topic, 0)
+        self.group = f"{prefix}.agents"
+        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         self._child = child
         self._folder = folder
         self._codec = change_codec()
 
-    def commit(self, *versions: int, end: str = "commit") -> None:
+    def commit(self, *versions: int, end: str = "commit", partition: int = 0) -> None:
         """Write changes of document/a in one transaction."""
-        self.broker.transaction(self.place, self._encoded(versions), end=end, key=b"document/a")
+        place = self.place._replace(partition=partition)
+        self.broker.transaction(place, self._encoded(versions), end=end, key=b"document/a")
+
+    def members(self) -> list[MemberDescription]:
+        """The members of the agents' group."""
+        return list(self._described().members)
+
+    def shares(self) -> list[int]:
+        """How many partitions each member has, once the group is stable; empty before."""
+        described = self._described()
+        if described.state != ConsumerGroupState.STABLE:
+            return []
+        return sorted(len(each.assignment.topic_partitions) for each in described.members)
+
+    def _described(self) -> ConsumerGroupDescription:
+        found: ConsumerGroupDescription = self._admin.describe_consumer_groups([self.group], request_timeout=60)[
+            self.group
+        ].result()
+        return found
 
     def start(self, monkeypatch: pytest.MonkeyPatch, poison: str = "", instance: str = "one") -> Child:
         monkeypatch.setenv("REFOLD_TEST_POISON", poison)
@@ -57,39 +75,12 @@ def followed(kafka: SharedKafka, prefix: str, child: Start, tmp_path: Path) -> F
     return Followed(kafka, prefix, child, tmp_path)
 
 
-def begun(followed: Followed, monkeypatch: pytest.MonkeyPatch, poison: str = "") -> Child:
-    """A worker that says something. Behind a crash Faust's consumer now and then never comes back into its group: such
-    a process is killed and started again here, as whoever supervises it has to."""
-    for _ in range(3):
-        process = followed.start(monkeypatch, poison)
-        assert process.process.stdout is not None
-        if select.select([process.process.stdout], [], [], SILENT_S)[0]:
-            return process
-        print(f"silent for {SILENT_S} s, started again")
-        process.kill()
-    raise AssertionError("three workers in a row said nothing")
-
-
 def ended(process: Child) -> tuple[list[str], int]:
     """What else it says, and its exit status."""
     lines = []
     while line := process.line():
         lines.append(line)
     return lines, process.process.wait(300)
-
-
-def failed_at(followed: Followed, monkeypatch: pytest.MonkeyPatch, poison: str) -> tuple[list[str], int]:
-    """What a worker says until an agent of its fails at a change. One that falls silent is started again, too."""
-    for _ in range(3):
-        process = begun(followed, monkeypatch, poison)
-        with ThreadPoolExecutor(1) as pool:
-            said = pool.submit(ended, process)
-            try:
-                return said.result(SILENT_S)
-            except TimeoutError:
-                print(f"silent for {SILENT_S} s, started again")
-                process.kill()
-    raise AssertionError("three workers in a row did not end")
 
 
 def stopped(process: Child) -> tuple[list[str], int]:
@@ -140,61 +131,144 @@ def test_what_fails_while_it_starts_ends_it_as_a_failure(
     assert str(tmp_path / "one" / "faust" / "v1") in lines[-1]
 
 
-@pytest.mark.timeout(900)
 def test_a_change_that_an_agent_fails_on_comes_again_and_none_is_skipped(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for version in range(1, 7):
         followed.commit(version)
     for _ in range(2):
-        lines, status = failed_at(followed, monkeypatch, "document/a v3")
+        lines, status = ended(followed.start(monkeypatch, "document/a v3"))
         assert status == 2
         assert [line for line in lines if line.startswith("failed:")] == [lines[-1]]
         assert "sees failed at the change of document/a to v3" in lines[-1]
         assert "saw document/a v4" not in lines
-    process = begun(followed, monkeypatch)
-    seen = [process.line()]
-    while seen[-1] not in {"saw document/a v6", ""}:
-        seen.append(process.line())
-    first = seen.index("saw document/a v3")
-    assert seen[first:] == [f"saw document/a v{version}" for version in range(3, 7)]
+    process = followed.start(monkeypatch)
+    assert [process.line() for _ in range(4)] == [f"saw document/a v{version}" for version in range(3, 7)]
     assert stopped(process) == (["drained"], 0)
 
 
-def test_a_consumer_that_stays_out_of_its_group_ends_the_worker(
-    followed: Followed, monkeypatch: pytest.MonkeyPatch
+def test_a_change_is_acknowledged_only_once_the_agents_are_done_with_it(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A member that shares out in another way than Faust keeps it out for ever."""
+    """A kill while an agent works has that change come again; SIGTERM waits for the agent."""
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("REFOLD_TEST_GATE", f"document/a v2={gate}")
+    followed.commit(1, 2, 3)
+    killed = followed.start(monkeypatch)
+    assert [killed.line(), killed.line()] == ["saw document/a v1", "at document/a v2"]
+    killed.kill()
+    process = followed.start(monkeypatch)
+    lines = [process.line()]
+    while lines[-1] != "at document/a v2":
+        lines.append(process.line())
+    assert lines[:-1] in ([], ["saw document/a v1"])  # whether it was committed before the kill
+    os.kill(process.process.pid, signal.SIGTERM)
+    gate.touch()
+    lines, status = ended(process)
+    assert (lines[0], lines[-1], status) == ("saw document/a v2", "drained", 0)
+    again = followed.start(monkeypatch)
+    assert again.line() == f"saw document/a v{len(lines) + 1}"
+    assert stopped(again)[1] == 0
+
+
+def test_a_partition_is_given_up_once_its_change_is_done_and_none_comes_twice(
+    kafka: SharedKafka, prefix: str, child: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker reads two partitions and works on a change when another joins; nobody is killed."""
+    followed = Followed(kafka, prefix, child, tmp_path, partitions=2)
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("REFOLD_TEST_GATE", f"document/a v1={gate}")
+    followed.commit(1)
+    first = followed.start(monkeypatch)
+    assert first.line() == "at document/a v1"
+    second = followed.start(monkeypatch, instance="two")
+    await_true(lambda: len(followed.members()) == 2, within_s=300)
+    gate.touch()
+    await_true(lambda: followed.shares() == [1, 1], within_s=300)
+    for partition in range(2):
+        followed.commit(2, partition=partition)
+    lines = [*stopped_after(first, 2), *stopped_after(second, 1)]
+    assert sorted(line for line in lines if line != "drained") == ["saw document/a v1"] + 2 * ["saw document/a v2"]
+
+
+def stopped_after(process: Child, count: int) -> list[str]:
+    """Stop a worker once it has said so many lines; everything it said."""
+    lines = [process.line() for _ in range(count)]
+    rest, status = stopped(process)
+    assert status == 0
+    return [*lines, *rest]
+
+
+STRANGER = """
+import sys, time
+from confluent_kafka import Consumer
+servers, group, topic, strategy = sys.argv[1:]
+consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "partition.assignment.strategy": strategy,
+                     "session.timeout.ms": 120_000, "max.poll.interval.ms": 300_000})
+consumer.subscribe([topic])
+while not consumer.assignment():
+    consumer.poll(0.1)
+print("in", flush=True)
+while True:
+    consumer.poll(0.1)
+"""
+
+
+def stranger(followed: Followed, child: Start, strategy: str) -> Child:
+    """Another program in the agents' group, which has the partition."""
+    found = child(STRANGER, followed.broker.bootstrap, followed.group, followed.place.topic, strategy)
+    assert found.line() == "in"
+    return found
+
+
+def test_a_member_that_shares_out_in_another_way_ends_the_worker(
+    followed: Followed, child: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger(followed, child, "range")
+    lines, status = ended(followed.start(monkeypatch))
+    assert (lines[0], status) == ("drained", 2)
+    assert lines[-1].startswith(f"failed: the worker cannot be in its group {followed.group}: ")
+
+
+def test_a_consumer_that_stays_out_of_its_group_ends_the_worker(
+    followed: Followed, child: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a member is silent the group lets no other one in, until its session is over."""
     monkeypatch.setenv("REFOLD_TEST_OUT_OF_GROUP_S", "5")
-    group = f"{followed.broker.prefix}.agents"
-    stranger = Consumer({
-        "bootstrap.servers": followed.broker.bootstrap, "group.id": group, "partition.assignment.strategy": "range",
-        "auto.offset.reset": "latest",
-    })  # fmt: skip
-    try:
-        stranger.subscribe([followed.place.topic])
-        await_true(lambda: stranger.poll(0.1) is None and bool(stranger.assignment()))
-        lines, status = ended(followed.start(monkeypatch))
-    finally:
-        stranger.close()
-    assert (lines, status) == (
-        ["drained", f"failed: the agents' consumer has not come into its group {group} for 5 s; start it again"], 2,
-    )  # fmt: skip
+    stranger(followed, child, "cooperative-sticky").signal(signal.SIGSTOP)
+    lines, status = ended(followed.start(monkeypatch))
+    assert lines == ["drained", f"failed: the agents' consumer has not come into its group {followed.group} for 5 s; "
+                     "start it again"]  # fmt: skip
+    assert status == 2
+
+
+def test_records_that_were_deleted_are_passed_over(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group's offset is below the first record that is left; agents go on there."""
+    followed.commit(1)
+    process = followed.start(monkeypatch)
+    assert process.line() == "saw document/a v1"
+    assert stopped(process) == (["drained"], 0)
+    followed.commit(2)
+    followed.commit(3)
+    place = followed.place
+    admin = AdminClient({"bootstrap.servers": followed.broker.bootstrap})
+    deleted = admin.delete_records([TopicPartition(place.topic, place.partition, 4)], operation_timeout=60)
+    assert [each.result().low_watermark for each in deleted.values()] == [4]
+    again = followed.start(monkeypatch)
+    assert again.line() == "saw document/a v3"
+    assert stopped(again) == (["drained"], 0)
 
 
 @pytest.mark.timeout(900)
 def test_one_with_nothing_to_do_is_in_its_group(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers share one partition, and nothing is written for longer than one may be out of the group."""
     followed.commit(1)
-    processes = [begun(followed, monkeypatch), followed.start(monkeypatch, instance="two")]
-    admin, group = AdminClient({"bootstrap.servers": followed.broker.bootstrap}), f"{followed.broker.prefix}.agents"
+    processes = [followed.start(monkeypatch), followed.start(monkeypatch, instance="two")]
 
     def have_joined() -> bool:
         for process in processes:
             process.look()
-        described = admin.describe_consumer_groups([group], request_timeout=60)[group].result()
-        parts = sorted(len(each.assignment.topic_partitions) for each in described.members)
-        return described.state == ConsumerGroupState.STABLE and parts == [0, 1]
+        return followed.shares() == [0, 1]
 
     # However long joining takes; from then on neither has a reason to be out.
     await_true(have_joined, within_s=300)

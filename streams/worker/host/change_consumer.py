@@ -1,0 +1,253 @@
+"""Reads `.changes` for users' agents: a member of the agents' group, which hands over one change at a time.
+
+Its thread does one thing after another (`run`):
+1. It serves the group. A partition that it is given is read from the group's committed offset.
+2. It hands the oldest record that was fetched to the agents, and waits until they are done with it. Meanwhile it serves
+   the group, so agents may take as long as they like.
+3. It commits, every COMMIT_EVERY_S, the offset after the last record that the agents are done with.
+
+So agents are given each change at least once, and none is skipped:
+- Only committed changes are read, each partition's in order.
+- An agent that raises ends the process. Neither the change it failed at nor any after it was committed.
+- Before a partition is given up, the agents finish the change they work on, and its offset is committed. What else was
+  fetched is dropped: the next owner reads it. Where agents take longer than REBALANCE_MS, or the commit is refused, the
+  next owner gives its agents that change again.
+- A damaged record that is not set aside ends the process (streams/log/kafka/damaged.py).
+
+While no broker answers, it waits. A member that is out of its group though brokers answer would wait without a word, so
+after OUT_OF_GROUP_S it ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future, wait
+from threading import Event
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+
+from refold.avro.errors import CorruptionError, DamagedRecord, RefoldError, StorageError, Unanswered
+from refold.streams.changes import Change
+from refold.streams.events import tell
+from refold.streams.log.kafka.access import GROUP, READ, Grant
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.committed import CommittedOffsets
+from refold.streams.log.kafka.damaged import UnreadableBatches
+from refold.streams.log.kafka.faults import storage_error
+from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.worker.close_all import close_all
+from refold.streams.worker.fetcher import AtEnd, Fetched, Fetcher, UnreadableOffsets
+from refold.streams.worker.host.change_decoder import RecordDecoder
+from refold.streams.worker.membership import GroupMember, Membership
+
+COMMIT_EVERY_S = 1.0
+FETCHED_AT_ONCE = 500
+REBALANCE_MS = 60_000
+OUT_OF_GROUP_S = 90.0
+RETRY_S = 1.0
+_IDLE_S = 0.1
+_ASKED_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+Deliver = Callable[[Change, str], "Future[None]"]
+"""Hands a change and its place to the agents; the future is done when they are, and raises what an agent raised."""
+
+
+class ChangesSource(NamedTuple):
+    """The changes of a log, and who reads them."""
+
+    clients: Clients
+    member: GroupMember
+    unreadable: UnreadableBatches
+    decoder: RecordDecoder
+
+
+class _Delivery(NamedTuple):
+    """A change that the agents work on."""
+
+    partition: int
+    offset: int
+    done: Future[None]
+
+
+class ChangeConsumer:
+    """`run` it in a thread of its own; any thread may call `drain`.
+
+    out_of_group_s: how long it may be out of its group while brokers answer.
+    """
+
+    def __init__(self, source: ChangesSource, deliver: Deliver,
+                 was_outage_within: Callable[[float], bool] = lambda _: False) -> None:  # fmt: skip
+        """
+        Args:
+            source: What is read; nothing is asked of the brokers yet.
+            deliver: Hands a change to the agents.
+            was_outage_within: Whether no broker answered at some time in the last so many seconds.
+        """
+        self._clients, self._member, self._unreadable, self._decoder = source
+        self._topic = self._member.topic
+        self._deliver = deliver
+        self._was_outage_within = was_outage_within
+        self.out_of_group_s = OUT_OF_GROUP_S
+        self._stopping = Event()
+        self._in_group_s = self._begin_again_s = self._committed_s = 0.0
+        self._to_begin: set[int] = set()
+        self._fetched: deque[tuple[int, Fetched]] = deque()
+        self._delivery: _Delivery | None = None
+        # By partition the next offset that the agents are not done with, and the one that the group knows.
+        self._done: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+
+    def drain(self) -> None:
+        """Let `run` return once the agents are done with the change they work on, and its offset is committed."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Read until drained.
+
+        Raises:
+            AgentFailed: An agent raised.
+            CorruptionError: A record cannot be read.
+            StorageError: The log or the group cannot be used, and waiting does not mend it.
+        """
+        self._in_group_s = time.monotonic()
+        self._offsets = Offsets(self._clients.admin(), _ASKED_S, self._clients.admin)
+        self._asked = CommittedOffsets(self._clients, self._member.group, self._topic, stable=False)
+        self._fetcher = Fetcher(self._clients, self._topic, self._unreadable)
+        self._membership = Membership(
+            self._clients, self._member, self._given, self._taken, self._note_standing,
+            # Whether another worker has this one's name is for the fold to find out: it ends the process.
+            is_alone=lambda: True, was_outage_within=self._was_outage_within,
+        )  # fmt: skip
+        try:
+            while self._delivery is not None or not self._stopping.is_set():
+                self._turn()
+        finally:
+            # A change that an agent failed at is not done, and those before it are.
+            close_all([self._membership.leave, self._fetcher.close, self._asked.close])
+
+    def _turn(self) -> None:
+        self._membership.serve()
+        if self._to_begin:
+            self._begin()
+        if self._delivery is not None:
+            if not wait([self._delivery.done], _IDLE_S).done:
+                return
+            self._finish(self._delivery)
+        if time.monotonic() - self._committed_s > COMMIT_EVERY_S:
+            self._commit(self._done)
+        if self._stopping.is_set():
+            return
+        if self._fetched:
+            self._take(*self._fetched[0])
+        else:
+            found = self._fetcher.fetch(FETCHED_AT_ONCE, _IDLE_S)
+            self._fetched.extend(each for each in found if each[0] in self._done)
+
+    def _finish(self, delivery: _Delivery) -> None:
+        """Wait until the agents are done with the change they work on; AgentFailed."""
+        self._delivery = None
+        try:
+            delivery.done.result()
+        except CancelledError as error:
+            raise StorageError("the agents were stopped while they worked on a change; it comes again") from error
+        self._done[delivery.partition] = delivery.offset + 1
+
+    def _take(self, partition: int, found: Fetched) -> None:
+        """Take the oldest of what was fetched."""
+        if isinstance(found, Raw):
+            place = f"{self._topic}/{partition} offset {found.offset}"
+            try:
+                change = self._decoder.decode(found, partition)
+            except Unanswered:  # it stays the oldest
+                self._stopping.wait(RETRY_S)
+                return
+            except RefoldError as error:
+                raise CorruptionError(f"{place} cannot be read: {error}") from error
+            if change is None:
+                self._done[partition] = found.offset + 1
+            else:
+                self._delivery = _Delivery(partition, found.offset, self._deliver(change, place))
+        elif isinstance(found, AtEnd):
+            self._done[partition] = max(found.offset, self._done[partition])
+        elif isinstance(found, UnreadableOffsets):
+            self._done[partition] = found.end
+        else:
+            self._require_set_aside(partition, found)
+        self._fetched.popleft()
+
+    def _require_set_aside(self, partition: int, damaged: DamagedRecord) -> None:
+        """That a batch that cannot be read is set aside by now: then the fetcher passes over it next time."""
+        with contextlib.suppress(Unanswered):  # it is met again
+            if not self._decoder.is_set_aside(partition, damaged.offset):
+                place = f"{self._topic}/{partition} offset {damaged.offset}"
+                raise CorruptionError(f"{place} cannot be read: {damaged}") from damaged
+
+    # The group
+
+    def _given(self, partitions: Iterable[int]) -> None:
+        self._to_begin.update(partitions)
+
+    def _begin(self) -> None:
+        """Read the partitions that were given, from where the group is; tried again while nobody says where."""
+        if time.monotonic() < self._begin_again_s:
+            return
+        self._begin_again_s = time.monotonic() + RETRY_S
+        try:
+            begins = self._offsets.begins(TopicPlace(self._topic, each) for each in self._to_begin)
+            committed = self._asked.ask(self._to_begin, _ASKED_S)
+        except Unanswered:
+            return
+        except KafkaException as failed:
+            needs = self._clients.lacks(Grant(GROUP, self._member.group, READ))
+            error = storage_error(f"the committed offsets of {self._member.group} cannot be had", failed, needs=needs)
+            if isinstance(error, Unanswered):
+                return
+            raise error from failed
+        for partition, at in committed.items():
+            first = begins[TopicPlace(self._topic, partition)]
+            start = first if at.offset is None else at.offset
+            if start < first:
+                tell(_log, "changes_deleted", logging.WARNING, partition=partition, start=start, end=first)
+                start = first
+            self._done[partition] = self._committed[partition] = start
+            self._fetcher.begin(partition, start)
+            self._to_begin.discard(partition)
+
+    def _taken(self, partitions: Iterable[int]) -> None:
+        """Give partitions up; waits until the agents are done with a change of one of them."""
+        taken = {*partitions}
+        self._fetched = deque(each for each in self._fetched if each[0] not in taken)
+        if self._delivery is not None and self._delivery.partition in taken:
+            wait([self._delivery.done])
+            if not self._delivery.done.cancelled() and self._delivery.done.exception() is None:
+                self._finish(self._delivery)  # else `_turn` raises it
+        self._commit({each: offset for each, offset in self._done.items() if each in taken})
+        for each in taken:
+            self._to_begin.discard(each)
+            if self._done.pop(each, None) is not None:
+                del self._committed[each]
+                self._fetcher.end(each)
+        self._in_group_s = time.monotonic()  # it may have waited long for the agents
+
+    def _commit(self, done: dict[int, int]) -> None:
+        """Commit what the agents are done with. What is refused is tried again, or comes again at another member."""
+        self._committed_s = time.monotonic()
+        new = {each: offset for each, offset in done.items() if offset != self._committed[each]}
+        if new and self._membership.commit(new):
+            self._committed.update(new)
+
+    def _note_standing(self, is_in: bool) -> None:
+        now_s = time.monotonic()
+        if is_in or self._was_outage_within(self.out_of_group_s):
+            self._in_group_s = now_s
+        elif now_s - self._in_group_s > self.out_of_group_s:
+            raise StorageError(f"the agents' consumer has not come into its group {self._member.group} for "
+                               f"{self.out_of_group_s:.0f} s; start it again")  # fmt: skip
