@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from refold.agents.capture.forks import ForkingUpstream
+from refold.agents.capture.playback import RecordedUpstream
 from refold.agents.capture.proxy import Proxy, Upstreams
-from refold.agents.capture.server import LoopbackServer
+from refold.agents.capture.server import Handling, LoopbackServer
 from refold.agents.capture.spool import BYTES_MAX, Spool
 from refold.agents.capture.spool_drain import Stored, Storing
-from refold.agents.journal.record import Plain
+from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
 from refold.agents.redaction.redactor import Redact
 from refold.streams.client import RuntimeContext
@@ -28,7 +30,8 @@ _STATE_HOME = "XDG_STATE_HOME"
 class CaptureSettings(NamedTuple):
     """How to capture. log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the usual
     place. settings: what is recorded with each run, besides its spool. silence_s: as for Proxy. around: the clock and
-    the ids; None for this machine's."""
+    the ids; None for this machine's. parents: recordings whose forks are captured. replaying: what answers until it is
+    asked for something that is not recorded."""
 
     log_url: str
     open_log: Callable[[], AgentLog]
@@ -42,6 +45,8 @@ class CaptureSettings(NamedTuple):
     port: int = 0
     silence_s: float | None = None
     around: RuntimeContext | None = None
+    parents: Sequence[Recording] = ()
+    replaying: RecordedUpstream | None = None
 
 
 class Capture:
@@ -53,16 +58,27 @@ class Capture:
         root = given.spool or spool_root(given.log_url, os.environ)
         around = given.around or process_surroundings()
         spool = Spool(root, around, given.spool_bytes_max)
+
+        def handling() -> Handling:
+            proxy = Proxy(to, spool, around.now_micros, silence_s=given.silence_s)
+            return proxy if given.replaying is None else ForkingUpstream(given.replaying, proxy, given.say)
+
         try:
-            self._serving = LoopbackServer(
-                lambda: Proxy(to, spool, around.now_micros, silence_s=given.silence_s), given.host, given.port
-            )
+            self._serving = LoopbackServer(handling, given.host, given.port)
         except BaseException:
             spool.close()
             raise
         self.url = self._serving.url
         self._storing = Storing(
-            given.open_log, root, spool, given.agent, given.settings, given.say, around, given.redact
+            given.open_log,
+            root,
+            spool,
+            given.agent,
+            given.settings,
+            given.say,
+            around,
+            given.redact,
+            given.parents,
         )
 
     def close(self, closing_s: float) -> Stored:

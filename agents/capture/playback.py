@@ -6,7 +6,7 @@
 3. The answer is the recorded one: its status, its headers, its pieces by their boundaries, and an end as it was. A body
    that broke off breaks off again; a request that had no response gets the same 502 or 504.
 4. A request that is not recorded gets a 400, which SDKs do not try again. It names the turn that comes nearest, and the
-   leaves that differ.
+   leaves that differ; of each the turn that first had it, and the observation which says so.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from refold.agents.capture.credentials import known_secrets, without_credentials
 from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.exchange import bytes_of, is_exchange, request_of
 from refold.agents.capture.program import PROVIDERS
-from refold.agents.capture.proxy import refusal, said
+from refold.agents.capture.proxy import ask_for_body, refusal, said
 from refold.agents.capture.turns import VOLATILE_KEYS, without_keys
-from refold.agents.journal.difference import differences
+from refold.agents.journal.difference import ABSENT, Difference, differences
 from refold.agents.journal.record import Call, Plain, Recording
 from refold.agents.redaction.redactor import Redact
 
 LINES_MAX = 8
 _DATE = re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
+_PLACES = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 _OF_SESSION = frozenset({"prompt_cache_key", "safety_identifier", "client_metadata", "user_id", "session_id"})
 
 
@@ -75,8 +76,11 @@ class RecordedUpstream:
     def __init__(
         self, recordings: Iterable[Recording], redact: Redact | None = None, *, is_paced: bool = False,
         say: Callable[[str], None] = lambda line: None,
+        observation_of: Callable[[str, int], str] = lambda run, step: "",
     ) -> None:  # fmt: skip
-        """redact: as the runs were recorded with. is_paced: with the recorded pauses between pieces."""
+        """redact: as the runs were recorded with. is_paced: with the recorded pauses between pieces. observation_of:
+        the id of the observation that holds a step of a run; "" where it is not known."""
+        self._observation_of = observation_of
         self._redact = redact
         self._is_paced = is_paced
         self._say = say
@@ -96,17 +100,25 @@ class RecordedUpstream:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
+        answered, _, why = await self.tried(request)
+        if answered is not None:
+            return answered
+        self.unrecorded += 1
+        self._say(why)
+        return said(400, why)
+
+    async def tried(self, request: web.BaseRequest) -> tuple[web.StreamResponse | None, bytes, str]:
+        """The response, or None where the request is not recorded; its body as it came; why it is not recorded."""
         if (refused := refusal(request)) is not None:
-            return refused
-        asked = await self._asked(request)
+            return refused, b"", ""
+        ask_for_body(request)
+        body = await request.content.read()
+        asked = self._asked(request, body)
         found = self._found(asked)
         if found is None:
-            self.unrecorded += 1
-            why = self._why(asked)
-            self._say(why)
-            return said(400, why)
+            return None, body, self._why(asked)
         self.served += 1
-        return await self._answered(request, found.call)
+        return await self._answered(request, found.call), body, ""
 
     def ending(self) -> None:
         """Nothing is waited for."""
@@ -114,8 +126,7 @@ class RecordedUpstream:
     async def close(self) -> None:
         """Nothing is held."""
 
-    async def _asked(self, request: web.BaseRequest) -> Plain:
-        body = await request.content.read()
+    def _asked(self, request: web.BaseRequest, body: bytes) -> Plain:
         headers = request.headers
         try:
             decoder = Decoder(headers.get("Content-Encoding"))
@@ -189,10 +200,37 @@ class RecordedUpstream:
         lines = [
             f"{name} is not in the recording; nearest is turn {nearest.step} of run {nearest.run}, which differs in"
         ]
-        lines += [each.line("asked", "recorded") for each in differing[:LINES_MAX]]
+        of_run = sorted((each for each in (*done, *waiting) if each.run == nearest.run), key=_began)
+        for each in differing[:LINES_MAX]:
+            lines.append(each.line("asked", "recorded") + self._behind(each, nearest, of_run))
         if len(differing) > LINES_MAX:
             lines.append(f"{len(differing) - LINES_MAX} more places")
         return "\n  ".join(lines)
+
+    def _behind(self, difference: Difference, nearest: RecordedExchange, of_run: Iterable[RecordedExchange]) -> str:
+        """Which turn first had the recorded value, and the observation that holds that turn."""
+        if difference.right is ABSENT:
+            return ""
+        is_first = (each for each in of_run if _value_at(each.normal, difference.path) == difference.right)
+        first = next(is_first, nearest)
+        observation = self._observation_of(first.run, first.step)
+        return f" in turn {first.step}" + (f", observation {observation}" if observation else "")
+
+
+def _began(exchange: RecordedExchange) -> int:
+    return exchange.call.started_at
+
+
+def _value_at(tree: Plain, path: str) -> Plain:
+    """What stands at a place, as differences name it; ABSENT where nothing does."""
+    for index, key in _PLACES.findall(path):
+        if index and isinstance(tree, list) and int(index) < len(tree):
+            tree = tree[int(index)]
+        elif key and isinstance(tree, dict) and key in tree:
+            tree = tree[key]
+        else:
+            return ABSENT
+    return tree
 
 
 def _is_place(asked: Plain, recorded: Plain) -> bool:

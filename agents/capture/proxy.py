@@ -90,8 +90,8 @@ class Proxy:
         self._session: aiohttp.ClientSession | None = None
         self._is_ending = False
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request."""
+    async def handle(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:
+        """One request. body: where it was read already."""
         if (refused := refusal(request)) is not None:
             return refused
         if request.headers.get("Upgrade", "").lower() == "websocket":
@@ -100,7 +100,7 @@ class Proxy:
         url = self._upstreams.url(request.raw_path)
         if url is None:
             return said(404, f"no upstream is known for {request.raw_path.partition('?')[0]}")
-        exchange = _Exchange(self._spool, request, url, self._now_micros())
+        exchange = _Exchange(self._spool, request, url, self._now_micros(), body)
         try:
             return await self._forwarded(request, exchange)
         except asyncio.CancelledError:
@@ -113,10 +113,10 @@ class Proxy:
             exchange.end("broken", Broken("Unknown", "the proxy failed"))
 
     async def _forwarded(self, request: web.BaseRequest, exchange: _Exchange) -> web.StreamResponse:
-        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not exchange.has_body:
+            ask_for_body(request)
         headers = passed_on(request.raw_headers)
-        body = exchange.request_body() if request.can_read_body else None
+        body = exchange.request_body() if request.can_read_body or exchange.has_body else None
         if body is None:
             exchange.requested()
         try:
@@ -182,7 +182,11 @@ class Proxy:
 class _Exchange:
     """One request on its way through: the copy that is kept of it."""
 
-    def __init__(self, spool: Spool, request: web.BaseRequest, url: str, began_at: int) -> None:
+    def __init__(
+        self, spool: Spool, request: web.BaseRequest, url: str, began_at: int, body: bytes | None = None
+    ) -> None:
+        """body: where it was read already."""
+        self._read = body
         self._spool = spool
         self._request = request
         self.url = url
@@ -196,10 +200,15 @@ class _Exchange:
         self._copy: _Body | None = None
         self.agent_left: BaseException | None = None
 
+    @property
+    def has_body(self) -> bool:
+        """Whether a body was read already."""
+        return bool(self._read)
+
     async def request_body(self) -> AsyncIterator[bytes]:
         """The body as it arrives."""
         try:
-            while data := await self._request.content.readany():
+            while data := await self._piece():
                 if len(self._body) + len(data) <= BODY_BYTES_MAX:
                     self._body += data
                 else:
@@ -209,6 +218,12 @@ class _Exchange:
             self.agent_left = error if isinstance(error, ConnectionError) else ConnectionResetError(str(error))
             raise
         self.requested()
+
+    async def _piece(self) -> bytes:
+        if self._read is None:
+            return await self._request.content.readany()
+        piece, self._read = self._read, b""
+        return piece
 
     def requested(self) -> None:
         """The request is whole, or will not become so: keep it."""
@@ -349,6 +364,12 @@ def said(status: int, message: str) -> web.Response:
     """What the proxy says itself, in a form that the SDKs of OpenAI, Anthropic, Google and Amazon show."""
     error = {"type": "refold_proxy", "message": f"refold: {message}"}
     return web.json_response({"type": "error", "error": error, "message": error["message"]}, status=status)
+
+
+def ask_for_body(request: web.BaseRequest) -> None:
+    """Tell a client that waits with its body to send it."""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def passed_on(headers: Any) -> CIMultiDict[str]:

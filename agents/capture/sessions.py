@@ -27,27 +27,30 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from refold.agents.capture.forks import ForkedTurn, Parents
 from refold.agents.capture.spool import Missed, SpooledExchange
 from refold.agents.capture.turns import (
     ModelReply,
     ModelTurn,
     ToolResult,
     answers_to,
+    is_answered_by,
     is_of_the_model,
     reply_of,
     results_of,
-    said_by,
     title_of,
     turn_of,
 )
 from refold.agents.importers.messages import ToolCall
 from refold.agents.journal.delta import applied
 from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
+from refold.agents.journal.self_replay import state_at
 from refold.agents.live import CapturedRun, Capturing
 from refold.agents.log import AgentLog
 from refold.agents.recorder.plain import encoded
 from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
 from refold.agents.recordings.imported import ERROR, UNANSWERED, arguments_of
+from refold.agents.replay.patch import patch_of
 
 KIND = "capture"
 TURN = "turn"
@@ -67,9 +70,15 @@ class Sessions:
         settings: Plain,
         *,
         is_redacting: bool = False,
+        parents: Sequence[Recording] = (),
     ) -> None:
-        """spools: names of the folders that are read here; runs that came by them are taken up. settings: what is
-        recorded of how the agent was pointed here."""
+        """Take up the runs that are under way.
+
+        Args:
+            spools: names of the folders that are read here; runs that came by them are taken up.
+            settings: what is recorded of how the agent was pointed here.
+            parents: recordings that conversations may be forks of, the main one first.
+        """
         self._log = log
         self._capturing = capturing
         self._agent = agent
@@ -81,6 +90,7 @@ class Sessions:
         self._loose: CapturedSession | None = None
         self._stored: set[int] = set()
         self._begun: dict[int, CapturedSession] = {}
+        self._parents = Parents(parents)
         self._recover(frozenset(spools))
 
     def store(self, exchange: SpooledExchange, spool: str) -> None:
@@ -130,7 +140,7 @@ class Sessions:
                 if not rest:
                     if session.reply is None:
                         return session
-                elif is_of_the_model(rest[0]) and session.is_answered_by(turn, rest):
+                elif is_of_the_model(rest[0]) and (session.reply is None or is_answered_by(turn, rest, session.reply)):
                     return session
         return None
 
@@ -138,9 +148,28 @@ class Sessions:
         if (begun := self._begun.pop(exchange.at, None)) is not None:
             return begun
         head = self._head(title, exchange.at, spool, self._capturing.around.new_id())
+        if turn is not None and (forked := self._parents.of(turn)) is not None:
+            return self._fork(forked, head, turn)
         if turn is not None:
             head = replace(head, input={"messages": turn.messages}, state={"messages": []})
         return CapturedSession(self._capturing.begin(head), self._agent)
+
+    def _fork(self, forked: ForkedTurn, head: Recording, turn: ModelTurn) -> CapturedSession:
+        """A run that goes on from a recorded turn."""
+        parent = forked.parent
+        # Before its first turn it parts by what it was given.
+        given: Any = {} if forked.step else {"input": {"messages": turn.messages}}
+        patch = self._capturing.redactor()(patch_of(state_at(parent, forked.step), **given).tree)
+        head = replace(
+            parent, run=head.run, kind=KIND, title=head.title, metadata=head.metadata, started_at=head.started_at,
+            redacted=head.redacted, parent=parent.run, forked_at=forked.step, patch=patch,
+            forks=tuple(each for each in parent.parted if each.at <= forked.step), steps=(), status="running",
+            outcome="", output=None, failure=None, ended_at=0, hash="", flagged=False, pinned=False, retention_class="",
+            caller="", caller_step=0, children={}, tags=(), task="",
+        )  # fmt: skip
+        session = CapturedSession(self._capturing.begin(head), parent.agent)
+        session.forked(replace(head, steps=parent.steps[: forked.step]), forked)
+        return session
 
     def _head(self, title: str, at: int, spool: str, run: str) -> Recording:
         settings = {"capture": {**self._settings, "spool": spool}}
@@ -195,15 +224,6 @@ class CapturedSession:
         self._open: MadeAttempt | None = None
         self._last_at = self._taken_up_at = 0
 
-    def is_answered_by(self, turn: ModelTurn, rest: Sequence[Any]) -> bool:
-        """Whether what follows the last request in a turn is the reply that was recorded."""
-        if self.reply is None:
-            return True
-        begin = next((at for at, each in enumerate(rest) if not is_of_the_model(each)), len(rest))
-        ids, text = said_by(turn.family, rest[:begin])
-        own_ids, own_text = said_by(turn.family, self.reply.messages)
-        return ids == own_ids and (text == own_text or not text or not own_text)
-
     def take(self, exchange: SpooledExchange, turn: ModelTurn | None, reply: ModelReply | None) -> None:
         """One exchange: what it says of the open step's calls, and a step of its own."""
         if self._open is not None:
@@ -243,6 +263,7 @@ class CapturedSession:
         """Continue a run of the log; return its last turn, or None if it has no turn. now: microseconds since 1970."""
         turn, reply = None, None
         self._state, self._taken_up_at = recording.state, now
+        self._part(recording, 0)
         for step in recording.steps:
             calls = [call for call in step.calls if call.asked.kind == "model"]
             self.stored |= {call.started_at for call in calls}
@@ -252,14 +273,36 @@ class CapturedSession:
                 turn = turn_of(calls[-1].asked.request)
                 reply = None if turn is None else reply_of(turn.family, calls[-1].answer)
             if step.is_committed or step.outcome == "unknown":
-                self._state = applied(self._state, step.delta)
-                self.sink.taken(step, self._state)
+                self._take_over(recording, step)
                 continue
             self._reopened(step, turn, reply)
         if turn is None:
             return None
         self.reply, self._family, self._messages = reply, turn.family, len(turn.messages)
         return turn, reply
+
+    def forked(self, recording: Recording, forked: ForkedTurn) -> None:
+        """Begin as a fork. recording: the parent's steps up to there, by the fork's own head."""
+        self._state = recording.state
+        self._part(recording, 0)
+        for step in recording.steps:
+            self._number = step.number
+            self._take_over(recording, step)
+        self.reply = forked.reply
+        if forked.turn is not None:
+            self._family, self._messages = forked.turn.family, len(forked.turn.messages)
+
+    def _take_over(self, recording: Recording, step: Step) -> None:
+        """A step that is recorded; and what a fork after it changed."""
+        self._state = applied(self._state, step.delta)
+        self.sink.taken(step, self._state)
+        self._part(recording, step.number)
+
+    def _part(self, recording: Recording, number: int) -> None:
+        for fork in recording.parted:
+            if fork.at == number:
+                self._state = applied(self._state, fork.changes)
+                self.sink.forked(fork.patch, self._state)
 
     def _reopened(self, step: Step, turn: ModelTurn | None, reply: ModelReply | None) -> None:
         began = step.attempts[-1].started_at or self._last_at

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from refold.agents.capture.sessions import Sessions
 from refold.agents.capture.spool import Spool, free_folders
-from refold.agents.journal.record import Plain
+from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
 from refold.agents.redaction.redactor import Redact, is_redacting
 from refold.avro.errors import InputError, RefoldError, StorageError
@@ -50,7 +50,10 @@ class Storing:
     def __init__(
         self, open_log: Callable[[], AgentLog], root: Path, spool: Spool, agent: str, settings: Plain,
         say: Callable[[str], None], around: RuntimeContext, redact: Redact | None = None,
+        parents: Sequence[Recording] = (),
     ) -> None:  # fmt: skip
+        """parents: recordings that conversations may be forks of."""
+        self._parents = parents
         self._open_log = open_log
         self._root = root
         self._spools = [spool]
@@ -146,7 +149,7 @@ class Storing:
             names = [each.name for each in self._spools]
             self._sessions = Sessions(
                 self._log, self._log.capturing(self._redact), self._agent, names, self._settings,
-                is_redacting=is_redacting(self._redact),
+                is_redacting=is_redacting(self._redact), parents=self._parents,
             )  # fmt: skip
             if self._is_down:
                 self._is_down = False

@@ -163,6 +163,14 @@ def is_of_the_model(message: Any) -> bool:
     return message.get("role") in ("assistant", "model") or message.get("type") in _OF_THE_MODEL
 
 
+def is_answered_by(turn: ModelTurn, rest: Sequence[Any], reply: ModelReply) -> bool:
+    """Whether the messages that follow an earlier request in a turn begin with the reply to that."""
+    begin = next((at for at, each in enumerate(rest) if not is_of_the_model(each)), len(rest))
+    ids, text = said_by(turn.family, rest[:begin])
+    own_ids, own_text = said_by(turn.family, reply.messages)
+    return begin > 0 and ids == own_ids and (text == own_text or not text or not own_text)
+
+
 _OF_THE_MODEL = ("reasoning", "function_call", "custom_tool_call", "local_shell_call", "web_search_call",
                  "file_search_call", "code_interpreter_call", "image_generation_call")  # fmt: skip
 

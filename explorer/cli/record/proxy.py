@@ -21,17 +21,23 @@ if TYPE_CHECKING:
     from refold.agents.capture.playback import RecordedUpstream
     from refold.agents.capture.server import LoopbackServer
     from refold.agents.capture.spool_drain import Stored
+    from refold.agents.journal.record import Recording
 
 CLOSING_S = 10.0
 PORT = 8080
+SPOOL_MIB = 1024
 
 spool_option = click.option(
     "--spool", type=click.Path(path_type=Path), metavar="FOLDER",
     help="Where what is captured waits for the log [a folder of yours, by the log].",
 )  # fmt: skip
 spool_max_option = click.option(
-    "--spool-max", "spool_mib", type=click.IntRange(1), default=1024, show_default=True, metavar="MIB",
+    "--spool-max", "spool_mib", type=click.IntRange(1), default=SPOOL_MIB, show_default=True, metavar="MIB",
     help="How much may wait there; what comes beyond is passed on, not kept, and counted.",
+)  # fmt: skip
+fork_option = click.option(
+    "--fork", "is_forking", is_flag=True,
+    help="What is not recorded, and all after it, goes to the provider, and is captured as a fork of the run.",
 )  # fmt: skip
 
 
@@ -43,6 +49,7 @@ spool_max_option = click.option(
 @click.option("--silence", "silence_s", type=click.FloatRange(0.1), metavar="SECONDS",
               help="How long the provider may send nothing [as long as the agent waits].")  # fmt: skip
 @click.option("--replay", "run_id", metavar="RUN", help="Answer from this run alone; there is no upstream.")
+@fork_option
 @click.option("--rhythm", type=click.Choice(["none", "recorded"]), default="none", show_default=True,
               help="With --replay: pieces at once, or with the pauses that they had.")  # fmt: skip
 @redact_option
@@ -51,7 +58,7 @@ spool_max_option = click.option(
 @on_log
 def proxy(
     place: LogTarget, listen: str, upstream: str | None, agent: str, silence_s: float | None, run_id: str | None,
-    rhythm: str, redact: str | None, spool: Path | None, spool_mib: int,
+    is_forking: bool, rhythm: str, redact: str | None, spool: Path | None, spool_mib: int,
 ) -> int:  # fmt: skip
     """Capture model calls by a proxy that agents are pointed at.
 
@@ -64,7 +71,8 @@ def proxy(
     SIGTERM and Ctrl-C end it: what waits is stored, and the runs end.
 
     With --replay it answers from a run that was captured, and connects to nothing. A request that is not recorded gets
-    an error that names the turn and what differs.
+    an error that names the turn and what differs. With --replay, --fork and --upstream that request and all after it
+    are passed on, and captured as a fork, whose parent is the run.
 
     \b
     Examples
@@ -75,9 +83,11 @@ def proxy(
     host, port = address_of(listen)
     stop = Event()
     _stop_by_signals(stop)
-    if run_id is not None:
+    if is_forking and (run_id is None or upstream is None):
+        raise InputError("--fork takes a recorded run with --replay, and where to go on with --upstream")
+    if run_id is not None and not is_forking:
         if upstream is not None:
-            raise InputError("--replay answers from the recording alone: leave --upstream out")
+            raise InputError("--replay answers from the recording alone: leave --upstream out, or give --fork")
         return _replay(place, run_id, host, port, redact, stop, is_paced=rhythm == "recorded")
     if upstream is None:
         raise InputError("give the provider's address with --upstream, or a recorded run with --replay")
@@ -86,8 +96,11 @@ def proxy(
         place, agent, {"upstream": capture_module.shown(upstream)}, redact, spool, spool_mib,
         host=host, port=port, silence_s=silence_s,
     )  # fmt: skip
+    if run_id is not None:
+        given, _, run_id = forking_settings(place, run_id, redact, given, is_paced=rhythm == "recorded")
     capture = capture_module.Capture(given, {"": upstream})
-    click.echo(f"refold proxy: {capture.url} passes on to {capture_module.shown(upstream)}; Ctrl-C ends it")
+    answering = "" if run_id is None else f"answers from run {run_id}, then "
+    click.echo(f"refold proxy: {capture.url} {answering}passes on to {capture_module.shown(upstream)}; Ctrl-C ends it")
     stop.wait()
     tell_stored(capture.close(CLOSING_S), given.log_url)
     return 0
@@ -108,15 +121,41 @@ def serve_recording(
 ) -> tuple[LoopbackServer, RecordedUpstream, str]:
     """A server that answers from a run, and those that were captured with it; and the run's whole id."""
     module = capture_modules()
+    replaying, _, run_id = _recorded(place, run_id, redact, is_paced=is_paced)
+    return module.Serving(lambda: replaying, host, port), replaying, run_id
+
+
+def forking_settings(
+    place: LogTarget, run_id: str, redact: str | None, given: CaptureSettings, *, is_paced: bool
+) -> tuple[CaptureSettings, RecordedUpstream, str]:
+    """Settings of a capture that answers from a run first; what answers; the run's whole id."""
+    replaying, recordings, run_id = _recorded(place, run_id, redact, is_paced=is_paced)
+    if redact is None and any(each.redacted for each in recordings):
+        raise InputError(f"run {run_id} was recorded through a redactor, and its fork would not be: give --redact")
+    return given._replace(parents=recordings, replaying=replaying), replaying, run_id
+
+
+def _recorded(
+    place: LogTarget, run_id: str, redact: str | None, *, is_paced: bool
+) -> tuple[RecordedUpstream, list[Recording], str]:
+    """What answers from a run, the run and those that were captured with it, and the run's whole id."""
+    module = capture_modules()
     with place.read() as log:
         run_id = known_run(log, run_id, log.point().cut)
         recordings = module.together(log, log.recording(run_id))
         given = redactor_for(redact)
         redacting = None if given is None else log.capturing(given).redactor()
+
+    def observation_of(run: str, step: int) -> str:
+        with place.read() as log:
+            found = log.states([entity := f"step/{run}#{step}"]).get(entity)
+        return "" if found is None or "status" not in found.fields else found.held_by("status")[0].hex()
+
     replaying: RecordedUpstream = module.Replaying(
-        recordings, redacting, is_paced=is_paced, say=lambda line: click.echo(f"refold: {line}", err=True)
-    )
-    return module.Serving(lambda: replaying, host, port), replaying, run_id
+        recordings, redacting, is_paced=is_paced, say=lambda line: click.echo(f"refold: {line}", err=True),
+        observation_of=observation_of,
+    )  # fmt: skip
+    return replaying, recordings, run_id
 
 
 class CaptureModules:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import click
 
+from refold.avro.errors import InputError
 from refold.explorer.cli.options import LogTarget, on_log
 from refold.explorer.cli.output.screen import counted
-from refold.explorer.cli.record.proxy import serve_recording
+from refold.explorer.cli.record.proxy import (
+    CLOSING_S,
+    SPOOL_MIB,
+    capture_modules,
+    capture_settings,
+    fork_option,
+    forking_settings,
+    serve_recording,
+    tell_stored,
+)
 from refold.explorer.cli.record.record import exit_as
 from refold.explorer.cli.runs.argument import run_argument
 from refold.explorer.cli.runs.code import redact_option
@@ -23,10 +34,15 @@ KEYS = dict.fromkeys(
 @run_argument
 @click.option("--rhythm", type=click.Choice(["none", "recorded"]), default="none", show_default=True,
               help="Pieces of streams at once, or with the pauses that they had.")  # fmt: skip
+@fork_option
+@click.option("--upstream", metavar="URL", help="With --fork: the provider [as of `refold record`].")
 @redact_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
 @on_log
-def play(place: LogTarget, run_id: str, rhythm: str, redact: str | None, command: tuple[str, ...]) -> int:
+def play(
+    place: LogTarget, run_id: str, rhythm: str, is_forking: bool, upstream: str | None, redact: str | None,
+    command: tuple[str, ...],
+) -> int:  # fmt: skip
     """Run a program; its model calls are answered from a recording.
 
     The program runs as it is. What it asks of models is answered by the run, and by the others that were captured with
@@ -36,13 +52,21 @@ def play(place: LogTarget, run_id: str, rhythm: str, redact: str | None, command
     A request that is not recorded gets an error that names the turn and what differs. Then this exits with 1, if the
     program itself exits with 0.
 
+    With --fork that request and all after it go to the provider. They become a fork: a run whose parent is RUN, and
+    which has its turns up to there.
+
     \b
     Examples
       refold play 8f2c -- python my_agent.py
       refold play 8f2c --rhythm recorded -- python my_agent.py
+      refold play 8f2c --fork -- python my_agent.py
     """
     from refold.agents.capture.program import pointing, run_program, upstreams_of
 
+    if is_forking:
+        return _fork(place, run_id, rhythm, upstream, redact, command)
+    if upstream is not None:
+        raise InputError("--upstream is where a --fork goes on: a play alone connects to nothing")
     serving, replaying, run_id = serve_recording(place, run_id, redact, "127.0.0.1", 0, is_paced=rhythm == "recorded")
     try:
         environment = {**KEYS, **os.environ}
@@ -53,3 +77,26 @@ def play(place: LogTarget, run_id: str, rhythm: str, redact: str | None, command
     said = f"{counted(replaying.served, 'request')} answered from run {run_id}, {replaying.waiting} not asked for"
     click.echo(f"refold: {said}", err=True)
     return exit_as(ended) or (1 if replaying.unrecorded else 0)
+
+
+def _fork(
+    place: LogTarget, run_id: str, rhythm: str, upstream: str | None, redact: str | None, command: tuple[str, ...]
+) -> int:
+    from refold.agents.capture.program import pointing, run_program, upstreams_of
+
+    module = capture_modules()
+    upstreams = upstreams_of(os.environ, upstream)
+    name = Path(command[0]).name
+    settings = {"program": name, "upstreams": {each: module.shown(url) for each, url in upstreams.items()}}
+    given = capture_settings(place, name, settings, redact, None, SPOOL_MIB)
+    given, replaying, run_id = forking_settings(place, run_id, redact, given, is_paced=rhythm == "recorded")
+    capture = module.Capture(given, upstreams)
+    try:
+        pointed = pointing(command, capture.url, upstreams, os.environ)
+        settings["set"] = pointed.variables
+        ended = run_program(pointed.arguments, {**os.environ, **pointed.variables})
+    finally:
+        stored = capture.close(CLOSING_S)
+        click.echo(f"refold: {counted(replaying.served, 'request')} answered from run {run_id}", err=True)
+        tell_stored(stored, given.log_url)
+    return exit_as(ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from refold.agents.capture.program import pointing, upstreams_of
+from refold.agents.journal.chain import broken
+from refold.agents.journal.self_replay import state_at
 from refold.agents.log import open_log
 from refold_tests.command import COMMAND
 from refold_tests.confined import confined
@@ -95,7 +98,10 @@ def test_a_program_is_recorded_and_played(env: dict[str, str], tmp_path: Path, s
     other = refold(env, tmp_path, "play", row.run, "--", sys.executable, "agent.py", "what else?", "0")
     assert other.returncode == 1
     assert "nearest is turn 1 of run" in other.stderr
-    assert 'messages[0].content: "what else?" asked, "what is it?" recorded' in other.stderr
+    assert 'messages[0].content: "what else?" asked, "what is it?" recorded in turn 1, observation ' in other.stderr
+    with open_log(env["REFOLD_LOG"], read_only=True) as log:
+        (named,) = re.findall(r"recorded in turn 1, observation ([0-9a-f]{64})", other.stderr)
+        assert named in [each.observation for each in log.state(f"step/{row.run}#1").why("status")]
     assert len(server.requests) == 2, "nobody asked a model again"
 
     # A turn is opened, and the conversation goes on from it.
@@ -112,6 +118,57 @@ def test_a_program_is_recorded_and_played(env: dict[str, str], tmp_path: Path, s
         env, tmp_path, "checkout", recording.steps[1].hash, "--messages", "--log", f"file:{tmp_path / 'none'}"
     )
     assert none.returncode == 2
+
+
+FORKING = """
+import json, os, sys, urllib.request
+
+messages = []
+for said in sys.argv[1:]:
+    messages.append({"role": "user", "content": said})
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": "m", "messages": messages}).encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer sk-of-the-agent"},
+    )
+    with urllib.request.urlopen(request) as response:
+        messages.append(json.load(response)["choices"][0]["message"])
+    print(messages[-1]["content"])
+"""
+
+
+def test_what_comes_after_the_first_difference_is_a_fork(
+    env: dict[str, str], tmp_path: Path, server: ModelServer
+) -> None:
+    (tmp_path / "talk.py").write_text(FORKING)
+    program = [sys.executable, "talk.py"]
+    mind, server.mind = server.mind, lambda body: Reply(["re: " + body["messages"][-1]["content"]])
+    try:
+        assert refold(env, tmp_path, "record", "--", *program, "one", "two", "three").returncode == 0
+        server.requests.clear()
+        done = refold(env, tmp_path, "runs", "--json")
+        (parent,) = json.loads(done.stdout)
+        forked = refold(env, tmp_path, "play", parent["run"], "--fork", "--", *program, "one", "other", "end")
+        assert (forked.returncode, forked.stdout) == (0, "re: one\nre: other\nre: end\n"), forked.stderr
+        assert "live from here on: POST /v1/chat/completions is not in the recording; nearest is turn" in forked.stderr
+        assert f"1 request answered from run {parent['run']}" in forked.stderr
+        assert len(server.requests) == 2
+        unlike = refold(env, tmp_path, "play", parent["run"], "--fork", "--", *program, "else")
+        assert (unlike.returncode, unlike.stdout) == (0, "re: else\n"), unlike.stderr
+    finally:
+        server.mind = mind
+    with open_log(env["REFOLD_LOG"], read_only=True) as log:
+        at_zero, child = (log.recording(row.run) for row in log.runs(parent=parent["run"]))
+        before = log.recording(parent["run"])
+    assert (child.parent, child.forked_at, child.outcome, child.output) == (before.run, 1, "succeeded", "re: end")
+    assert (at_zero.parent, at_zero.forked_at, at_zero.output) == (before.run, 0, "re: else")
+    assert at_zero.given == {"messages": [{"role": "user", "content": "else"}]}
+    assert child.steps[0] == before.steps[0]
+    said = [each["content"] for each in state_at(child, 3)["messages"]]
+    assert said == ["one", "re: one", "other", "re: other", "end", "re: end"]
+    assert [list(broken(each)) for each in (child, at_zero)] == [[], []]
+    played = refold(env, tmp_path, "play", child.run, "--", *program, "one", "other", "end")
+    assert (played.returncode, played.stdout) == (0, "re: one\nre: other\nre: end\n"), played.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT], ids=["TERM", "KILL", "INT"])
@@ -171,9 +228,11 @@ def test_what_is_captured_of_a_killed_program_is_there(
         (["proxy", "--upstream", "http://h", "--listen", "0.0.0.0:0"], 2, "only addresses on loopback"),
         (["proxy", "--upstream", "http://h", "--listen", "here"], 2, "write it HOST:PORT"),
         (["play", "no-run", "--", "true"], 2, "no-run"),
+        (["play", "no-run", "--upstream", "http://h", "--", "true"], 2, "--upstream is where a --fork goes on"),
+        (["proxy", "--fork", "--upstream", "http://h"], 2, "--fork takes a recorded run with --replay"),
     ],
     ids=["no program", "no command", "no upstream", "nothing captured", "nothing captured, 0", "proxy to nowhere",
-         "proxy for all", "no address", "no run"],
+         "proxy for all", "no address", "no run", "a play to somewhere", "a fork of nothing"],
 )  # fmt: skip
 def test_what_is_said_where_nothing_can_be_captured(
     env: dict[str, str], tmp_path: Path, command: list[str], status: int, said: str

@@ -1,0 +1,102 @@
+"""Captured forks: a recording answers up to the first request that is not in it, and the provider from there on.
+
+1. Requests are answered by the recording, as in a replay (playback.py). The first that it has not, and all after it, go
+   to the provider, and are captured.
+2. A conversation that goes on from a recorded turn becomes a fork: a run whose parent is the recorded one, and which
+   parts from it after that turn. It has the parent's turns up to there.
+3. The first conversation that goes live, where no recorded turn comes before it, parts from the run that was asked for
+   before its first turn. Other conversations without a recorded turn are runs of their own.
+
+What the agent answered to the tools of the last common turn is in the fork's next request. The turn's own record is the
+parent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from aiohttp import web
+
+from refold.agents.capture.exchange import is_exchange
+from refold.agents.capture.playback import RecordedUpstream
+from refold.agents.capture.proxy import Proxy
+from refold.agents.capture.turns import ModelReply, ModelTurn, is_answered_by, reply_of, turn_of
+from refold.agents.journal.record import Recording, Step
+
+
+class ForkedTurn(NamedTuple):
+    """A turn of a recording that a conversation goes on from. step: its number, 0: before the first."""
+
+    parent: Recording
+    step: int
+    turn: ModelTurn | None = None
+    reply: ModelReply | None = None
+
+
+class Parents:
+    """The recordings that conversations may go on from; the one that was asked for first."""
+
+    def __init__(self, recordings: Sequence[Recording]) -> None:
+        self._first = recordings[0] if recordings else None
+        self._turns = [
+            ForkedTurn(each, step.number, *found)
+            for each in recordings for step in each.steps if step.is_committed and (found := _turn_in(step)) is not None
+        ]  # fmt: skip
+
+    def of(self, turn: ModelTurn) -> ForkedTurn | None:
+        """Where a conversation parts from a recording; None for one that is of none."""
+        goes_on = [each for each in self._turns if _goes_on(turn, each)]
+        first, self._first = self._first, None
+        if goes_on:
+            return max(goes_on, key=lambda each: len(each.turn.chain) if each.turn is not None else 0)
+        return None if first is None else ForkedTurn(first, 0)
+
+
+class ForkingUpstream:
+    """Answers from a recording until it is asked for something else, and then by a proxy."""
+
+    def __init__(self, replaying: RecordedUpstream, proxy: Proxy, say: Callable[[str], None]) -> None:
+        self._replaying = replaying
+        self._proxy = proxy
+        self._say = say
+        self._is_live = False
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """One request."""
+        if self._is_live:
+            return await self._proxy.handle(request)
+        answered, body, why = await self._replaying.tried(request)
+        if answered is not None:
+            return answered
+        if not self._is_live:
+            self._is_live = True
+            self._say(f"live from here on: {why}")
+        return await self._proxy.handle(request, body)
+
+    def ending(self) -> None:
+        """As Proxy."""
+        self._proxy.ending()
+
+    async def close(self) -> None:
+        """As Proxy."""
+        await self._proxy.close()
+
+
+def _turn_in(step: Step) -> tuple[ModelTurn, ModelReply | None] | None:
+    call = next((each for each in step.calls if each.asked.kind == "model" and is_exchange(each.asked.request)), None)
+    turn = None if call is None else turn_of(call.asked.request)
+    return None if turn is None or call is None else (turn, reply_of(turn.family, call.answer))
+
+
+def _goes_on(turn: ModelTurn, recorded: ForkedTurn) -> bool:
+    """Whether a conversation has a recorded turn and its reply as its beginning."""
+    assert recorded.turn is not None
+    if turn.follows:
+        return recorded.reply is not None and recorded.reply.id == turn.follows
+    length = len(recorded.turn.chain)
+    rest = turn.messages[length:]
+    return (
+        recorded.reply is not None and bool(rest) and turn.chain[length - 1] == recorded.turn.chain[-1]
+        and is_answered_by(turn, rest, recorded.reply)
+    )  # fmt: skip

@@ -1,0 +1,172 @@
+"""Malformed requests and answers: they are no turns, or turns that say less, and never an error.
+
+REFOLD_FAULT_ROUNDS scales how many cases there are. An error names the seed of its case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from refold.agents.capture.answers import body_of, said_in, tokens_in
+from refold.agents.capture.exchange import Response, texts_of, with_texts
+from refold.agents.capture.turns import answers_to, going_on, reply_of, results_of, said_by, title_of, turn_of
+from refold.agents.journal.chain import broken
+from refold_tests.captures import capturing, log_of
+from refold_tests.model_server import Reply
+from refold_tests.provider_server import answer_to
+from refold_tests.raw_provider import Raw, raw_provider
+
+pytestmark = pytest.mark.outside
+
+CASES = 75 * int(os.environ.get("REFOLD_FAULT_ROUNDS", "6"))
+ASKING = Reply(["Let me ", "see."], [("look", {"at": 1})])
+TOOLS: dict[str, Any] = {"tools": [{"name": "look"}], "stream": True}
+CHAT = [
+    {"role": "user", "content": [{"type": "text", "text": "what is there?"}]},
+    {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "c", "content": "nothing"},
+]  # fmt: skip
+BLOCKS = [
+    {"role": "user", "content": [{"text": "what?"}]},
+    {"role": "assistant", "content": [{"toolUse": {"toolUseId": "t", "name": "look", "input": {}}}]},
+    {"role": "user", "content": [{"toolResult": {"toolUseId": "t", "content": [{"json": {}}], "status": "error"}}]},
+]
+CONTENTS = [
+    {"role": "user", "parts": [{"text": "what?"}]},
+    {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}]},
+    {"parts": [{"functionResponse": {"name": "look", "response": {"error": "no"}}}]},
+]
+CLAUDE = [
+    {"role": "user", "content": "what?"},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "u", "name": "look", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "u", "content": "no", "is_error": True}]},
+]
+ITEMS = [
+    {"role": "user", "content": "what?"},
+    {"type": "function_call", "call_id": "f", "name": "look", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "f", "output": "no"},
+]
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"model": "m", "messages": CHAT, **TOOLS}),
+    ("/v1/messages", {"model": "m", "messages": CLAUDE, **TOOLS}),
+    ("/v1/responses", {"model": "m", "input": ITEMS, "previous_response_id": "r"}),
+    ("/v1beta/models/m:streamGenerateContent?alt=sse", {"contents": CONTENTS}),
+    ("/v1beta/models/m:generateContent", {"contents": CONTENTS}),
+    ("/api/chat", {"model": "m", "messages": [{**CHAT[2], "tool_name": "look"}, *CHAT]}),
+    ("/api/generate", {"model": "m", "prompt": "what?", "context": [1, 2]}),
+    ("/model/m/converse-stream", {"messages": BLOCKS}),
+    ("/model/m/invoke-with-response-stream", {"messages": CLAUDE}),
+]
+ODD = [None, True, -1, 10**30, 1.5, "", "x", [], {}, [[]], {"type": []}, [None], "\ud800", {"role": {}}, {"": None}]
+
+
+def changed(dice: random.Random, tree: Any) -> Any:
+    """The tree with something else in one place, or without it."""
+    if not isinstance(tree, dict | list) or not tree or dice.random() < 0.15:
+        return dice.choice(ODD)
+    place = dice.choice(list(tree) if isinstance(tree, dict) else range(len(tree)))
+    made = tree.copy()
+    if dice.random() < 0.2:
+        del made[place]
+    else:
+        made[place] = changed(dice, tree[place])
+    return made
+
+
+def damaged(dice: random.Random, data: bytes) -> bytes:
+    """The bytes with some of them cut, doubled or others."""
+    for _ in range(dice.randrange(4)):
+        at, end = sorted(dice.randrange(len(data) + 1) for _ in range(2))
+        how = dice.randrange(4)
+        end = min(end, at + 40)
+        data = (
+            data[:at] if how == 0 else data[:at] + data[end:] if how == 1 else data[:end] + data[at:] if how == 2
+            else data[:at] + dice.randbytes(end - at) + data[end:]
+        )  # fmt: skip
+    return data
+
+
+def case(seed: int) -> tuple[str, bytes, str, bytes]:
+    """Target and body of a request, content type and body of its answer."""
+    dice = random.Random(seed)
+    target, body = dice.choice(REQUESTS)
+    for _ in range(dice.randrange(3)):
+        body = changed(dice, body)
+    sent = json.dumps(body).encode()
+    known = {"model": "m", **(body if isinstance(body, dict) else {})}
+    content_type, answer = "application/json", json.dumps({"content": [], "choices": [{}], "output": []}).encode()
+    if not target.startswith("/v1/"):
+        content_type, answer = answer_to(target, {**known, "model": "m"}, ASKING)
+    if dice.random() < 0.3:
+        sent = damaged(dice, sent)
+    with contextlib.suppress(ValueError):  # a stream is no JSON
+        answer = json.dumps(changed(dice, json.loads(answer))).encode() if dice.random() < 0.5 else answer
+    return target, sent, content_type, damaged(dice, answer)
+
+
+def test_what_is_malformed_is_read_as_far_as_it_can_be() -> None:
+    """Each case by every reader. The first that fails is named by its seed."""
+    turns = replies = 0
+    for seed in range(CASES * 5):
+        target, sent, content_type, answered = case(seed)
+        collected = Response([], "HTTP/1.1", 200, [("Content-Type", content_type)], 0)
+        for at in range(0, len(answered), 97):
+            collected.add(answered[at : at + 97], at)
+        answer = collected.answer()
+        request = {"url": f"http://h{target}", "method": "POST", "body": sent.decode("utf-8", "replace")}
+        try:
+            assert body_of(answer) == answered
+            tokens_in(said_in({**request, "exchange": 1}, answer)[1])
+            texts = texts_of(answer)
+            assert texts == [] or with_texts(answer, texts) == answer
+            turn = turn_of(request)
+            if turn is None:
+                continue
+            turns += 1
+            title_of(turn.family, turn.messages)
+            results = results_of(turn.family, turn.messages)
+            said_by(turn.family, turn.messages)
+            assert going_on(request, turn.messages) is not None
+            reply = reply_of(turn.family, answer)
+            if reply is not None:
+                replies += 1
+                assert len(answers_to(reply.calls, results)) == len(reply.calls)
+                said_by(turn.family, reply.messages)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {target} {sent!r} {answered!r}") from error
+    assert turns > CASES
+    assert replies > CASES / 10
+
+
+@pytest.mark.parametrize("first", [0, 1_000_000], ids=["some", "others"])
+def test_what_is_malformed_passes_as_it_is_and_is_in_the_log(tmp_path: Path, first: int) -> None:
+    """By the proxy: the agent gets the provider's bytes, and each exchange is recorded once."""
+    seeds = range(first, first + CASES // 4)
+    with raw_provider() as provider, capturing(tmp_path, provider.url) as captured:
+        parts = urlsplit(captured.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+        for seed in seeds:
+            target, sent, content_type, answered = case(seed)
+            pieces = [answered[at : at + 211] for at in range(0, len(answered), 211)]
+            provider.answers = [Raw([("Content-Type", content_type)], pieces)]
+            connection.request("POST", target, sent, {"Content-Type": "application/json"})
+            got = connection.getresponse().read()
+            assert (got, provider.requests[-1][3]) == (answered, sent), f"seed {seed}"
+        connection.close()
+    assert captured.said == []
+    assert captured.stored is not None
+    assert (captured.stored.exchanges, captured.stored.missed, captured.stored.waiting) == (len(seeds), 0, 0)
+    with log_of(tmp_path) as log:
+        recordings = [log.recording(row.run) for row in log.runs()]
+    calls = [call for each in recordings for step in each.steps for call in step.calls if call.asked.kind == "model"]
+    assert len(calls) == len(seeds)
+    assert [list(broken(each)) for each in recordings] == [[]] * len(recordings)
