@@ -30,7 +30,7 @@ pytestmark = pytest.mark.outside
 CASES = 75 * int(os.environ.get("REFOLD_FAULT_ROUNDS", "6"))
 ASKING = Reply(["Let me ", "see."], [("look", {"at": 1})])
 TOOLS: dict[str, Any] = {"tools": [{"name": "look"}], "stream": True}
-CHAT = [
+CHAT: list[dict[str, Any]] = [
     {"role": "user", "content": [{"type": "text", "text": "what is there?"}]},
     {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": "{}"}}]},
     {"role": "tool", "tool_call_id": "c", "content": "nothing"},
@@ -66,7 +66,23 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("/model/m/converse-stream", {"messages": BLOCKS}),
     ("/model/m/invoke-with-response-stream", {"messages": CLAUDE}),
 ]
-ODD = [None, True, -1, 10**30, 1.5, "", "x", [], {}, [[]], {"type": []}, [None], "\ud800", {"role": {}}, {"": None}]
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    10**30,
+    1.5,
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+    {"type": []},
+    [None],
+    "\ud800",
+    {"role": {}},
+    {"": None},
+]
 
 
 def changed(dice: random.Random, tree: Any) -> Any:
@@ -98,7 +114,8 @@ def damaged(dice: random.Random, data: bytes) -> bytes:
 def case(seed: int) -> tuple[str, bytes, str, bytes]:
     """Target and body of a request, content type and body of its answer."""
     dice = random.Random(seed)
-    target, body = dice.choice(REQUESTS)
+    target, given = dice.choice(REQUESTS)
+    body: Any = given
     for _ in range(dice.randrange(3)):
         body = changed(dice, body)
     sent = json.dumps(body).encode()
