@@ -70,6 +70,8 @@ def play(
     serving, replaying, run_id = serve_recording(place, run_id, redact, "127.0.0.1", 0, is_paced=rhythm == "recorded")
     try:
         environment = {**KEYS, **os.environ}
+        if "GOOGLE_API_KEY" in os.environ and "GEMINI_API_KEY" not in os.environ:
+            del environment["GEMINI_API_KEY"]  # Google's SDK warns where both are set
         pointed = pointing(command, serving.url, upstreams_of({}, None), environment)
         ended = run_program(pointed.arguments, {**environment, **pointed.variables})
     finally:

@@ -1,0 +1,94 @@
+"""Conversations that go on from a recorded turn: forks, also after their process is gone, and forks of forks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.agents.capture.exchange import request_of
+from refold.agents.capture.sessions import Sessions
+from refold.agents.capture.spool import SpooledExchange
+from refold.agents.journal.chain import broken
+from refold.agents.journal.record import Recording
+from refold.agents.journal.self_replay import chained, state_at
+from refold.agents.log import AgentLog
+
+BEGIN = 1_700_000_000_000_000
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[AgentLog]:
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        yield log
+
+
+def sessions_of(log: AgentLog, spool: str, *parents: Recording) -> Sessions:
+    return Sessions(log, log.capturing(None), "talker", [spool], {}, parents=parents)
+
+
+def exchange(at: int, *said: str) -> SpooledExchange:
+    """A turn of a conversation, in which the model repeats what it is told."""
+    messages = []
+    for each in said:
+        messages += [{"role": "user", "content": each}, {"role": "assistant", "content": f"re: {each}"}]
+    reply = messages.pop()
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    request = request_of("POST", "http://h/v1/chat/completions", "application/json", body)
+    answer = {
+        "sent": [], "http": "HTTP/1.1", "status": 200, "headers": [], "end": "whole",
+        "chunks": [[0, json.dumps({"id": f"c{at}", "choices": [{"message": reply}]})]],
+    }  # fmt: skip
+    return SpooledExchange(Path("none"), BEGIN + at, "POST h/v1/chat/completions", request, answer, None, 1.0)
+
+
+def recorded(log: AgentLog) -> Recording:
+    """A run of three turns."""
+    sessions = sessions_of(log, "first")
+    for count in range(1, 4):
+        sessions.store(exchange(count, *("one", "two", "three")[:count]), "first")
+    (run,) = sessions.end()
+    return log.recording(run)
+
+
+def users(recording: Recording) -> list[str]:
+    messages = state_at(recording, len(recording.steps))["messages"]
+    return [each["content"] for each in messages if each["role"] == "user"]
+
+
+def test_a_fork_is_taken_up_where_its_process_left_it(log: AgentLog) -> None:
+    parent = recorded(log)
+    left = sessions_of(log, "second", parent)
+    left.store(exchange(11, "one", "two", "other"), "second")
+    again = sessions_of(log, "second")  # another process: it knows of no parents
+    again.store(exchange(11, "one", "two", "other"), "second")
+    again.store(exchange(12, "one", "two", "other", "end"), "second")
+    (run,) = again.end()
+    child = log.recording(run)
+    assert (child.parent, child.forked_at, len(child.steps), child.outcome) == (parent.run, 2, 4, "succeeded")
+    assert child.steps[:2] == parent.steps[:2]
+    assert users(child) == ["one", "two", "other", "end"]
+    assert (list(broken(child)), chained(child).hash) == ([], child.hash)
+
+    deeper = sessions_of(log, "third", child, parent)
+    deeper.store(exchange(21, "one", "two", "other", "more"), "third")
+    (run,) = deeper.end()
+    grandchild = log.recording(run)
+    assert (grandchild.parent, grandchild.forked_at, [each.at for each in grandchild.parted]) == (child.run, 3, [2, 3])
+    assert users(grandchild) == ["one", "two", "other", "more"]
+    assert (list(broken(grandchild)), chained(grandchild).hash) == ([], grandchild.hash)
+
+
+def test_only_the_first_conversation_parts_before_the_first_turn(log: AgentLog) -> None:
+    parent = recorded(log)
+    sessions = sessions_of(log, "second", parent)
+    for at, said in ((11, "else"), (12, "of another session")):
+        sessions.store(exchange(at, said), "second")
+    first, second = (log.recording(run) for run in sessions.end())
+    assert (first.parent, first.forked_at, users(first)) == (parent.run, 0, ["else"])
+    assert first.given == {"messages": [{"role": "user", "content": "else"}]}
+    assert (second.parent, users(second)) == ("", ["of another session"])
+    assert [list(broken(each)) for each in (first, second)] == [[], []]
