@@ -41,6 +41,8 @@ LONG = {
     "tests/agents/redaction/test_linear.py": "redacts texts of megabytes, to compare how the time grows",
     "tests/agents/test_importers_contract.py": "imports the samples of every format, by every importer",
     "tests/agents/test_typed.py": "runs mypy and pyright on an example agent",
+    "tests/explorer/mcp/test_hostile.py": "sends damaged messages to MCP servers, in processes of their own",
+    "tests/explorer/mcp/test_tools.py": "serves MCP, and runs a command for each of its answers",
     "tests/explorer/test_acceptance.py": "imports all recorded conversations",
     "tests/explorer/test_demo.py": "runs the demo, with its processes",
     "tests/explorer/test_import_bounds.py": "imports files as large as each bound",

@@ -43,6 +43,7 @@ from refold.agents.vault import ValueCipher
 from refold.avro.errors import InputError
 from refold.avro.times import time_text
 from refold.streams.client import Log
+from refold.streams.point import When
 
 
 def settle(book: Book, key: str, found: Done | NotDone, now_micros: int, *, by: str, note: str = "") -> EffectState:
@@ -194,10 +195,13 @@ class Ledger:
         """The same on an event loop, which it does not hold up; send and probe may be coroutine functions."""
         return await run_async(self._protocol.perform(order, send, terms or Terms()))
 
-    def list(self, *, status: str = "", run: str = "", tool: str = "") -> list[Effect]:
-        """The effects, by the time they were first intended. run: those that it carried out, or is about to."""
+    def list(self, *, status: str = "", run: str = "", tool: str = "", at: When = None) -> list[Effect]:
+        """The effects, by the time they were first intended. run: those that it carried out, or is about to.
+
+        at: as they stood at this point; which leases are over is always judged by the clock now.
+        """
         with self._book.log.turn:
-            found = listing.listed(self._book.log, self._now_micros())
+            found = listing.listed(self._book.log, self._now_micros(), at=at)
         return [*filter(listing.chosen_by(status, run, tool), found)]
 
     def effect(self, key: str) -> Effect:

@@ -16,6 +16,7 @@ from refold.agents.effects.claims import EffectState, run_of
 from refold.agents.effects.keys import TYPE, entity_of
 from refold.streams.client import Log
 from refold.streams.log.port import observation_in
+from refold.streams.point import When
 from refold.streams.view import EntityView
 
 FATES = ("intended", "done", "failed", "released", "unknown")
@@ -55,14 +56,13 @@ class Effect:
     times_done: int
 
 
-def listed(log: Log, now_micros: int, *, keys: Iterable[str] | None = None) -> list[Effect]:
-    """Every effect of a log, or some, in the order in which they were first intended."""
+def listed(log: Log, now_micros: int, *, keys: Iterable[str] | None = None, at: When = None) -> list[Effect]:
+    """Every effect of a log at a point, or some, in the order in which they were first intended."""
+    cut = log.point(at).cut
     if TYPE not in {version.definition.name for version in log.port.registry}:
-        log.port.refresh()
-        if TYPE not in {version.definition.name for version in log.port.registry}:
-            return []
+        return []
     names = None if keys is None else [entity_of(each) for each in keys]
-    view = log.rebuild(types=[TYPE]) if names is None else log.rebuild(entities=names)
+    view = log.rebuild(cut, types=[TYPE]) if names is None else log.rebuild(cut, entities=names)
     views = {name: view[name] for name in view}
     open_ones = [name for name, each in views.items() if _is_open(each.fields.get("claims") or {})]
     standings = dict(_standings(log, open_ones, view.cut.offsets))

@@ -34,11 +34,13 @@ COMMANDS = {
     },
     "Ask": {
         "state": ("ask.state:state", "Show an entity as it was, and what put each value there."),
+        "find": ("ask.find:find", "Find the entities whose id or values hold a text."),
         "history": ("ask.history:history", "List what changed in an entity: old, new, when, by whom."),
         "why": ("ask.why:why", "Trace a value to the observations behind it."),
         "diff": ("ask.history:diff", "Show what changed between two points."),
         "knew": ("ask.knew:knew_", "Show what an agent knew at a moment, and what the log held."),
         "explore": ("explore:explore", "Explore a log in a browser."),
+        "mcp": ("mcp:mcp", "Let an agent ask its own history, by MCP."),
         "tail": ("ask.tail:tail", "Print changes as they happen."),
         "types": ("ask.types:types", "List the types, show the fields of one, or register one."),
         "mark": ("ask.markers:mark", "Name a point in the log; use it later as @NAME."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from refold.agents.log import AgentLog
@@ -68,16 +68,18 @@ class EffectsQuery:
     status: str | None = None
     run: str = ""
     tool: str = ""
+    at: str | None = None
 
     @property
     def arguments(self) -> list[str]:
         """`refold effects list`."""
-        return ["effects", "list", *options_of({"status": self.status, "run": self.run, "tool": self.tool})]
+        return ["effects", "list", *options_of(asdict(self))]
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """Each effect, in the order in which they were first intended."""
         ledger = log.effects
-        return [effect_json(ledger, each) for each in effects_like(ledger.list(), self.status, self.run, self.tool)]
+        every = ledger.list(at=self.at)
+        return [effect_json(ledger, each) for each in effects_like(every, self.status, self.run, self.tool)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,23 +15,14 @@ from refold.avro.errors import InputError
 from refold.explorer.cli.options import LogTarget
 from refold.explorer.queries.compare import CompareQuery
 from refold.explorer.queries.entity import DiffQuery, HistoryQuery, StateQuery, WhyQuery
+from refold.explorer.queries.find import FindQuery
 from refold.explorer.queries.operate import DeadLettersQuery, DoctorQuery, EffectsQuery, MarkersQuery, VerifyQuery
+from refold.explorer.queries.parameters import AT, CLOCK, Parameter
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
 from refold.explorer.queries.runs import RunsQuery
-from refold.streams.defaults import CLOCKS
 
 OPENAPI = "openapi.json"
-
-
-class Parameter(NamedTuple):
-    """One of the query. kind: of JSON Schema; choices: the values there are, where they are few."""
-
-    name: str
-    kind: str = "string"
-    about: str = ""
-    choices: tuple[str, ...] = ()
-    is_required: bool = False
 
 
 class Endpoint(NamedTuple):
@@ -43,8 +34,6 @@ class Endpoint(NamedTuple):
     parameters: tuple[Parameter, ...] = ()
 
 
-AT = Parameter("at", about="The point to answer for, as WHEN of the command line; without it, now.")
-CLOCK = Parameter("clock", about="What a time means.", choices=CLOCKS)
 _TEXTS = ("since", "until", "text", "tool", "error", "outcome", "agent", "user", "tag", "parent")
 
 ENDPOINTS: Mapping[str, Endpoint] = {
@@ -64,6 +53,10 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     ),
     "state": Endpoint(
         "An entity as it was.", lambda _, entity, given: StateQuery(entity, **given), "entity", (AT, CLOCK)
+    ),
+    "find": Endpoint(
+        "The entities whose id or values hold a text.", lambda _, __, given: FindQuery(**given),
+        parameters=(Parameter("text"), Parameter("type"), AT), is_slow=True,
     ),
     "history": Endpoint(
         "What changed in an entity.", lambda _, entity, given: HistoryQuery(entity, **given), "entity",
@@ -85,7 +78,7 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     "markers": Endpoint("The points that have a name.", lambda _, __, ___: MarkersQuery()),
     "effects": Endpoint(
         "What write tools did, or may have done.", lambda _, __, given: EffectsQuery(**given),
-        parameters=(Parameter("status"), Parameter("run"), Parameter("tool")),
+        parameters=(Parameter("status"), Parameter("run"), Parameter("tool"), AT),
     ),
     "deadletters": Endpoint(
         "The records that are no observations.", lambda _, __, given: DeadLettersQuery(**given),

@@ -166,6 +166,12 @@ REFUSED: dict[str, Tries | list[str]] = {
         "explorer/web/test_guarded.py::test_a_token_is_asked_for_once",
         "explorer/web/test_guarded.py::test_nothing_is_written",
     ],
+    "an agent's questions by MCP": [
+        "explorer/mcp/test_hostile.py::test_only_this_servers_names_and_no_web_site_may_ask",
+        "explorer/mcp/test_hostile.py::test_with_a_token_nobody_else_is_answered",
+        "explorer/mcp/test_tools.py::test_it_records_only_where_it_may",
+        "explorer/mcp/test_tools.py::test_wrong_options_are_refused_before_anything_is_served",
+    ],
     "a worker's URL": ["explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command"],
     "an agent's code under replay": ["agents/test_entry.py::test_a_recorded_name_finds_nothing_outside_of_the_folder"],
     "the files of a key ring": ["agents/keys/test_rings.py::test_only_their_user_can_read_key_files"],

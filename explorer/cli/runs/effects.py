@@ -20,7 +20,8 @@ from refold.agents.journal.objects import bare
 from refold.avro.errors import InputError, NotAnswerable
 from refold.avro.strict_json import json_or_text
 from refold.avro.times import time_text
-from refold.explorer.cli.options import InOrder, LogTarget, as_json, merged, on_log, place_options
+from refold.explorer.cli.options import WHEN, InOrder, LogTarget, as_json, merged, on_log, place_options
+from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment
 
@@ -65,13 +66,14 @@ def effects(
     return 0
 
 
-@effects.command("list")
+@effects.command("list", epilog=WHEN)
 @click.option("--status", type=click.Choice(FATES), help="Only those that stand so.")
 @click.option("--run", "run_id", default="", metavar="RUN", help="That this run carried out, or may have.")
 @click.option("--tool", default="", help="Of this tool.")
+@at_option
 @as_json
 @on_log
-def list_(place: LogTarget, status: str | None, run_id: str, tool: str, as_json: bool) -> int:
+def list_(place: LogTarget, status: str | None, run_id: str, tool: str, at: str | None, as_json: bool) -> int:
     """List effects, in the order in which they were first intended.
 
     One that is still intended when its lease is over is listed as unknown: whoever was about to send it is gone.
@@ -80,12 +82,12 @@ def list_(place: LogTarget, status: str | None, run_id: str, tool: str, as_json:
     Examples
       refold effects list
       refold effects list --status unknown --json
-      refold effects list --run 8f2c --tool refund
+      refold effects list --run 8f2c --tool refund --at @deploy-1
     """
     screen = Screen()
     with place.read() as log:
         ledger = log.effects
-        every = ledger.list()
+        every = ledger.list(at=at)
         run = _run_of(every, run_id) if run_id else ""
         found = effects_like(every, status, run, tool)
         if as_json:

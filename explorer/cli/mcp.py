@@ -1,0 +1,90 @@
+"""`refold mcp`: an agent asks its own history, by the Model Context Protocol."""
+
+from __future__ import annotations
+
+import os
+import sys
+from threading import Event
+from typing import TYPE_CHECKING
+
+import click
+
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import LogTarget, on_log
+
+if TYPE_CHECKING:
+    from refold.explorer.mcp.server import HistoryServer
+
+PORT = 6078
+
+
+@click.command()
+@click.option("--http", "is_http", is_flag=True, help="Serve streamable HTTP, at /mcp, instead of standard input.")
+@click.option("--write", "writes", is_flag=True, help="Let agents record, with the tool `observe`.")
+@click.option("--host", default="127.0.0.1", show_default=True,
+              help="With --http: where. Off loopback it needs a token, in REFOLD_TOKEN.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True,
+              help="With --http: the port; 0: a free one.")  # fmt: skip
+@click.option("--tls-cert", metavar="FILE", help="With --http: serve over TLS; a certificate in PEM, with its chain.")
+@click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
+@click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
+              help="A name that clients know this server by, besides its addresses; may be repeated.")  # fmt: skip
+@on_log
+def mcp(
+    place: LogTarget, is_http: bool, writes: bool, host: str, port: int, tls_cert: str | None, tls_key: str | None,
+    allowed_hosts: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Let an agent ask its own history, by the Model Context Protocol (MCP).
+
+    Ten tools that read: find, state, knew, why, diff, runs, show, compare, effects, verify. Each answer names the
+    cut that it is from, and is bounded in size, with cursors. Entities are resources. A client starts this command
+    and talks to it by standard input and output; with --http it serves by itself until Ctrl-C. It may be started
+    before there is a log: the tools then say so.
+
+    \b
+    Examples
+      claude mcp add refold -- refold mcp --log file:/srv/agents/.refold
+      codex mcp add refold -- refold mcp --log file:/srv/agents/.refold
+      refold mcp --http --log kafka://127.0.0.1:9092/agents
+    """
+    try:
+        from refold.explorer.mcp.server import HistoryServer, one_line_logs
+    except ModuleNotFoundError as error:
+        raise InputError(f"refold mcp needs {error.name}: install it with pip install 'refold[mcp]'") from error
+    if not is_http and (tls_cert or tls_key or allowed_hosts):
+        raise InputError("--tls-cert, --tls-key and --allow-host are for --http")
+    if not place.exists():
+        from refold.streams.open import given_url
+
+        print(f"refold: {given_url(place.url)}: no log is here yet; the tools say so until one is", file=sys.stderr)
+    one_line_logs()
+    history = HistoryServer(place, writes=writes)
+    try:
+        if is_http:
+            _serve_http(history, host, port, tls_cert, tls_key, allowed_hosts)
+        else:
+            from refold.explorer.mcp.stdio import serve
+
+            serve(history)
+    finally:
+        history.close()
+    return 0
+
+
+def _serve_http(
+    history: HistoryServer, host: str, port: int, tls_cert: str | None, tls_key: str | None, names: tuple[str, ...]
+) -> None:
+    from refold.explorer.mcp.http import PATH, McpSite
+    from refold.streams.web.guard import token_in
+    from refold.streams.web.server import Access, WebServer
+
+    access = Access(token_in(os.environ), names, None, tls_cert, tls_key)
+    server = WebServer(host, port, access, what="the MCP server")
+    site = McpSite(history)
+    try:
+        server.serve(site)
+        print(f"mcp {server.url}{PATH}", flush=True)
+        Event().wait()
+    finally:
+        server.close()
+        site.close()

@@ -1,0 +1,161 @@
+"""An answer of bounded size: a JSON tree with its long parts shortened, and a cursor where each goes on.
+
+1. Space is given from the outside in. In an object, small members are kept whole and the large ones share the rest. In
+   a list, elements follow one another until the space is used, each shortened to its share of it.
+2. A text that is shortened ends with `…`; a list or object ends early. Each is named in `more`.
+3. A cursor is POINTER@OFFSET: where the part is in the whole answer (JSON Pointer, RFC 6901), and how many characters,
+   elements or members of it were given. It holds no state: whoever asks again at the same cut has the same tree.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from refold.avro.errors import InputError
+
+ELEMENTS_SHARING = 24
+"""A list shows about this many elements before it cuts an element less short."""
+SHARE_MIN_CHARS = 160
+
+
+class Rest(NamedTuple):
+    """What of a part is left out. cursor: where it goes on; left: how much, for a reader."""
+
+    cursor: str
+    left: str
+
+
+class Part(NamedTuple):
+    """A part of an answer. pointer: JSON Pointer; offset: how many characters, elements or members come before."""
+
+    pointer: str = ""
+    offset: int = 0
+
+    @property
+    def cursor(self) -> str:
+        """Its text."""
+        return f"{self.pointer}@{self.offset}"
+
+
+def part_at(cursor: str) -> Part:
+    """The part that a cursor names. InputError where it is none."""
+    pointer, at, offset = cursor.rpartition("@")
+    is_number = offset.isascii() and offset.isdigit() and len(offset) < 16
+    if not at or not is_number or (pointer and not pointer.startswith("/")):
+        raise InputError(f"cursor {cursor!r:.80}: give one as it stands in `more` of an answer")
+    return Part(pointer, int(offset))
+
+
+def bounded(tree: Any, chars: int, part: Part | None = None) -> tuple[Any, list[Rest]]:
+    """A tree, or the rest of a part of it, in about so many characters of JSON.
+
+    Raises:
+        InputError: The tree has no such part.
+    """
+    part = part or Part()
+    found = _within(tree, part)
+    if part.offset and not isinstance(found, str | list | dict):
+        raise _no_part(part)
+    fitting = _Fitting()
+    shown = fitting.fit(found, chars, part.pointer, part.offset)
+    return shown, fitting.rests
+
+
+def size_of(tree: Any) -> int:
+    """How many characters of JSON a tree takes."""
+    return len(json.dumps(tree, ensure_ascii=False))
+
+
+def _within(tree: Any, part: Part) -> Any:
+    for step in part.pointer.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        try:
+            tree = tree[int(name)] if isinstance(tree, list) else tree[name]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise _no_part(part) from None
+    return tree
+
+
+def _no_part(part: Part) -> InputError:
+    return InputError(f"cursor {part.cursor!r:.80}: the answer has no such part; give it with the arguments in `again`")
+
+
+@dataclass(slots=True)
+class _Fitting:
+    rests: list[Rest] = field(default_factory=list)
+
+    def fit(self, tree: Any, chars: int, pointer: str, offset: int = 0) -> Any:
+        if isinstance(tree, str):
+            return self._text(tree, chars, Part(pointer, offset))
+        if isinstance(tree, list):
+            return self._list(tree, chars, Part(pointer, offset))
+        if isinstance(tree, dict):
+            return self._object(tree, chars, Part(pointer, offset))
+        return tree
+
+    def _text(self, text: str, chars: int, part: Part) -> str:
+        end = part.offset + max(chars - 3, 1)
+        if size_of(text[part.offset :]) <= chars or end >= len(text):
+            return text[part.offset :]
+        # Escapes take more characters than the text has.
+        while size_of(text[part.offset : end]) > chars and end - part.offset > 1:
+            end = part.offset + (end - part.offset) // 2
+        self._leave(part, end, len(text), "characters")
+        return text[part.offset : end] + "…"
+
+    def _list(self, given: list[Any], chars: int, part: Part) -> list[Any]:
+        wanted = given[part.offset :]
+        if size_of(wanted) <= chars:
+            return wanted
+        share = max(chars // max(min(len(wanted), ELEMENTS_SHARING), 1), SHARE_MIN_CHARS)
+        shown: list[Any] = []
+        left = chars - 2
+        for number, each in enumerate(wanted, part.offset):
+            before = len(self.rests)
+            fitted = self.fit(each, share, f"{part.pointer}/{number}")
+            left -= size_of(fitted) + 2
+            if left < 0 and shown:
+                del self.rests[before:]
+                self._leave(part, number, len(given), "elements")
+                break
+            shown.append(fitted)
+        return shown
+
+    def _object(self, given: dict[str, Any], chars: int, part: Part) -> dict[str, Any]:
+        members = list(given.items())[part.offset :]
+        sizes = {name: len(name) + 6 + size_of(value) for name, value in members}
+        if sum(sizes.values()) + 2 <= chars:
+            return dict(members)
+        kept = members
+        if len(members) * SHARE_MIN_CHARS > chars:
+            kept, left = [], chars
+            for name, value in members:
+                left -= min(sizes[name], SHARE_MIN_CHARS)
+                if left < 0 and kept:
+                    self._leave(part, part.offset + len(kept), len(given), "members")
+                    break
+                kept.append((name, value))
+        spaces = _shares({name: sizes[name] for name, _ in kept}, chars)
+        return {
+            name: value if sizes[name] <= spaces[name]
+            else self.fit(value, max(spaces[name] - len(name) - 6, 16), f"{part.pointer}/{_escaped(name)}")
+            for name, value in kept
+        }  # fmt: skip
+
+    def _leave(self, part: Part, shown: int, total: int, what: str) -> None:
+        self.rests.append(Rest(part._replace(offset=shown).cursor, f"{total - shown} of {total} {what}"))
+
+
+def _shares(sizes: dict[str, int], chars: int) -> dict[str, int]:
+    """How much each member gets: the small ones what they take, the others equal parts of what is left."""
+    left, found = chars, {}
+    for number, (name, size) in enumerate(sorted(sizes.items(), key=lambda each: each[1])):
+        found[name] = min(size, left // (len(sizes) - number))
+        left -= found[name]
+    return found
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

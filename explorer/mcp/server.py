@@ -1,0 +1,179 @@
+"""The MCP server of one log: tools and resources over it, whatever carries its messages (stdio.py, http.py).
+
+1. A request is answered in a thread that has the log open for itself. What reads a whole log has one thread of its own,
+   so it holds up no other question; so has what writes.
+2. What has no answer is a tool's result with `isError`, whose text says why and what to do next: a model reads it.
+3. A defect is one line in the server's own log, and none of it goes to the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+    TextContent,
+    TextResourceContents,
+    Tool,
+    ToolAnnotations,
+)
+
+import refold
+from refold.agents.log import AgentLog
+from refold.avro.errors import RefoldError
+from refold.explorer.cli.options import LogTarget
+from refold.explorer.mcp import resources, writing
+from refold.explorer.mcp.answers import answer
+from refold.explorer.mcp.tools import TOOLS
+from refold.explorer.web.handles import Handles
+from refold.streams.web.thread_pool import Busy, Lane
+
+INSTRUCTIONS = (
+    "What agents observed and did, and what their world looked like at any moment. WHEN is a time (RFC 3339 with "
+    "zone), @MARKER, cut:TEXT, vN of an entity, run:ID#STEP, or now. Each answer's `again` holds the arguments at its "
+    "exact cut: ask with them for the same answer. A long answer is cut short: `more` lists cursors to ask again with."
+)
+JSON = "application/json"
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class HistoryServer:
+    """Answers for one log. writes: `observe` is a tool, too."""
+
+    def __init__(self, place: LogTarget, *, writes: bool = False) -> None:
+        self._place = place
+        self._writes = writes
+        self._handles = Handles(place)
+        self._lanes = {"ask": Lane("refold-mcp-ask", 3), "slow": Lane("refold-mcp-slow", 1),
+                       "write": Lane("refold-mcp-write", 1)}  # fmt: skip
+        self.server: Server[Any] = Server(
+            "refold", version=refold.__version__, instructions=INSTRUCTIONS,
+            on_list_tools=self._list_tools, on_call_tool=self._call_tool,
+            on_list_resources=self._list_resources, on_read_resource=self._read_resource,
+            on_list_resource_templates=self._list_templates,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Answer nothing more, and close the log."""
+        for lane in self._lanes.values():
+            lane.close()
+        self._handles.close()
+
+    def tools(self) -> list[Tool]:
+        """The definitions of all tools."""
+        found = [
+            Tool(name=each.name, description=each.about, input_schema=each.schema,
+                 annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))
+            for each in TOOLS.values()
+        ]  # fmt: skip
+        if self._writes:
+            hints = ToolAnnotations(
+                read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
+            )
+            found.append(Tool(name=writing.OBSERVE, description=writing.ABOUT, input_schema=writing.SCHEMA,
+                              annotations=hints))  # fmt: skip
+        return found
+
+    async def _list_tools(self, context: Any, given: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=self.tools())
+
+    async def _call_tool(self, context: ServerRequestContext[Any], given: CallToolRequestParams) -> CallToolResult:
+        tool, arguments = TOOLS.get(given.name), given.arguments or {}
+        try:
+            if tool is not None:
+                text = await self._asked("slow" if tool.is_slow else "ask", lambda log: answer(log, tool, arguments))
+            elif self._writes and given.name == writing.OBSERVE:
+                text = await self._run("write", lambda: writing.observe(self._place, arguments))
+            else:
+                names = ", ".join(each.name for each in self.tools())
+                raise MCPError(INVALID_PARAMS, f"{given.name:.60}: no such tool; there are {names}")
+        except (RefoldError, OSError) as error:
+            hint = f"\nNext: {tool.hint}." if tool is not None else ""
+            return CallToolResult(content=[TextContent(text=f"{_readable(error)}{hint}")], is_error=True)
+        except Busy:
+            busy = "too many questions wait for an answer; ask again"
+            return CallToolResult(content=[TextContent(text=busy)], is_error=True)
+        return CallToolResult(content=[TextContent(text=text)])
+
+    async def _list_resources(self, context: Any, given: PaginatedRequestParams | None) -> ListResourcesResult:
+        cursor = None if given is None else given.cursor
+        page = await self._resource("slow", lambda log: resources.entities(log, cursor))
+        found = [Resource(uri=resources.address_of(each), name=each, mime_type=JSON) for each in page.entities]
+        return ListResourcesResult(resources=found, next_cursor=page.cursor)
+
+    async def _list_templates(self, context: Any, given: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+        about = "An entity's state; at: WHEN, without it now"
+        template = ResourceTemplate(
+            uri_template=resources.TEMPLATE, name=resources.HOST, description=about, mime_type=JSON
+        )
+        return ListResourceTemplatesResult(resource_templates=[template])
+
+    async def _read_resource(self, context: Any, given: ReadResourceRequestParams) -> ReadResourceResult:
+        text = await self._resource("ask", lambda log: resources.read(log, given.uri))
+        return ReadResourceResult(contents=[TextResourceContents(uri=given.uri, mime_type=JSON, text=text)])
+
+    async def _resource(self, lane: str, work: Callable[[AgentLog], _T]) -> _T:
+        try:
+            return await self._asked(lane, work)
+        except (RefoldError, OSError) as error:
+            raise MCPError(INVALID_PARAMS, _readable(error)) from None
+        except Busy:
+            raise MCPError(INTERNAL_ERROR, "too many questions wait for an answer; ask again") from None
+
+    async def _asked(self, lane: str, work: Callable[[AgentLog], _T]) -> _T:
+        return await self._run(lane, lambda: work(self._handles.log()))
+
+    async def _run(self, lane: str, work: Callable[[], _T]) -> _T:
+        """The result of work in a lane. What it fails on, but for a refusal, is a defect: the log says where."""
+        try:
+            found: _T = await asyncio.wrap_future(self._lanes[lane].submit(work))
+            return found
+        except (RefoldError, OSError, Busy):
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
+            _log.error("a question failed: %s: %.300s (%s)", type(error).__name__, error, where)
+            raise MCPError(
+                INTERNAL_ERROR, "the question failed, which is a defect; the server's log says where"
+            ) from None
+
+
+def _readable(error: Exception) -> str:
+    return str(error) if isinstance(error, RefoldError) else str(getattr(error, "strerror", None) or error)
+
+
+def one_line_logs() -> None:
+    """Have what the SDK logs on standard error take a line each, without tracebacks."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("refold: %(message)s"))
+    for name in ("mcp", "refold"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.propagate = False
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        said = " ".join(record.getMessage().split())[:500]
+        return f"refold: {said}" + (f" ({type(error).__name__})" if error is not None else "")

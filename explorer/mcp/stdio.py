@@ -1,0 +1,35 @@
+"""MCP over standard input and output, for a client that starts the server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from mcp.server.stdio import stdio_server
+
+from refold.explorer.mcp.server import HistoryServer
+
+
+def serve(history: HistoryServer) -> None:
+    """Answer until standard input ends. A thread reads it, so a signal ends the process at once."""
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(_serve(history))
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, name="refold-mcp", daemon=True).start()
+    ended.wait()
+    for each in failures:
+        raise each
+
+
+async def _serve(history: HistoryServer) -> None:
+    server = history.server
+    async with stdio_server() as (messages, answers):
+        await server.run(messages, answers, server.create_initialization_options())

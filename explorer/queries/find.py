@@ -1,0 +1,78 @@
+"""Which entities hold a text: what `refold find` answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from refold.agents.log import AgentLog
+from refold.agents.recordings.fields import Fields
+from refold.agents.recordings.find import words
+from refold.agents.recordings.load import rebuilt
+from refold.avro.errors import CorruptionError, Expired, InputError, NotAnswerable
+from refold.explorer.queries.query import options_of, positionals
+from refold.streams.cut import Cut
+from refold.streams.view import EntityView
+
+OF_RUNS = frozenset({"run", "step", "action", "agent_session", "effect"})
+"""What runs are recorded as: `refold runs` searches these, and they are found here only by their type."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindQuery:
+    """Entities whose id or values hold a text, in any case of letters. type: only of this one, else all but runs'."""
+
+    text: str = ""
+    type: str = ""
+    at: str | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold find`."""
+        return ["find", *options_of({"type": self.type, "at": self.at}), *positionals(*filter(None, [self.text]))]
+
+    def names(self, log: AgentLog, cut: Cut) -> dict[str, EntityView]:
+        """The entities that are searched, by name. InputError where the log has no such type."""
+        known = {version.definition.name for version in log.port.registry}
+        if self.type and self.type not in known:
+            raise InputError(f"{self.type:.80}: this log has no such type; it has {', '.join(sorted(known)) or 'none'}")
+        view = rebuilt(log, [self.type] if self.type else sorted(known - OF_RUNS), cut)
+        return {} if view is None else {name: view[name] for name in sorted(view)}
+
+    def answer(self, log: AgentLog) -> list[dict[str, Any]]:
+        """One object an entity, by name: its version, where the text is in it, and the fields that cannot be read."""
+        cut = log.point(self.at).cut
+        found = []
+        for name, view in self.names(log, cut).items():
+            places, unread = self._places(log, name, view) if self.text else ([], [])
+            if places or unread or not self.text:
+                more = {"unread": unread} if unread else {}
+                found.append({"entity": name, "version": view.version, "found_in": places, **more})
+        return found
+
+    def _places(self, log: AgentLog, name: str, view: EntityView) -> tuple[list[str], list[str]]:
+        """`id` and the fields that hold the text, and the fields that are sealed under a key that is not here."""
+        wanted = self.text.casefold()
+        places = ["id"] if wanted in name.partition("/")[2].casefold() else []
+        unread = []
+        payloads = set(Fields(view, log.vault).payloads)
+        for field, value in view.fields.items():
+            try:
+                said = words(_opened(log, name, field, value) if field in payloads else view.shown()[field])
+                if any(wanted in each.casefold() for each in said):
+                    places.append(field)
+            except (NotAnswerable, CorruptionError):
+                unread.append(field)
+        return places, unread
+
+
+def _opened(log: AgentLog, entity: str, field: str, value: Any) -> Any:
+    """A field's content; what has expired is gone, and holds no text."""
+    if isinstance(value, dict):
+        return {key: _opened(log, entity, field, each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_opened(log, entity, field, each) for each in value]
+    try:
+        return log.vault.open(entity, field, value)
+    except Expired:
+        return None

@@ -1,0 +1,135 @@
+"""Messages that are no messages, callers that may not ask, and signals: never a crash, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from refold_tests.command import COMMAND, environment
+from refold_tests.explored import CONFIG
+from refold_tests.mcp import HttpServer, http_server
+
+pytestmark = pytest.mark.outside
+
+TOKEN = "0123456789abcdef-secret"
+SEED = int(os.environ.get("REFOLD_MCP_SEED", "20261126"))
+COUNT = 30 * int(os.environ.get("REFOLD_FAULT_ROUNDS", "6"))
+"""10,000 with REFOLD_FAULT_ROUNDS=334."""
+PING = {"jsonrpc": "2.0", "id": "alive", "method": "ping"}
+ASKING: list[dict[str, Any]] = [
+    {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "state", "arguments": {"entity": CONFIG}}},
+    {"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": {"name": "runs", "arguments": {"cursor": "@1"}}},
+    {"jsonrpc": "2.0", "id": 2, "method": "resources/read", "params": {"uri": f"refold://entity/{CONFIG}?at=v1"}},
+    {"jsonrpc": "2.0", "id": 3, "method": "resources/list", "params": {"cursor": "cut:1.x@0"}},
+    {"jsonrpc": "2.0", "id": 4, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}},
+    {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
+    {"jsonrpc": "2.0", "id": 5, "method": "tools/list", "params": {"_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28"}}},
+]  # fmt: skip
+VALUES: list[Any] = [None, True, -1, 1e308, 10**30, "", "\ud83d", "\x00", "x" * 5_000, [], {}, [[[[]]]], {"": {"": ""}}]
+
+
+def damaged(chance: random.Random) -> bytes:
+    """A message with one thing wrong with it: a value, a member, the text, or all of it."""
+    message = json.loads(json.dumps(chance.choice(ASKING)))
+    way = chance.randrange(6)
+    if way < 3:
+        inner = message
+        while True:
+            name = chance.choice(list(inner))
+            if isinstance(inner[name], dict) and inner[name] and chance.random() < 0.7:
+                inner = inner[name]
+                continue
+            break
+        if way == 0:
+            inner[name] = chance.choice(VALUES)
+        elif way == 1:
+            del inner[name]
+        else:
+            inner[str(chance.choice(VALUES))] = chance.choice(VALUES)
+        return json.dumps(message).encode()
+    text = bytearray(json.dumps(message).encode())
+    if way == 3:
+        return bytes(text[: chance.randrange(len(text))])
+    if way == 4:
+        for _ in range(chance.randrange(1, 6)):
+            text[chance.randrange(len(text))] = chance.choice([each for each in range(256) if each not in (10, 13)])
+        return bytes(text)
+    return chance.choice([b"[" * 50_000, b"[]", b"null", b"\xff\xfe", b"{" * 3_000, b"[" + bytes(text) + b"]"])
+
+
+def checked(said: str) -> None:
+    """No answer holds a traceback, a file of ours or the name of a defect."""
+    for word in ("Traceback", 'File "', ".py:", "which is a defect"):
+        assert word not in said, said[:2_000]
+
+
+def test_damaged_messages_over_http_are_answered_and_hurt_nothing(server: HttpServer) -> None:
+    chance = random.Random(SEED)
+    for number in range(COUNT):
+        message = damaged(chance)
+        version = chance.choice([{}, {"MCP-Protocol-Version": "2026-07-28"}, {"MCP-Protocol-Version": "x"}])
+        status, said = server.post(message, headers=version)
+        assert status in (200, 202, 400, 404, 413), (SEED, number, message[:500], said[:500])
+        checked(said)
+    status, said = server.post(json.dumps(PING).encode())
+    assert (status, json.loads(said)["result"]) == (200, {})
+
+
+def test_damaged_messages_over_stdio_are_passed_over(incident_url: str) -> None:
+    chance = random.Random(SEED + 1)
+    process = started(incident_url)
+    assert process.stdin is not None
+    sent = b"\n".join(damaged(chance).replace(b"\n", b" ") for _ in range(COUNT))
+    said, log = process.communicate(sent + b"\n" + json.dumps(PING).encode() + b"\n", timeout=280)
+    answers = [json.loads(each) for each in said.splitlines()]
+    assert {"jsonrpc": "2.0", "id": "alive", "result": {}} in answers, (SEED, log[-2_000:])
+    assert process.returncode == 0
+    for text in (said.decode(), log.decode()):
+        checked(text)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "interrupted"])
+def test_a_signal_ends_it_at_once_while_its_client_is_silent(incident_url: str, number: signal.Signals) -> None:
+    process = started(incident_url)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(PING).encode() + b"\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["result"] == {}
+    process.send_signal(number)
+    assert process.wait(120) == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    said, log = process.communicate()
+    assert (said, log) == (b"", b"")
+
+
+def started(url: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, "mcp"], env=environment(url), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_only_this_servers_names_and_no_web_site_may_ask(server: HttpServer) -> None:
+    port = server.url.rpartition(":")[2].partition("/")[0]
+    ping = json.dumps(PING).encode()
+    assert server.post(ping)[0] == 200
+    for wrong in ({"Host": f"evil.example:{port}"}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
+        assert server.post(ping, headers=wrong)[0] == 403
+    assert [server.post(b"", method)[0] for method in ("GET", "DELETE", "PUT")] == [405, 405, 405]
+    assert server.post(ping, headers={"Content-Encoding": "gzip"})[0] == 415
+    assert server.post(b" " * (1 << 20) + ping)[0] == 413
+
+
+def test_with_a_token_nobody_else_is_answered(incident_url: str) -> None:
+    ping = json.dumps(PING).encode()
+    with http_server(incident_url, TOKEN) as server:
+        assert server.post(ping)[0] == 401
+        assert server.post(ping, headers={"Authorization": "Bearer wrong"})[0] == 401
+        assert server.post(ping, headers={"Authorization": f"Bearer {TOKEN}"})[0] == 200

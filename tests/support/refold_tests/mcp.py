@@ -1,0 +1,98 @@
+"""refold's MCP server on a real transport, and the official client that talks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from refold.explorer.cli.options import LogTarget
+from refold.explorer.mcp.http import PATH, McpSite
+from refold.explorer.mcp.server import HistoryServer
+from refold.streams.web.guard import Token
+from refold.streams.web.server import Access, WebServer
+from refold_tests.command import COMMAND, environment
+
+MODES = ("auto", "legacy")
+"""Today's protocol, and the handshake of those before."""
+POSTED = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+T = TypeVar("T")
+
+
+class HttpServer(NamedTuple):
+    """A server. url: that messages are posted to."""
+
+    url: str
+
+    def post(self, content: bytes, method: str = "POST", headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+        """One request as it is: status and body."""
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+        try:
+            connection.request(method, parts.path, content, {**POSTED, **(headers or {})})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def http_server(url: str, token: str | None = None, *, writes: bool = False) -> Iterator[HttpServer]:
+    """The MCP server of a log on a free port."""
+    server = WebServer("127.0.0.1", 0, Access(None if token is None else Token(token)), what="the MCP server")
+    history = HistoryServer(LogTarget(url), writes=writes)
+    site = McpSite(history)
+    try:
+        server.serve(site)
+        yield HttpServer(f"{server.url}{PATH}")
+    finally:
+        server.close()
+        site.close()
+        history.close()
+
+
+def by_stdio(url: str, *options: str, more: Mapping[str, str] | None = None) -> Any:
+    """A transport of the client: `refold mcp` as a process of its own."""
+    command, *rest = map(str, COMMAND)
+    given = StdioServerParameters(
+        command=command, args=[*rest, "mcp", *options], env=environment(url, dict(more or {}))
+    )
+    return stdio_client(given)
+
+
+def asked(target: Any, work: Callable[[Client], Awaitable[T]], mode: str = "auto") -> T:
+    """What a client finds at a server: an URL, or a transport."""
+
+    async def run() -> T:
+        async with Client(target, mode=mode) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def text_of(result: Any) -> str:
+    """The one text of a tool's result."""
+    (content,) = result.content
+    return str(content.text)
+
+
+async def call(client: Client, tool: str, **given: Any) -> dict[str, Any]:
+    """A tool's answer, read; the tool has one."""
+    result = await client.call_tool(tool, given)
+    assert not result.is_error, text_of(result)
+    found: dict[str, Any] = json.loads(text_of(result))
+    return found
+
+
+async def refused(client: Client, tool: str, **given: Any) -> str:
+    """Why a tool has no answer."""
+    result = await client.call_tool(tool, given)
+    assert result.is_error, text_of(result)
+    return text_of(result)
