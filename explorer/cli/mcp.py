@@ -34,12 +34,12 @@ def mcp(
     place: LogTarget, is_http: bool, writes: bool, host: str, port: int, tls_cert: str | None, tls_key: str | None,
     allowed_hosts: tuple[str, ...],
 ) -> int:  # fmt: skip
-    """Let an agent ask its own history, by the Model Context Protocol (MCP).
+    """Let an agent ask its own history, by MCP.
 
-    Ten tools that read: find, state, knew, why, diff, runs, show, compare, effects, verify. Each answer names the
-    cut that it is from, and is bounded in size, with cursors. Entities are resources. A client starts this command
-    and talks to it by standard input and output; with --http it serves by itself until Ctrl-C. It may be started
-    before there is a log: the tools then say so.
+    MCP is the Model Context Protocol. Ten tools read: find, state, knew, why, diff, runs, show, compare, effects,
+    verify. Each answer names the cut that it is from, and is bounded in size, with cursors. Entities are resources.
+    A client starts this command and talks to it by standard input and output; with --http it serves by itself until
+    Ctrl-C. It may be started before there is a log: the tools then say so.
 
     \b
     Examples

@@ -8,7 +8,7 @@ from typing import Any
 
 from refold.agents.log import AgentLog
 from refold.avro.errors import InputError
-from refold.explorer.mcp.bounded import Part, bounded, part_at
+from refold.explorer.mcp.bounded import AnswerPart, bounded, part_at
 from refold.explorer.mcp.tools import CURSOR, HistoryTool
 from refold.streams.cut import PREFIX
 
@@ -37,7 +37,7 @@ def _is_cut(given: Any) -> bool:
     return isinstance(given, str) and given.startswith(PREFIX)
 
 
-def fitted(head: Mapping[str, Any], tree: Any, chars: int, part: Part | None = None) -> str:
+def fitted(head: Mapping[str, Any], tree: Any, chars: int, part: AnswerPart | None = None) -> str:
     """An answer's JSON, in at most `chars` characters."""
     space = chars
     while True:

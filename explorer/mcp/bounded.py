@@ -27,7 +27,7 @@ class Rest(NamedTuple):
     left: str
 
 
-class Part(NamedTuple):
+class AnswerPart(NamedTuple):
     """A part of an answer. pointer: JSON Pointer; offset: how many characters, elements or members come before."""
 
     pointer: str = ""
@@ -39,22 +39,22 @@ class Part(NamedTuple):
         return f"{self.pointer}@{self.offset}"
 
 
-def part_at(cursor: str) -> Part:
+def part_at(cursor: str) -> AnswerPart:
     """The part that a cursor names. InputError where it is none."""
     pointer, at, offset = cursor.rpartition("@")
     is_number = offset.isascii() and offset.isdigit() and len(offset) < 16
     if not at or not is_number or (pointer and not pointer.startswith("/")):
         raise InputError(f"cursor {cursor!r:.80}: give one as it stands in `more` of an answer")
-    return Part(pointer, int(offset))
+    return AnswerPart(pointer, int(offset))
 
 
-def bounded(tree: Any, chars: int, part: Part | None = None) -> tuple[Any, list[Rest]]:
+def bounded(tree: Any, chars: int, part: AnswerPart | None = None) -> tuple[Any, list[Rest]]:
     """A tree, or the rest of a part of it, in about so many characters of JSON.
 
     Raises:
         InputError: The tree has no such part.
     """
-    part = part or Part()
+    part = part or AnswerPart()
     found = _within(tree, part)
     if part.offset and not isinstance(found, str | list | dict):
         raise _no_part(part)
@@ -68,7 +68,7 @@ def size_of(tree: Any) -> int:
     return len(json.dumps(tree, ensure_ascii=False))
 
 
-def _within(tree: Any, part: Part) -> Any:
+def _within(tree: Any, part: AnswerPart) -> Any:
     for step in part.pointer.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         try:
@@ -78,7 +78,7 @@ def _within(tree: Any, part: Part) -> Any:
     return tree
 
 
-def _no_part(part: Part) -> InputError:
+def _no_part(part: AnswerPart) -> InputError:
     return InputError(f"cursor {part.cursor!r:.80}: the answer has no such part; give it with the arguments in `again`")
 
 
@@ -88,14 +88,14 @@ class _Fitting:
 
     def fit(self, tree: Any, chars: int, pointer: str, offset: int = 0) -> Any:
         if isinstance(tree, str):
-            return self._text(tree, chars, Part(pointer, offset))
+            return self._text(tree, chars, AnswerPart(pointer, offset))
         if isinstance(tree, list):
-            return self._list(tree, chars, Part(pointer, offset))
+            return self._list(tree, chars, AnswerPart(pointer, offset))
         if isinstance(tree, dict):
-            return self._object(tree, chars, Part(pointer, offset))
+            return self._object(tree, chars, AnswerPart(pointer, offset))
         return tree
 
-    def _text(self, text: str, chars: int, part: Part) -> str:
+    def _text(self, text: str, chars: int, part: AnswerPart) -> str:
         end = part.offset + max(chars - 3, 1)
         if size_of(text[part.offset :]) <= chars or end >= len(text):
             return text[part.offset :]
@@ -105,7 +105,7 @@ class _Fitting:
         self._leave(part, end, len(text), "characters")
         return text[part.offset : end] + "…"
 
-    def _list(self, given: list[Any], chars: int, part: Part) -> list[Any]:
+    def _list(self, given: list[Any], chars: int, part: AnswerPart) -> list[Any]:
         wanted = given[part.offset :]
         if size_of(wanted) <= chars:
             return wanted
@@ -123,7 +123,7 @@ class _Fitting:
             shown.append(fitted)
         return shown
 
-    def _object(self, given: dict[str, Any], chars: int, part: Part) -> dict[str, Any]:
+    def _object(self, given: dict[str, Any], chars: int, part: AnswerPart) -> dict[str, Any]:
         members = list(given.items())[part.offset :]
         sizes = {name: len(name) + 6 + size_of(value) for name, value in members}
         if sum(sizes.values()) + 2 <= chars:
@@ -144,7 +144,7 @@ class _Fitting:
             for name, value in kept
         }  # fmt: skip
 
-    def _leave(self, part: Part, shown: int, total: int, what: str) -> None:
+    def _leave(self, part: AnswerPart, shown: int, total: int, what: str) -> None:
         self.rests.append(Rest(part._replace(offset=shown).cursor, f"{total - shown} of {total} {what}"))
 
 

@@ -19,10 +19,11 @@ COLUMNS = (TableColumn("entity", "bold"), TableColumn("version", is_fixed=True),
 @as_json
 @on_log
 def find(place: LogTarget, text: str, type_name: str, at: str | None, as_json: bool) -> int:
-    """Find the entities whose id or values hold TEXT, in any case of letters.
+    """Find the entities whose id or values hold a text.
 
-    Without TEXT it lists every entity. Runs, their steps, calls and effects are left out, unless --type names
-    them: `refold runs --text` finds runs by what was said in them. It reads every entity that it searches.
+    TEXT is found in any case of letters. Without it every entity is listed. Runs, their steps, calls and effects
+    are left out, unless --type names them: `refold runs --text` finds runs by what was said in them. It reads every
+    entity that it searches.
 
     \b
     Examples

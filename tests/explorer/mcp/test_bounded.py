@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from refold.avro.errors import InputError
 from refold.explorer.mcp.answers import fitted
-from refold.explorer.mcp.bounded import Part, bounded, part_at, size_of
+from refold.explorer.mcp.bounded import AnswerPart, bounded, part_at, size_of
 
 NAMES = st.sampled_from(["a", "b/c", "d~e", "f@1", "", "long name of a member"])
 TREES = st.recursive(
@@ -21,11 +21,11 @@ TREES = st.recursive(
 )
 
 
-def followed(tree: Any, chars: int, part: Part | None = None) -> Any:
+def followed(tree: Any, chars: int, part: AnswerPart | None = None) -> Any:
     """The whole, put together from parts of at most about so many characters."""
     shown, rests = bounded(tree, chars, part)
     for rest in rests:
-        base = (part or Part()).pointer
+        base = (part or AnswerPart()).pointer
         later = part_at(rest.cursor)
         steps = later.pointer.removeprefix(base).split("/")[1:]
         more = followed(tree, chars, later)

@@ -35,7 +35,9 @@ def with_conversation(folder: Path) -> None:
 
 def run_page(page: Path, folder: Path, more: Mapping[str, str] | None = None) -> int:
     """Run a page in a folder; how many commands and blocks there were. more: variables of its environment."""
-    environment = {**os.environ, "COLUMNS": "120"}
+    # Programs of a page start `refold` by its name, too.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "COLUMNS": "120", "PATH": path}
     environment.pop("REFOLD_LOG", None)
     environment |= more or {}
     count = 0
