@@ -76,7 +76,8 @@ def _serve_http(
 ) -> None:
     from refold.explorer.mcp.http import PATH, McpSite
     from refold.streams.web.guard import token_in
-    from refold.streams.web.server import Access, WebServer
+    from refold.streams.web.listening import Access
+    from refold.streams.web.server import WebServer
 
     access = Access(token_in(os.environ), names, None, tls_cert, tls_key)
     server = WebServer(host, port, access, what="the MCP server")

@@ -56,7 +56,7 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     ),
     "find": Endpoint(
         "The entities whose id or values hold a text.", lambda _, __, given: FindQuery(**given),
-        parameters=(Parameter("text"), Parameter("type"), AT), is_slow=True,
+        parameters=(Parameter("text"), Parameter("type"), AT),
     ),
     "history": Endpoint(
         "What changed in an entity.", lambda _, entity, given: HistoryQuery(entity, **given), "entity",

@@ -46,7 +46,7 @@ SECURITY = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin",
 STATIC, PAGES, SLOW, LIVE = "static", "pages", "slow", "live"
 SIGN_IN = "sign-in"
 NEWEST_S = 0.5
-SLOW_ENDPOINTS = frozenset({"deadletters", "doctor", "verify"})
+SLOW_ENDPOINTS = frozenset({"deadletters", "doctor", "find", "verify"})
 """Those of the API that read a whole log."""
 TITLES = {400: "This address asks for nothing", 404: "Not found", 503: "The log cannot be read now"}
 

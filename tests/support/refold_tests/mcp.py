@@ -17,7 +17,8 @@ from refold.explorer.cli.options import LogTarget
 from refold.explorer.mcp.http import PATH, McpSite
 from refold.explorer.mcp.server import HistoryServer
 from refold.streams.web.guard import Token
-from refold.streams.web.server import Access, WebServer
+from refold.streams.web.listening import Access
+from refold.streams.web.server import WebServer
 from refold_tests.command import COMMAND, environment
 
 MODES = ("auto", "legacy")
