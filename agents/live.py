@@ -18,6 +18,7 @@ from refold.agents.effects.log_entries import StartOf
 from refold.agents.effects.order import Order
 from refold.agents.journal.chain import start_hash
 from refold.agents.journal.record import Plain, Recording, Step
+from refold.agents.policy.decision_log import DecisionLog
 from refold.agents.policy.guard import TAG, Guard, GuardedAnswers, GuardedSink, guard_of
 from refold.agents.policy.rules import Policy
 from refold.agents.recorder.answers import WORLD, Answers, Within
@@ -240,22 +241,14 @@ class Live:
         children = LiveChildren(self, self._log, self._around, self._vault, head, redact, start_of, guard)
         reach = LogReach(self._log, ledger, head.agent, head.run, seq)
         if guard is not None:
-            observe = partial(self._denial, head, own, seq)
-            answers = GuardedAnswers(answers, guard, head.run, self._around.now_micros, observe)
+            decisions = DecisionLog(self._log, head, own, seq, partial(self._vault.seal, run_key(head.run)))
+            answers = GuardedAnswers(answers, guard, head.run, self._around.now_micros, decisions)
             sink = GuardedSink(own, guard, head.run, redact)
         chance = Nondeterminism(self._around.now_micros, self._around.new_id)
         return Run(
             given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays,
             children=children, call=call,
         )  # fmt: skip
-
-    def _denial(
-        self, head: Recording, sink: LogSink, seq: Iterator[int], step: int, denial: Mapping[str, Any], name: str
-    ) -> None:
-        """Observe that a policy denied a call, caused by what was recorded of the run before."""
-        sink.settle()
-        source = Source(head.agent, head.run, str(step), "", next(seq))
-        self._log.observe(f"audit_event/{name}", denial, source=source, causes=(sink.last,))
 
     def _begun(
         self, head: Recording, entry: str, attempt: int, seq: Iterator[int], redact: RunRedactor, share: float,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from refold.agents.journal.record import Plain, Recording
     from refold.agents.knew import Knowledge
     from refold.agents.live import Capturing, Live
+    from refold.agents.policy.decision_log import ApprovalQuestion
     from refold.agents.policy.guard import Guarding
     from refold.agents.policy.rules import Policy
     from refold.agents.recorder.context import Strays
@@ -320,6 +321,18 @@ class AgentLog(Log):
         from refold.agents.knew import knew
 
         return knew(self, self.vault, agent, at, run=run, every=every)
+
+    def questions(self, *, all_too: bool = False) -> list[ApprovalQuestion]:
+        """What policies ask people about calls of runs, the oldest first; all_too: also what has an answer."""
+        from refold.agents.policy.decision_log import questions
+
+        return questions(self, self.vault.open, all_too=all_too)
+
+    def answer(self, question: str, *, is_approved: bool, by: str, reason: str = "") -> None:
+        """Answer such a question, once. InputError where there is none of that id that waits."""
+        from refold.agents.policy.decision_log import answer
+
+        answer(self, question, self._around.now_micros(), is_approved=is_approved, by=by, reason=reason)
 
     @cached_property
     def vault(self) -> ValueCipher:

@@ -19,7 +19,8 @@ SURFACE = {
 }  # fmt: skip
 FACADES = {
     "refold.policy": {
-        "Policy", "PolicyCheck", "PolicyDecision", "PolicyDenied", "RecordedRequest", "RunFacts", "check", "rule",
+        "ApprovalNeeded", "Policy", "PolicyCheck", "PolicyDecision", "PolicyDenied", "RecordedRequest", "RunFacts",
+        "check", "rule",
     },
     "refold.compare": {"Divergence", "Recording", "compare", "state_at", "states", "told"},
     "refold.langgraph": {"RefoldSaver"},

@@ -17,7 +17,8 @@ class PolicyDecision(NamedTuple):
     """What becomes of a call.
 
     policy, rule: their names; a budget's rule is `budget.NAME`, the breaker's is `loop`. why: in words, without the
-    call's arguments. evidence: the steps it rests on, as RUN#NUMBER, where it rests on single ones.
+    call's arguments. evidence: the steps it rests on, as RUN#NUMBER, where it rests on single ones. expires_s: of a
+    question to a person, how long it waits for an answer.
     """
 
     action: Action
@@ -25,6 +26,7 @@ class PolicyDecision(NamedTuple):
     rule: str
     why: str
     evidence: tuple[str, ...] = ()
+    expires_s: float = 0
 
 
 class PolicyDenied(RefoldError):
@@ -35,6 +37,19 @@ class PolicyDenied(RefoldError):
         self.rule = rule
         self.why = why
         super().__init__(f"policy {policy}, rule {rule!r}: {call} is denied: {why}")
+
+
+class ApprovalNeeded(RefoldError):
+    """A policy asks a person before a tool or model call is made; it was not made. question: what is to be approved."""
+
+    def __init__(self, policy: str, rule: str, call: str, question: str, why: str) -> None:
+        self.policy = policy
+        self.rule = rule
+        self.question = question
+        super().__init__(
+            f"policy {policy}, rule {rule!r}: {call} needs a person's approval: {why}; answer with `refold approve "
+            f"{question}` or `refold deny {question}`, then resume the run"
+        )
 
 
 def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
@@ -55,9 +70,8 @@ def _by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyD
         else:
             why = rule.matches(asked.kind, asked.name, arguments)
         if why is not None:
-            return PolicyDecision(
-                rule.action, policy.name, rule.name, rule.why or why or "the rule matches each such call"
-            )
+            why = rule.why or why or "the rule matches each such call"
+            return PolicyDecision(rule.action, policy.name, rule.name, why, expires_s=rule.expires_s)
     return None
 
 

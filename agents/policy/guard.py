@@ -6,20 +6,25 @@
 3. A denied call is answered by the guard: a tool or a wrapped client raises PolicyDenied, an SDK's client gets an HTTP
    response with status 403, which no SDK tries again. The recorder keeps this as the call's answer, so a replay comes
    to the same without the policy.
-4. A denial is an observation, too: `audit_event/<run>#<step>.<hash>`, by the first digits of the request's hash. It is
-   caused by what was recorded of the run before it, and is written before the code gets its answer.
-5. The sink tells the guard how each call ended: budgets and loops rest on it.
+4. A rule may ask a person. The question is an observation, and the call is answered by ApprovalNeeded, which ends the
+   step and, uncaught, the run: nothing waits in memory. When the run is resumed, its code comes to the call again, and
+   the guard finds the answer in the log. An approved call is made; a rejected one is denied, and so is one whose
+   question expired.
+5. A denial is an observation, too (agents/policy/decision_log.py). Denials and questions are written before the code
+   gets its answer.
+6. The sink tells the guard how each call ended: budgets and loops rest on it.
 
 The runs within a run have the same guard, so they share its budgets. A run that begins under a policy has the tag
 `policy:NAME`, and is not resumed without a policy: the same or another one.
 
-A process that is killed after 4 and before the denial is recorded leaves an observation of a denial whose call does not
+A process that is killed after 5 and before the denial is recorded leaves an observation of a denial whose call does not
 stand in the run. The resumed code makes the call again, and the same decision is observed of the same entity.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -29,7 +34,8 @@ import msgspec
 from refold.agents.capture.exchange import Response, is_exchange
 from refold.agents.entry import class_name
 from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, Plain, RecordedRequest, Recording, Step
-from refold.agents.policy.decision import PolicyDecision, PolicyDenied, decide
+from refold.agents.policy.decision import ApprovalNeeded, PolicyDecision, PolicyDenied, decide
+from refold.agents.policy.decision_log import Approval, DecisionLog, question_id
 from refold.agents.policy.facts import RunFacts
 from refold.agents.policy.rules import Policy
 from refold.agents.recorder.answers import Answers, CallSite, Departure, Within
@@ -41,7 +47,7 @@ from refold.agents.redaction.redactor import Redact
 
 DENIED_STATUS = 403
 DENIED_HEADER = "x-refold-denied"
-DENIED_TYPE = "policy_denied"
+DENIED_TYPE, APPROVAL_TYPE = "policy_denied", "approval_needed"
 TAG = "policy:"
 
 
@@ -54,10 +60,17 @@ class Guard:
         self._facts = RunFacts(policy, started_at)
         self._lock = threading.Lock()
 
-    def decide(self, asked: RecordedRequest, step: str) -> PolicyDecision | None:
-        """The denial of a call that is to be made; None where it is allowed, and counted. step: as RUN#NUMBER."""
+    def decide(self, asked: RecordedRequest, step: str, *, is_approved: bool = False) -> PolicyDecision | None:
+        """What holds back a call that is to be made: a denial or a question. None where it is allowed, and counted.
+
+        Args:
+            step: as RUN#NUMBER.
+            is_approved: a person approved it, so a rule that asks allows it.
+        """
         with self._lock:
             decision = decide(self.policy, self._facts, asked)
+            if decision is not None and decision.action == "ask" and not is_approved:
+                return decision
             if decision is not None and decision.action == "deny":
                 self._facts.denied += 1
                 return decision
@@ -106,14 +119,14 @@ def calls_of(recording: Recording) -> list[tuple[str, Call]]:
 
 
 def is_denial(call: Call) -> bool:
-    """Whether a recorded call was denied by a policy."""
+    """Whether a recorded call was not made because of a policy: denied, or asked about."""
     if call.failure is not None:
-        return call.failure.exception == _DENIED
+        return call.failure.exception in _NOT_MADE
     headers = call.answer.get("headers", ()) if is_exchange(call.asked.request) and call.answer else ()
     return any(name == DENIED_HEADER for name, _ in headers)
 
 
-_DENIED = class_name(PolicyDenied)
+_NOT_MADE = frozenset({class_name(PolicyDenied), class_name(ApprovalNeeded)})
 
 
 class GuardedAnswers:
@@ -121,14 +134,16 @@ class GuardedAnswers:
 
     def __init__(
         self, answers: Answers, guard: Guard, run: str, now_micros: Callable[[], int],
-        observe: Callable[[int, Mapping[str, Plain], str], None],
+        decisions: DecisionLog,
     ) -> None:  # fmt: skip
-        """observe: records a denial: the step's number, the fields of the audit event, and its id."""
         self._answers = answers
         self._guard = guard
         self._run = run
         self._now_micros = now_micros
-        self._observe = observe
+        self._decisions = decisions
+        self._lock = threading.Lock()
+        self._attempt = (0, 0)
+        self._asked: Counter[str] = Counter()
 
     @property
     def is_world(self) -> bool:
@@ -149,22 +164,39 @@ class GuardedAnswers:
         found = self._answers.call(place, asked)
         if found is not None:
             return found
-        decision = self._guard.decide(asked, f"{self._run}#{place.step}")
+        step = f"{self._run}#{place.step}"
+        decision = self._guard.decide(asked, step)
         if decision is None:
             return None
         now = self._now_micros()
-        step = f"{self._run}#{place.step}"
-        self._observe(place.step, _audit_event(decision, asked, self._run, step, now), f"{step}.{asked.hash[:12]}")
-        return self._denied(decision, asked, now)
-
-    @staticmethod
-    def _denied(decision: PolicyDecision, asked: RecordedRequest, now: int) -> Call:
+        if decision.action == "ask":
+            question = question_id(self._run, place.step, asked, self._nth(place, asked))
+            approval = self._decisions.approval(question)
+            if approval is None:
+                self._decisions.ask(decision, asked, question, place.step, now)
+            if approval is None or (approval.decision == "requested" and not _is_late(approval, decision, now)):
+                title = f"{asked.kind} {asked.name}"
+                return _not_made(
+                    ApprovalNeeded(decision.policy, decision.rule, title, question, decision.why), asked, now
+                )
+            if approval.decision == "approved" and not _is_late(approval, decision, approval.at):
+                decision = self._guard.decide(asked, step, is_approved=True)
+                if decision is None:
+                    return None
+            else:
+                decision = _refused(decision, approval)
+        self._decisions.deny(decision, asked, place.step, now)
         title = f"{asked.kind} {asked.name}"
-        error = PolicyDenied(decision.policy, decision.rule, title, decision.why)
-        if is_exchange(asked.request):
-            return Call(asked=asked, answer=_response(error), started_at=now)
-        tool = asked.name if asked.kind == "tool" else ""
-        return Call(asked=asked, failure=failure_of(error, now, tool=tool), started_at=now)
+        return _not_made(PolicyDenied(decision.policy, decision.rule, title, decision.why), asked, now)
+
+    def _nth(self, place: CallSite, asked: RecordedRequest) -> int:
+        """How often this attempt at the step has come to this call: each time needs an approval of its own."""
+        attempt = place.step, place.attempt
+        with self._lock:
+            if self._attempt != attempt:
+                self._attempt, self._asked = attempt, Counter()
+            self._asked[asked.hash] += 1
+            return self._asked[asked.hash]
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
         """As Answers."""
@@ -187,26 +219,29 @@ class GuardedAnswers:
         return self._answers.within(place, head, found)
 
 
-def _audit_event(decision: PolicyDecision, asked: RecordedRequest, run: str, step: str, now: int) -> dict[str, Plain]:
-    """The fields of the audit event of a denial. They hold nothing of what the call was asked with."""
-    details = {
-        "policy": decision.policy, "rule": decision.rule, "call": f"{asked.kind} {asked.name}",
-        "request_hash": asked.hash, "evidence": list(decision.evidence),
-    }  # fmt: skip
-    return {
-        "actor": decision.policy, "actor_kind": "service", "verb": "deny", "object": f"step/{step}",
-        "reason": decision.why, "authority": f"policy {decision.policy}, rule {decision.rule}", "outcome": "denied",
-        "run": run, "step": step, "details": details, "occurred_at": now,
-    }  # fmt: skip
+def _is_late(approval: Approval, decision: PolicyDecision, at: int) -> bool:
+    return at - approval.asked_at > decision.expires_s * 1e6
 
 
-def _response(error: PolicyDenied) -> Plain:
-    """The answer of an exchange that was denied."""
-    said = {"error": {"type": DENIED_TYPE, "message": str(error), "policy": error.policy, "rule": error.rule}}
+def _refused(decision: PolicyDecision, approval: Approval) -> PolicyDecision:
+    """The denial that an answer amounts to."""
+    why = f"nobody approved it within {decision.expires_s:g} s"
+    if approval.decision == "rejected":
+        why = f"rejected by {approval.by}" + (f": {approval.reason}" if approval.reason else "")
+    return decision._replace(action="deny", why=why)
+
+
+def _not_made(error: PolicyDenied | ApprovalNeeded, asked: RecordedRequest, now: int) -> Call:
+    """The answer of a call that is not made."""
+    if not is_exchange(asked.request):
+        tool = asked.name if asked.kind == "tool" else ""
+        return Call(asked=asked, failure=failure_of(error, now, tool=tool), started_at=now)
+    kind = DENIED_TYPE if isinstance(error, PolicyDenied) else APPROVAL_TYPE
+    said = {"error": {"type": kind, "message": str(error), "policy": error.policy, "rule": error.rule}}
     headers = [("content-type", "application/json"), (DENIED_HEADER, error.policy)]
     response = Response((), "HTTP/1.1", DENIED_STATUS, headers, 0)
     response.add(msgspec.json.encode(said), 0)
-    return response.answer()
+    return Call(asked=asked, answer=response.answer(), started_at=now)
 
 
 class GuardedSink:

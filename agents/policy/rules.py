@@ -19,8 +19,8 @@
 
 The order of evaluation:
 
-1. Rules, from top to bottom. The first rule that matches a call decides on it: `allow` or `deny`. A rule names a
-   `tool`, a `model` or a registered `function` (agents/policy/registered.py).
+1. Rules, from top to bottom. The first rule that matches a call decides on it: `allow`, `deny` or `ask` (a person). A
+   rule names a `tool`, a `model` or a registered `function` (agents/policy/registered.py).
 2. Budgets. A call that would be one too many is denied.
 3. The loop breaker (agents/policy/loops.py).
 
@@ -39,7 +39,7 @@ import msgspec
 from refold.agents.journal.record import Plain
 from refold.avro.errors import InputError
 
-Action: TypeAlias = Literal["allow", "deny"]
+Action: TypeAlias = Literal["allow", "deny", "ask"]
 REPEATS_MIN, PERIOD_MAX = 2, 32
 _MISSING = object()
 
@@ -48,7 +48,7 @@ class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """What must hold of one argument. All that are given must hold.
 
     A number written as text is compared as a number. A value that cannot be compared (`over` with a list) counts
-    against the call: the condition of a rule that denies then holds, that of a rule that allows does not.
+    against the call: the condition of a rule that denies or asks then holds, that of a rule that allows does not.
     """
 
     equals: Plain | msgspec.UnsetType = msgspec.UNSET
@@ -91,7 +91,10 @@ class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One rule: which calls it is about, and what becomes of them."""
+    """One rule: which calls it is about, and what becomes of them.
+
+    expires_s: of a rule that asks, how long a person has for the answer, in seconds. After that the call is denied.
+    """
 
     name: str
     action: Action = "deny"
@@ -100,6 +103,7 @@ class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     function: str = ""
     args: dict[str, Any] = {}
     why: str = ""
+    expires_s: float = 86_400
 
     def matches(self, kind: str, name: str, arguments: Plain) -> str | None:
         """Why the rule matches a call, in words without the call's values; None where it does not.
@@ -111,7 +115,7 @@ class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             return None
         conditions = list(_conditions(self.args))
         for path, condition in conditions:
-            if not condition.holds(_at(arguments, path), if_incomparable=self.action == "deny"):
+            if not condition.holds(_at(arguments, path), if_incomparable=self.action != "allow"):
                 return None
         return ", ".join(f"{'.'.join(path)} {condition}" for path, condition in conditions)
 
@@ -196,6 +200,8 @@ def _check(policy: Policy, source: str) -> None:
         names.add(rule.name)
         if sum(map(bool, (rule.tool, rule.model, rule.function))) != 1:
             refuse(f"rule {rule.name!r} needs exactly one of: tool, model, function")
+        if rule.expires_s <= 0:
+            refuse(f"rule {rule.name!r}: expires_s is a number of seconds above 0")
         if rule.function and rule.args:
             refuse(f"rule {rule.name!r}: a function looks at the arguments itself; leave args out")
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "AgentFailed",
+    "ApprovalNeeded",
     "AttemptsExhausted",
     "Changed",
     "CorruptionError",
@@ -66,7 +67,7 @@ __all__ = [
 if TYPE_CHECKING:
     from refold.agents.capture.encodings import Undecodable
     from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
-    from refold.agents.policy.decision import PolicyDenied
+    from refold.agents.policy.decision import ApprovalNeeded, PolicyDenied
     from refold.agents.recorder.answers import Departure, WithinRun
     from refold.agents.recorder.context import StrayCall
     from refold.agents.recorder.failures import RecordedFailure, Unfinished
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "AgentFailed": "streams.worker.host.agents_app",
+        "ApprovalNeeded": "agents.policy.decision",
         "AttemptsExhausted": "agents.recorder.run",
         "Changed": "agents.recorder.run",
         "CorruptionError": "avro.errors",

@@ -11,9 +11,19 @@ from __future__ import annotations
 
 from refold.agents.journal.record import RecordedRequest
 from refold.agents.policy.check import PolicyCheck, check
-from refold.agents.policy.decision import PolicyDecision, PolicyDenied
+from refold.agents.policy.decision import ApprovalNeeded, PolicyDecision, PolicyDenied
 from refold.agents.policy.facts import RunFacts
 from refold.agents.policy.registered import rule
 from refold.agents.policy.rules import Policy
 
-__all__ = ["Policy", "PolicyCheck", "PolicyDecision", "PolicyDenied", "RecordedRequest", "RunFacts", "check", "rule"]
+__all__ = [
+    "ApprovalNeeded",
+    "Policy",
+    "PolicyCheck",
+    "PolicyDecision",
+    "PolicyDenied",
+    "RecordedRequest",
+    "RunFacts",
+    "check",
+    "rule",
+]

@@ -9,7 +9,7 @@ import pytest
 
 import refold
 from refold.explorer.cli.main import run
-from refold.policy import Policy, PolicyDenied
+from refold.policy import ApprovalNeeded, Policy, PolicyDenied
 
 DESK = "name = 'desk'\n[[rule]]\nname = 'large'\ntool = 'refund'\nargs.eur.over = 100\nwhy = 'too much'"
 
@@ -52,6 +52,42 @@ def test_a_policy_is_tested_on_recorded_runs(recorded: str, tmp_path: Path, caps
     lenient.write_text("name = 'lenient'")
     assert run(["policy", "test", str(lenient), recorded]) == 0
     assert "allowed now (denied when it ran)" in capsys.readouterr().out
+
+
+ASKING = DESK.replace("why =", "action = 'ask'\nwhy =")
+
+
+def test_a_call_is_approved_and_denied_by_commands(log_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    questions = []
+    with refold.open() as log:
+        for number in (1, 2):
+            with pytest.raises(ApprovalNeeded) as needed, log.run("desk", id=f"w-{number}", guard=Policy.parse(ASKING)):
+                refund(eur=500 + number)
+            questions.append(needed.value.question)
+    assert run(["approvals"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[0], lines[3]] == questions
+    assert lines[1] == '  refund with {"eur": 501}'
+    assert lines[2].startswith("  requested by policy desk, rule large at ")
+    assert lines[2].endswith(": too much")
+    assert run(["approve", questions[0], "--by", "ann", "--reason", "checked"]) == 0
+    assert f"{questions[0]} is approved, says ann" in capsys.readouterr().out
+    assert run(["deny", questions[1], "--by", "bob", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["decision"] == "rejected"
+    assert run(["deny", questions[0]]) == 2
+    assert "approved by ann: a question is answered once" in capsys.readouterr().err
+    assert run(["approvals"]) == 0
+    assert capsys.readouterr().out == "no call waits for an approval\n"
+    assert run(["approvals", "--all", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["approval"]["decision"] for each in found] == ["approved", "rejected"]
+
+
+def test_a_policy_that_asks_is_no_denial(recorded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ask.toml"
+    file.write_text(ASKING.replace("over = 100", "over = 10"))
+    assert run(["policy", "test", str(file), recorded]) == 0
+    assert "  step 1  tool refund  rule large asks a person: too much" in capsys.readouterr().out
 
 
 def test_a_file_that_is_no_policy_says_what_to_do(

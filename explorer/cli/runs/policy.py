@@ -27,7 +27,8 @@ def test_(place: LogTarget, file: str, runs: tuple[str, ...], as_json: bool) -> 
     """Show which calls of recorded runs a policy would have denied.
 
     Nothing is run again and nothing is recorded. Calls are decided on in the order in which they began. A call that
-    would be denied counts as made, for the recording goes on after it.
+    would be denied counts as made, for the recording goes on after it. A call that a person would be asked about is
+    named, and is no denial.
 
     Exits with 1 where a call that was made would be denied.
 
@@ -66,6 +67,9 @@ def _show(screen: Screen, rules: Policy, run: str, checks: list[PolicyCheck], st
             then = " (denied when it ran)" if each.was_denied else ""
             screen.say(f"  step {each.step.rpartition('#')[2]}  {each.call}  rule {each.decision.rule}: "
                        f"{each.decision.why}{then}")  # fmt: skip
+        elif each.decision is not None and each.decision.action == "ask":
+            screen.say(f"  step {each.step.rpartition('#')[2]}  {each.call}  rule {each.decision.rule} asks a person: "
+                       f"{each.decision.why}")  # fmt: skip
         elif each.was_denied:
             screen.say(f"  step {each.step.rpartition('#')[2]}  {each.call}  allowed now (denied when it ran)")
 

@@ -97,7 +97,8 @@ def test_a_reason_names_the_condition_and_no_value_of_the_call() -> None:
     pytest.param("name = 'a'\n[loop]\nperiod_max = 0", id="no period"),
     pytest.param("name = 'a'\n[[rule]]\nname = 'r'", id="a rule about nothing"),
     pytest.param("name = 'a'\n[[rule]]\nname = 'r'\ntool = 'x'\nmodel = 'y'", id="a rule about two"),
-    pytest.param("name = 'a'\n[[rule]]\nname = 'r'\ntool = 'x'\naction = 'ask'", id="unknown action"),
+    pytest.param("name = 'a'\n[[rule]]\nname = 'r'\ntool = 'x'\naction = 'maybe'", id="unknown action"),
+    pytest.param("name = 'a'\n[[rule]]\nname = 'r'\ntool = 'x'\naction = 'ask'\nexpires_s = 0", id="no time to answer"),
     pytest.param("name = 'a'\n[[rule]]\nname = 'r'\ntool = 'x'\nargs.a.over = 'b'", id="a limit that is no number"),
     pytest.param("name = 'a'\n[[rule]]\nname = 'r'\ntool = 'x'\n[[rule]]\nname = 'r'\ntool = 'x'", id="one name twice"),
 ])  # fmt: skip

@@ -16,7 +16,7 @@ from refold.agents.log import AgentLog
 from refold.agents.policy.guard import is_denial
 from refold.agents.recorder.run import Run
 from refold.avro.errors import InputError
-from refold.policy import Policy, PolicyDenied, check
+from refold.policy import ApprovalNeeded, Policy, PolicyDenied, check
 from refold.streams.view import EntityView
 from refold_tests.model_server import ModelServer, model_server
 
@@ -267,3 +267,93 @@ def test_a_policy_may_be_given_by_its_file(log: AgentLog, tmp_path: Path) -> Non
     file.write_text(POLICY)
     run = log.run("desk", guard=str(file))
     assert run.drive(agent) == SAID
+
+
+ASKING = """
+name = "desk"
+[[rule]]
+name = "large refunds"
+tool = "refund"
+args.eur.over = 100
+action = "ask"
+why = "A person decides on more than 100 EUR."
+"""
+
+
+def large(run: Run) -> str:
+    run.step("look", look, order=7)
+    with run.step("refund"):
+        return refund(eur=500)
+
+
+def asked_about(log: AgentLog) -> tuple[str, str]:
+    """A run that waits for an approval, and the question's id."""
+    run = log.run("desk", guard=Policy.parse(ASKING))
+    with pytest.raises(ApprovalNeeded, match="refold approve") as needed:
+        run.drive(large)
+    assert done == ["look 7"]
+    return run.id, needed.value.question
+
+
+def resumed(log: AgentLog, run: str, policy: str = ASKING) -> Any:
+    return log.run("desk", resume=run, guard=Policy.parse(policy)).drive(large)
+
+
+def test_an_approved_call_is_made_once_when_the_run_is_resumed(log: AgentLog) -> None:
+    run, question = asked_about(log)
+    [waiting] = [each for each in log.questions() if each.run == run]
+    assert (waiting.id, waiting.tool, waiting.arguments) == (question, "refund", {"eur": 500})
+    assert waiting.approval.by == "policy desk, rule large refunds"
+    with pytest.raises(ApprovalNeeded):
+        resumed(log, run)  # nobody answered yet, and it is one question
+    assert [each.id for each in log.questions() if each.run == run] == [question]
+    log.answer(question, is_approved=True, by="ann")
+    with pytest.raises(InputError, match="approved by ann"):
+        log.answer(question, is_approved=False, by="bob")
+    assert resumed(log, run) == "refunded 500"
+    assert done == ["look 7", 500]
+    assert log.replay(run, large).is_same
+    assert done == ["look 7", 500]
+    assert [each for each in log.questions() if each.run == run] == []
+    assert [each.approval.decision for each in log.questions(all_too=True) if each.run == run] == ["approved"]
+
+
+def test_a_rejected_call_is_denied_with_the_reason(log: AgentLog) -> None:
+    run, question = asked_about(log)
+    log.answer(question, is_approved=False, by="ann", reason="the parcel is lost")
+    with pytest.raises(PolicyDenied, match="rejected by ann: the parcel is lost"):
+        resumed(log, run)
+    assert done == ["look 7"]
+
+
+def test_a_question_has_an_end(log: AgentLog) -> None:
+    run, question = asked_about(log)
+    soon = ASKING.replace('action = "ask"', 'action = "ask"\nexpires_s = 0.000001')
+    with pytest.raises(PolicyDenied, match="nobody approved it within"):
+        resumed(log, run, soon)
+    log.answer(question, is_approved=True, by="ann")  # too late
+    with pytest.raises(PolicyDenied, match="nobody approved it within"):
+        resumed(log, run, soon)
+    assert done == ["look 7"]
+
+
+def test_each_of_two_equal_calls_in_a_step_needs_an_approval_of_its_own(log: AgentLog) -> None:
+    def twice(run: Run) -> list[str]:
+        with run.step("refunds"):
+            return [refund(eur=500), refund(eur=500)]
+
+    run = log.run("desk", guard=Policy.parse(ASKING))
+    for place in (1, 2):
+        with pytest.raises(ApprovalNeeded) as needed:
+            run.drive(twice)
+        assert needed.value.question.endswith(f".{place}")
+        assert done == [500] * (place - 1)
+        log.answer(needed.value.question, is_approved=True, by="ann")
+        run = log.run("desk", resume=run.id, guard=Policy.parse(ASKING))
+    assert run.drive(twice) == ["refunded 500"] * 2
+    assert done == [500, 500]
+
+
+def test_an_answer_to_no_question_is_refused(log: AgentLog) -> None:
+    with pytest.raises(InputError, match="refold approvals"):
+        log.answer("none#1.abc.1", is_approved=True, by="ann")

@@ -1,0 +1,162 @@
+"""What a guard writes into the log and reads from it: denials, and questions to a person with their answers.
+
+A denial is `audit_event/<run>#<step>.<hash>`, by the first digits of the request's hash.
+
+A question is `action/<run>#<step>.<hash>.<n>`: the n-th time that the step makes this call, so one answer lets one call
+through. Its field `approval` goes from `requested` to `approved` or `rejected`. For the person who answers it holds the
+call's arguments, redacted and sealed as all that a run holds. A resumed run finds the answer by the same id.
+
+All of these are caused by what was recorded of the run before them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from refold.agents.journal.record import Plain, RecordedRequest, Recording
+from refold.agents.policy.decision import PolicyDecision
+from refold.agents.policy.facts import arguments_of
+from refold.agents.recorder.observations import Seal
+from refold.agents.recorder.sinks import LogSink
+from refold.avro.errors import Expired, InputError, NotAnswerable, UnknownEntity
+from refold.avro.observation import Source
+from refold.streams.client import Log
+
+_DIGITS = 12
+_KIND = "action/"
+
+
+class Approval(NamedTuple):
+    """An answer to a question, or that it is asked. at: microseconds; asked_at: when it was asked."""
+
+    decision: str
+    by: str
+    at: int
+    reason: str
+    asked_at: int
+
+
+class ApprovalQuestion(NamedTuple):
+    """A question as people see it. id: what `refold approve` takes. arguments: None where they cannot be opened."""
+
+    id: str
+    run: str
+    step: str
+    tool: str
+    arguments: Plain
+    approval: Approval
+
+
+class DecisionLog:
+    """The decisions of one run's guard, in its log."""
+
+    def __init__(self, log: Log, head: Recording, sink: LogSink, seq: Iterator[int], seal: Seal) -> None:
+        """sink: of the run, whose source counts by seq. seal: for payloads of the run."""
+        self._log = log
+        self._head = head
+        self._sink = sink
+        self._seq = seq
+        self._seal = seal
+
+    def deny(self, decision: PolicyDecision, asked: RecordedRequest, number: int, now: int) -> None:
+        """Observe a denial. It holds nothing of what the call was asked with. number: of the step."""
+        step = f"{self._head.run}#{number}"
+        details = {
+            "policy": decision.policy, "rule": decision.rule, "call": f"{asked.kind} {asked.name}",
+            "request_hash": asked.hash, "evidence": list(decision.evidence),
+        }  # fmt: skip
+        patch = {
+            "actor": decision.policy, "actor_kind": "service", "verb": "deny", "object": f"step/{step}",
+            "reason": decision.why, "authority": _authority(decision), "outcome": "denied", "run": self._head.run,
+            "step": step, "details": details, "occurred_at": now,
+        }  # fmt: skip
+        self._observe(f"audit_event/{step}.{asked.hash[:_DIGITS]}", patch, number)
+
+    def ask(self, decision: PolicyDecision, asked: RecordedRequest, question: str, number: int, now: int) -> None:
+        """Observe a question. question: its id, of `question_id`."""
+        entity = _KIND + question
+        patch = {
+            "tool": asked.name, "agent": self._head.agent, "run": self._head.run, "step": f"{self._head.run}#{number}",
+            "inputs": self._seal(entity, "inputs", arguments_of(asked)), "status": "awaiting_approval",
+            "approval": {"decision": "requested", "by": _authority(decision), "at": now, "reason": decision.why},
+            "started_at": now,
+        }  # fmt: skip
+        if asked.effect:
+            patch["effect"] = asked.effect
+        self._observe(entity, patch, number)
+
+    def approval(self, question: str) -> Approval | None:
+        """How a question stands; None where it was not asked yet."""
+        try:
+            fields = self._log.state(_KIND + question).fields
+        except UnknownEntity:
+            return None
+        return _approval(fields)
+
+    def _observe(self, entity: str, patch: Mapping[str, Any], number: int) -> None:
+        self._sink.settle()
+        source = Source(self._head.agent, self._head.run, str(number), "", next(self._seq))
+        self._log.observe(entity, patch, source=source, causes=(self._sink.last,))
+
+
+def question_id(run: str, number: int, asked: RecordedRequest, nth: int) -> str:
+    """The id of a question about the n-th call of its kind in a step, counted from 1."""
+    return f"{run}#{number}.{asked.hash[:_DIGITS]}.{nth}"
+
+
+def questions(log: Log, opened: Callable[[str, str, Any], Plain], *, all_too: bool = False) -> list[ApprovalQuestion]:
+    """The questions that wait for an answer, the oldest first. all_too: also those that have one.
+
+    Args:
+        opened: gives what stands in a field of an entity (agents/vault.py).
+    """
+    found = []
+    view = log.rebuild(types=["action"])
+    for entity in view:
+        fields = view[entity].fields
+        approval = _approval(fields)
+        if approval is None or not (all_too or approval.decision == "requested"):
+            continue
+        arguments = None
+        with contextlib.suppress(Expired, NotAnswerable):
+            arguments = opened(entity, "inputs", fields.get("inputs"))
+        run, step, tool = (fields.get(name, "") for name in ("run", "step", "tool"))
+        found.append(ApprovalQuestion(entity.removeprefix(_KIND), run, step, tool, arguments, approval))
+    return sorted(found, key=lambda each: each.approval.asked_at)
+
+
+def answer(log: Log, question: str, now: int, *, is_approved: bool, by: str, reason: str) -> None:
+    """Answer a question, once.
+
+    Raises:
+        InputError: there is no such question, or it has an answer.
+    """
+    try:
+        approval = _approval(log.state(_KIND + question).fields)
+    except UnknownEntity:
+        approval = None
+    if approval is None:
+        raise InputError(f"{question} is no question: `refold approvals` lists those that wait for an answer")
+    if approval.decision != "requested":
+        raise InputError(f"{question} was {approval.decision} by {approval.by}: a question is answered once")
+    decision = {"decision": "approved" if is_approved else "rejected", "by": by, "at": now}
+    if reason:
+        decision["reason"] = reason
+    log.observe(_KIND + question, {"approval": decision, "status": "pending" if is_approved else "rejected"})
+
+
+def _authority(decision: PolicyDecision) -> str:
+    return f"policy {decision.policy}, rule {decision.rule}"
+
+
+def _approval(fields: Mapping[str, Any]) -> Approval | None:
+    found = fields.get("approval")
+    if not isinstance(found, Mapping):
+        return None
+    reason = found.get("reason")
+    return Approval(
+        found["decision"], found.get("by") or "", found.get("at") or 0, reason if isinstance(reason, str) else "",
+        fields.get("started_at") or 0,
+    )  # fmt: skip

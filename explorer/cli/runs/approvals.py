@@ -1,0 +1,99 @@
+"""`refold approvals`, `refold approve` and `refold deny`: the calls of runs that a policy asks a person about."""
+
+from __future__ import annotations
+
+import getpass
+import json
+
+import click
+
+from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.output.screen import Screen, moment
+
+_by = click.option("--by", default="", metavar="NAME", help="Who answers [the user].")
+_reason = click.option("--reason", default="", metavar="TEXT", help="Why; the agent gets the reason of a rejection.")
+
+
+@click.command()
+@click.option("--all", "all_too", is_flag=True, help="Also list those that have an answer.")
+@as_json
+@on_log
+def approvals(place: LogTarget, all_too: bool, as_json: bool) -> int:
+    """List what policies ask people about calls of runs.
+
+    The oldest comes first. A rule with `action = "ask"` asks: its call is not made before somebody approves it.
+
+    \b
+    Examples
+      refold approvals
+      refold approvals --all --json
+    """
+    screen = Screen()
+    with place.read() as log:
+        found = log.questions(all_too=all_too)
+    if as_json:
+        screen.json([{**each._asdict(), "approval": each.approval._asdict()} for each in found])
+        return 0
+    for each in found:
+        stands = each.approval
+        given = each.arguments
+        arguments = "what cannot be opened here" if given is None else json.dumps(given, ensure_ascii=False)
+        screen.say(each.id)
+        screen.say(f"  {each.tool} with {arguments}")
+        screen.say(f"  {stands.decision} by {stands.by} at {moment(stands.at)}"
+                   + (f": {stands.reason}" if stands.reason else ""))  # fmt: skip
+    if not found:
+        screen.say("no call waits for an approval")
+    return 0
+
+
+@click.command()
+@click.argument("question")
+@_reason
+@_by
+@as_json
+@on_log
+def approve(place: LogTarget, question: str, reason: str, by: str, as_json: bool) -> int:
+    """Let a call through that a policy asks about.
+
+    QUESTION is an id that `refold approvals` lists. The call is made when the run is resumed, once. An answer is final.
+
+    \b
+    Examples
+      refold approve desk-1#2.5a0c11d2e3f4.1 --reason "checked with the customer"
+    """
+    return _answered(place, question, reason, by, is_approved=True, as_json=as_json)
+
+
+@click.command()
+@click.argument("question")
+@_reason
+@_by
+@as_json
+@on_log
+def deny(place: LogTarget, question: str, reason: str, by: str, as_json: bool) -> int:
+    """Reject a call that a policy asks about.
+
+    QUESTION is an id that `refold approvals` lists. When the run is resumed, its code gets a denial. An answer is
+    final.
+
+    \b
+    Examples
+      refold deny desk-1#2.5a0c11d2e3f4.1 --reason "the parcel is lost"
+    """
+    return _answered(place, question, reason, by, is_approved=False, as_json=as_json)
+
+
+def _answered(place: LogTarget, question: str, reason: str, by: str, *, is_approved: bool, as_json: bool) -> int:
+    screen = Screen()
+    who = by or getpass.getuser()
+    with place.write(make=False) as log:
+        log.answer(question, is_approved=is_approved, by=who, reason=reason)
+    decision = "approved" if is_approved else "rejected"
+    if as_json:
+        screen.json({"question": question, "decision": decision, "by": who})
+    else:
+        run = question.partition("#")[0]
+        screen.say(f"{question} is {decision}, says {who}")
+        screen.say(f"to go on: refold run resume {run} --guard FILE")
+    return 0
