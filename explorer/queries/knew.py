@@ -8,8 +8,8 @@ from refold.agents.journal.difference import ABSENT, Difference
 from refold.agents.knew import Knowledge, KnownEntity
 from refold.agents.received_answers import Heard
 from refold.avro.times import time_text
-from refold.explorer.cli.output.shapes import point_json
-from refold.explorer.cli.runs.shapes import failure_json
+from refold.explorer.queries.run_shapes import failure_json
+from refold.explorer.queries.shapes import point_json
 
 
 def knowledge_json(agent: str, found: Knowledge) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from refold.explorer.cli.operate.doctor import examine
 from refold.explorer.cli.operate.doctor_findings import Looking
 from refold.explorer.cli.operate.retry import Chosen
 from refold.explorer.cli.options import LogTarget
-from refold.explorer.cli.output.shapes import verdict_json
 from refold.explorer.cli.runs.effects import effect_json, effects_like
 from refold.explorer.queries.query import options_of
+from refold.explorer.queries.shapes import verdict_json
 from refold.streams.point import Point
 
 LETTERS_LISTED = 100

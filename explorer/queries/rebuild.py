@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from refold.agents.log import AgentLog
-from refold.explorer.cli.output.shapes import rebuild_json
 from refold.explorer.queries.query import options_of
+from refold.explorer.queries.shapes import rebuild_json
 
 
 @dataclass(frozen=True, slots=True)

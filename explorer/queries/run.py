@@ -10,9 +10,9 @@ from refold.agents.log import AgentLog
 from refold.avro.errors import NotAnswerable
 from refold.explorer.cli.runs.argument import known_run, recorded_run
 from refold.explorer.cli.runs.clear import clear_json
-from refold.explorer.cli.runs.shapes import run_json, step_json
 from refold.explorer.queries.knew import knowledge_json
 from refold.explorer.queries.query import options_of, positionals
+from refold.explorer.queries.run_shapes import run_json, step_json
 
 
 @dataclass(frozen=True, slots=True)

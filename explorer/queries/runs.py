@@ -8,8 +8,8 @@ from typing import Any
 
 from refold.agents.log import AgentLog
 from refold.agents.recordings.find import RunList, RunRow
-from refold.explorer.cli.runs.shapes import row_json
 from refold.explorer.queries.query import options_of
+from refold.explorer.queries.run_shapes import row_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from refold.agents.compare.divergence import Divergence
 from refold.agents.compare.provenance import provenance
 from refold.agents.compare.render import WHYS, told
 from refold.agents.journal.record import Recording
-from refold.explorer.cli.runs.shapes import status_of
 from refold.explorer.queries.compare import CompareQuery, compare_json
 from refold.explorer.queries.entity import DiffQuery
+from refold.explorer.queries.run_shapes import status_of
 from refold.explorer.web.text import visible
 from refold.explorer.web.timeline import title_of
 from refold.explorer.web.view import PageView

@@ -13,9 +13,9 @@ from refold.agents.recorder.observations import model_call
 from refold.avro.errors import InputError, NotAnswerable, RefoldError
 from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.cli.runs.clear import clear_json
-from refold.explorer.cli.runs.shapes import run_json, step_json
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
+from refold.explorer.queries.run_shapes import run_json, step_json
 from refold.explorer.web.messages import ModelMessage, ModelRequest, answered, asked, message_of, messages_of
 from refold.explorer.web.timeline import timeline, title_of
 from refold.explorer.web.view import PageMoved, PageView
@@ -173,7 +173,7 @@ def _observed(view: PageView, run: Recording, steps: Iterable[Step], cut: Cut) -
 
 def _earlier(step: Step, run: Recording) -> Iterator[list[dict[str, Any]]]:
     """The calls of the attempts before the last, each as step_json gives those of the last."""
-    from refold.explorer.cli.runs.shapes import call_json
+    from refold.explorer.queries.run_shapes import call_json
 
     for attempt in step.attempts[:-1]:
         yield [call_json(call, has_code=run.has_code) for call in attempt.calls]

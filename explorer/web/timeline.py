@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from refold.agents.journal.record import Call, Recording, Step
-from refold.explorer.cli.runs.shapes import decision_of
+from refold.explorer.queries.run_shapes import decision_of
 
 SCALES = ("busy", "time", "step")
 BARS_MAX = 400

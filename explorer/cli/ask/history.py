@@ -10,9 +10,9 @@ from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, cloc
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, counted, moment
-from refold.explorer.cli.output.sealed import Opener
 from refold.explorer.cli.output.untimed import ObservedText, observed_texts
 from refold.explorer.queries.entity import told_rows
+from refold.explorer.queries.sealed import Opener
 from refold.reducers.links import FIELD as LINKS
 from refold.streams.changes import Row
 

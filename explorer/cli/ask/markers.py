@@ -10,7 +10,7 @@ from refold.avro.times import millis_text
 from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, moment
-from refold.explorer.cli.output.shapes import point_json
+from refold.explorer.queries.shapes import point_json
 from refold.streams.cut import FOLD_VERSION, read_cut
 from refold.streams.log.port import Marked
 from refold.streams.point import Point

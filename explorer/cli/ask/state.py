@@ -13,9 +13,9 @@ from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, at, 
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, moment
-from refold.explorer.cli.output.sealed import Opener
 from refold.explorer.cli.output.untimed import ObservedText, observed_texts
 from refold.explorer.queries.entity import told_state
+from refold.explorer.queries.sealed import Opener
 from refold.reducers.conflicts import Conflicts
 from refold.streams.changes import Shown
 from refold.streams.view import EntityView, Holder

@@ -12,10 +12,10 @@ from refold.avro.observation import type_of
 from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, at, clock, on_log
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, counted, moment
-from refold.explorer.cli.output.sealed import Opener
-from refold.explorer.cli.output.shapes import patch_of
 from refold.explorer.cli.output.untimed import ObservedText, observed_texts
 from refold.explorer.queries.entity import FieldReference, field_of, told_chain
+from refold.explorer.queries.sealed import Opener
+from refold.explorer.queries.shapes import patch_of
 from refold.streams.trace import TraceLink
 from refold.streams.view import EntityView
 

@@ -29,7 +29,7 @@ from refold.explorer.cli.operate.retry import (
 from refold.explorer.cli.options import WHEN, InOrder, LogTarget, as_json, merged, on_log, place_options
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment
-from refold.explorer.cli.output.shapes import position_json
+from refold.explorer.queries.shapes import position_json
 from refold.streams.deadletters import Letter
 from refold.streams.open import is_kafka
 

@@ -19,7 +19,7 @@ from refold.avro.errors import InputError
 from refold.explorer.cli.options import WHEN, Command, LogTarget, as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen
-from refold.explorer.cli.output.shapes import position_json
+from refold.explorer.queries.shapes import position_json
 from refold.streams.client import Log
 from refold.streams.deadletters import REASONS, Letter, letters
 from refold.streams.deadline import Deadline

@@ -9,7 +9,7 @@ from refold.explorer.cli.options import LogTarget, as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.progress import reading
 from refold.explorer.cli.output.screen import Screen, counted
-from refold.explorer.cli.output.shapes import verdict_json
+from refold.explorer.queries.shapes import verdict_json
 from refold.streams.point import Point
 
 

@@ -11,7 +11,7 @@ from refold.avro.errors import InputError
 from refold.explorer.cli.options import LogTarget
 from refold.explorer.cli.output.progress import counting, files_read
 from refold.explorer.cli.output.screen import Screen, counted
-from refold.explorer.cli.output.shapes import point_json
+from refold.explorer.queries.shapes import point_json
 from refold.streams.exchange.archive_export import write_archive
 from refold.streams.exchange.archive_form import End
 from refold.streams.exchange.archive_import import Archive

@@ -27,7 +27,7 @@ from refold.avro.shipped import shipped_types
 from refold.avro.times import parse_time
 from refold.explorer.cli.options import LogTarget, as_json, entity, on_log
 from refold.explorer.cli.output.screen import Screen
-from refold.explorer.cli.output.shapes import position_json
+from refold.explorer.queries.shapes import position_json
 from refold.streams.client import Log
 from refold.streams.exchange.import_types import Vocabulary
 from refold.streams.log.port import Position

@@ -24,7 +24,7 @@ from refold.avro.errors import InputError, RefoldError
 from refold.avro.strict_json import json_or_text
 from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.cli.runs.lines import Lines
-from refold.explorer.cli.runs.shapes import run_json
+from refold.explorer.queries.run_shapes import run_json
 
 agent_option = click.option(
     "--agent", "entry", metavar="NAME",

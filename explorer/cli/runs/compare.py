@@ -23,11 +23,11 @@ from refold.explorer.cli.options import WHEN, LogTarget, as_json, on_log
 from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, counted
-from refold.explorer.cli.output.sealed import Opener
 from refold.explorer.cli.output.untimed import observed_texts
 from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.cli.runs.clear import clear_json, compare_clear
 from refold.explorer.queries.compare import Pair, compare_json, known_at
+from refold.explorer.queries.sealed import Opener
 
 
 @click.command("compare", epilog=WHEN)

@@ -10,7 +10,7 @@ from refold.agents.journal.objects import bare, is_mark
 from refold.agents.journal.record import Attempt, Call, Edit, Failure, Plain, Recording, Step, child_of
 from refold.agents.replay.edges import of_call
 from refold.explorer.cli.output.screen import counted, moment
-from refold.explorer.cli.runs.shapes import decision_of, status_of
+from refold.explorer.queries.run_shapes import decision_of, status_of
 
 SHOWN_MAX = 160
 LABEL_WIDTH = 10

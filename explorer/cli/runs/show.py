@@ -16,8 +16,8 @@ from refold.explorer.cli.runs.argument import known_run, recorded_run, run_argum
 from refold.explorer.cli.runs.clear import clear_json, show_clear
 from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, head_of, tree_of
 from refold.explorer.cli.runs.runs import took
-from refold.explorer.cli.runs.shapes import status_of
 from refold.explorer.queries.run import steps_json, whole_json
+from refold.explorer.queries.run_shapes import status_of
 from refold.streams.point import Point
 
 STEPS = (

@@ -30,7 +30,7 @@ import refold
 from refold.agents.log import open_log
 from refold.avro.errors import RefoldError
 from refold.avro.ids import identify
-from refold.explorer.cli.output.shapes import row_json, state_json
+from refold.explorer.queries.shapes import row_json, state_json
 from refold.streams.cut import parse_cut
 from refold.streams.log.file import framing, server
 from refold.streams.log.file.address import locate

@@ -1,4 +1,4 @@
-"""Sealed values and contents where values are shown as they stand in the log: opened where the key is at hand.
+"""Sealed values and contents where values are shown: opened where the key is available.
 
 In JSON a value that was opened stands in its place, as if it had been recorded in clear, and "sealed": true says of the
 field, the mutation or the observation's patch that it is not. Where it cannot be opened its $sealed or $blob stays,

@@ -1,4 +1,4 @@
-"""The JSON that `--json` prints.
+"""The JSON of answers: what `--json`, the pages, the HTTP API and MCP give.
 
 Ids and hashes in hex; times in RFC 3339 UTC, observed_at to the microsecond, recorded_at to the millisecond.
 The keys here are what others build on: add to them, rename none.
