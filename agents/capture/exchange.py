@@ -17,8 +17,9 @@ The answer:
    byte after the transfer's own encodings (gzip and the like).
 2. A stream of events has a chunk for each that arrived, with the milliseconds since the response's head. Any other body
    is one chunk.
-3. `end` is "whole"; "broken" with `error` {"class", "message"} where the connection broke; "left" where the code read
-   no further, unless the last event of a stream had come. A replay ends the body in the same way.
+3. `end` is "whole"; "broken" with `error` {"class", "message"} where the connection broke, or the task that read was
+   cancelled; "left" where the code read no further, unless the last event of a stream had come. A replay ends the body
+   in the same way.
 4. HEADERS is [[name, value], ...]. Of the request only those in SENT are kept. Of the response those are left out whose
    name is one of a secret. In a URL the values of such names, and a user and password, are replaced.
 5. The boundary of a multipart body is random, and is replaced by a fixed one in the request.

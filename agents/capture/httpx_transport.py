@@ -16,6 +16,7 @@ from the client.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import importlib
@@ -97,11 +98,14 @@ def _recording(run: Exchanges, client: T, monotonic_s: Callable[[], float], vola
     kind = AsyncTransport if is_async else Transport
     made: Any = copy.copy(client)
     wrapped: Any = client
-    made._transport = kind(run, module, wrapped._transport, monotonic_s, volatile)
-    made._mounts = {
-        pattern: None if each is None else kind(run, module, each, monotonic_s, volatile)
-        for pattern, each in wrapped._mounts.items()
-    }
+
+    def recording(transport: Any) -> Any:
+        """Of a client that is recorded already, the transport within: each exchange is recorded once."""
+        inner = transport._inner if isinstance(transport, _Transport) else transport
+        return kind(run, module, inner, monotonic_s, volatile)
+
+    made._transport = recording(wrapped._transport)
+    made._mounts = {pattern: None if each is None else recording(each) for pattern, each in wrapped._mounts.items()}
     found: T = made
     return found
 
@@ -155,6 +159,8 @@ class _Transport:
             return Unfinished("the code reads more of a response than it read when it was recorded")
         if answer["end"] != "broken":
             return None
+        if answer["error"]["class"] == asyncio.CancelledError.__name__:
+            return asyncio.CancelledError()
         kind = getattr(self._module, answer["error"]["class"], None)
         if not (isinstance(kind, type) and issubclass(kind, self._module.TransportError)):
             kind = self._module.ReadError
@@ -163,7 +169,10 @@ class _Transport:
 
     def _require_open(self, call: OpenCall) -> None:
         if not call.is_open:
-            raise Unfinished("a response was read after its step had ended; read it in the step")
+            raise Unfinished(
+                "a response was read after its step had ended: read it in the step, and open one around responses that "
+                "are read at once"
+            )
 
 
 class Transport(_Transport):
@@ -227,6 +236,7 @@ class AsyncTransport(_Transport):
         """As httpx's transports."""
         call, request = self._opened(request, await request.aread())
         if call.is_recorded:
+            await call.wait_as_then()
             return self._again(call)
         try:
             found = await self._inner.handle_async_request(request)
@@ -241,7 +251,7 @@ class AsyncTransport(_Transport):
                     self._require_open(call)
                     collected.add(data, self._monotonic_s() * 1000)
                     yield data
-            except self._module.TransportError as error:
+            except (self._module.TransportError, asyncio.CancelledError) as error:
                 call.answered(collected.answer("broken", self._broken(error)))
                 raise
             call.settle_with(collected.answer)  # it is whole, also where its step ends before it is encoded
@@ -260,6 +270,8 @@ class AsyncTransport(_Transport):
             for _, body in answer["chunks"]:
                 yield bytes_of(body)
             if (error := self._error(answer)) is not None:
+                if isinstance(error, asyncio.CancelledError):
+                    await call.wait_as_then(is_cancelled=True)
                 raise error
 
         async def close() -> None:

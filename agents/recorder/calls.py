@@ -214,7 +214,7 @@ class Calling:
     ) -> Any:  # fmt: skip
         step, made = self._begin(kind, name, effect, request, is_inside)
         if self._is_recorded(step, made, is_inside):
-            if made.failure is not None and (wait_s := waited_s(made.failure, made.duration_ms)):
+            if not came_later(decoded(made.answer)) and (wait_s := waited_s(made.failure, made.duration_ms)):
                 await asyncio.sleep(wait_s)  # also where nobody waits between attempts, as in a replay
             return self._served(made, shape, block)
         while True:
@@ -301,7 +301,8 @@ class Calling:
         if came_later(answer):
             if block is not None:
                 block.hold()
-            return ReplayedStream(shape.served, failed, _nothing if block is None else block.leave).given(answer)
+            ended = _nothing if block is None else block.leave
+            return ReplayedStream(shape.served, failed, ended, waited_s(made.failure, made.duration_ms)).given(answer)
         if failed is not None:
             raise failed
         return shape.served(answer)

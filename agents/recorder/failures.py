@@ -76,9 +76,9 @@ def _again(name: str, message: str, details: Plain, failure: Failure | None = No
     return stand_in
 
 
-def waited_s(failure: Failure, duration_ms: float) -> float:
+def waited_s(failure: Failure | None, duration_ms: float) -> float:
     """How long to wait before an awaited call fails again, in seconds; 0 for nearly all."""
-    is_open = _class_of(failure.exception) in (asyncio.CancelledError, Unfinished)
+    is_open = failure is not None and _class_of(failure.exception) in (asyncio.CancelledError, Unfinished)
     return duration_ms / 1000 + GRACE_S if is_open else 0
 
 

@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from refold.agents.journal.record import Call, Plain
 from refold.agents.recorder.answers import CallSite
-from refold.agents.recorder.failures import raised
+from refold.agents.recorder.failures import GRACE_S, raised, waited_s
 from refold.agents.recorder.off_loop import BesideLoop
 from refold.agents.recorder.plain import decoded, encoded
 from refold.agents.recorder.step_assembler import Made
@@ -63,6 +64,14 @@ class OpenCall:
             self._leave(error)
             raise error
         return decoded(self._made.answer)
+
+    async def wait_as_then(self, *, is_cancelled: bool = False) -> None:
+        """Wait as long as the recorded call took, where its task was cancelled: what cancelled it, such as a timeout of
+        the code's, does so again meanwhile. is_cancelled: it was, though the call was answered."""
+        duration_ms = self._made.duration_ms
+        wait_s = duration_ms / 1000 + GRACE_S if is_cancelled else waited_s(self._made.failure, duration_ms)
+        if wait_s:
+            await asyncio.sleep(wait_s)
 
     @property
     def is_open(self) -> bool:

@@ -29,6 +29,7 @@ def step_of_call(run: Stepping, title: str) -> OpenStep | None:
         InputError: it is made by the run's own code, while calls beside it are under way.
     """
     with run.opening:
+        end_left(run)
         step = run.open_step
         if step is not None and not step.is_parallel:
             return step
@@ -57,6 +58,13 @@ def end_parallel(run: Stepping, then: str) -> None:
     run.end_step(None)
 
 
+def end_left(run: Stepping) -> None:
+    """End the step of a call whose answer comes piece by piece, where the run's own code goes on without the rest."""
+    step = run.open_step
+    if step is not None and step.is_call and not is_under_way(step) and branch_beside(run) is None:
+        run.end_step(None)
+
+
 def end_waited_for(run: Stepping) -> None:
     """End such a step where the run's own code goes on, and has waited for it."""
     if _open_step(run) is None:
@@ -67,12 +75,13 @@ def end_waited_for(run: Stepping) -> None:
             run.end_step(None)
 
 
-def end_parallel_with(run: Stepping, error: BaseException | None) -> InputError | None:
-    """End such a step with its run. Returns the error that a call is under way, of a run that has none itself.
+def end_with_run(run: Stepping, error: BaseException | None) -> InputError | None:
+    """End what step is open, with its run: of a stream or a generator that nobody read to its end, for example.
+    Returns the error that a call is under way, of a run that has none itself.
 
     A departure ends the run, which raises it.
     """
-    if _open_step(run) is None:
+    if run.open_step is None:
         return None
     try:
         run.end_step(error)

@@ -47,7 +47,7 @@ from refold.agents.recorder.context import (
 )
 from refold.agents.recorder.context_propagation import install
 from refold.agents.recorder.failures import RecordedFailure, failure_of, outcome_of, raised
-from refold.agents.recorder.parallel_calls import end_parallel, end_parallel_with, end_waited_for
+from refold.agents.recorder.parallel_calls import end_left, end_parallel, end_waited_for, end_with_run
 from refold.agents.recorder.parallel_steps import Part, PartOfFunction, part_of
 from refold.agents.recorder.plain import Shape, decoded, encoded, kept, shape_of, snapshot
 from refold.agents.recorder.requests import Asks
@@ -200,7 +200,7 @@ class Run(Asks):
     def _ending(self, error: BaseException | None) -> RunEnd:
         if self.has_ended:
             raise RecordingFailed(f"run {self.id} has ended")
-        unfinished = end_parallel_with(self, error)
+        unfinished = end_with_run(self, error)
         error = unfinished or error
         self.has_ended = True
         now = self._chance.now_micros()
@@ -480,6 +480,7 @@ class Run(Asks):
 
     def _require_closed(self, name: str) -> None:
         require_open(self, name)
+        end_left(self)
         end_parallel(self, f"step {name}")
         if self.open_step is not None:
             still = f"step {self.open_step.number} ({self.open_step.name}) is still open"

@@ -81,21 +81,23 @@ class StepBlock:
         self._name = name
         self._is_call = is_call
         self._part: AbstractContextManager[None] | None = None
+        self._step: OpenStep | None = None
 
     def __enter__(self) -> None:
         self._part = None if self._is_call else self._run.part(self._name)
         if self._part is None:
             self._run.enter_step(self._name, is_call=self._is_call)
+            self._step = self._run.open_step
         else:
             self._part.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._part is None:
-            self._run.end_step(error)
-        else:
+        if self._part is not None:
             self._part.__exit__(kind, error, trace)
+        elif self._run.open_step is self._step:  # else it ended when the code went on without it, or with the run
+            self._run.end_step(error)
 
     async def __aenter__(self) -> None:
         self.__enter__()

@@ -20,9 +20,10 @@ A replay gives the same pieces without the times between them, and fails behind 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from typing import Any
 
 from refold.agents.journal.objects import loaded
@@ -145,12 +146,14 @@ class ReplayedStream:
 
     def __init__(
         self, served: Callable[[Plain], Any], failed: BaseException | None,
-        ended: Callable[[BaseException | None], None],
+        ended: Callable[[BaseException | None], None], wait_s: float = 0,
     ) -> None:  # fmt: skip
-        """served: makes an answer of its tree. failed: what comes behind it. ended: is told when all was given."""
+        """served: makes an answer of its tree. failed: what comes behind it. ended: is told when all was given. wait_s:
+        before it fails, for what cancelled it to do so again."""
         self._served = served
         self._failed = failed
         self._ended = ended
+        self._wait_s = wait_s
 
     def given(self, tree: Plain) -> Any:
         """What the code gets."""
@@ -161,6 +164,7 @@ class ReplayedStream:
     async def _awaited(self, tree: Plain) -> Any:
         if came_later(tree):
             return self.given(tree)
+        await self._wait()
         self._end()
         return self._served(tree)
 
@@ -175,9 +179,22 @@ class ReplayedStream:
         return loaded(tree.get("returned"))
 
     async def _pieces_async(self, tree: Plain) -> AsyncIterator[Any]:
-        with closing(self._pieces(tree)) as pieces:
-            for each in pieces:
-                yield each
+        try:
+            for _, value in tree[_PIECES]:
+                yield loaded(value)
+        except GeneratorExit:
+            self._ended(None)
+            raise
+        await self._wait()
+        self._end()
+
+    async def _wait(self) -> None:
+        if self._wait_s:
+            try:
+                await asyncio.sleep(self._wait_s)
+            except BaseException as error:
+                self._ended(error)
+                raise
 
     def _end(self) -> None:
         self._ended(self._failed)

@@ -199,6 +199,54 @@ def test_a_stream_that_is_left_after_its_last_event_is_whole(
     assert call.answer["end"] == end
 
 
+def test_a_client_that_is_recorded_already_is_recorded_once(log: AgentLog) -> None:
+    """Also where it is recorded by the run around this one."""
+
+    def agent(run: Run) -> Any:
+        outer = run.client(httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, text="x"))))
+        with run.step("ask"):
+            found = run.client(outer).get("http://model/v1").text
+        with run.step("delegate"):
+            return found + run.child("inner").drive(lambda inner: inner.client(outer).get("http://model/v2").text)
+
+    run = log.run("a")
+    assert run.drive(agent) == "xx"
+    recording = log.recording(run.id)
+    assert [len(step.calls) for step in recording.steps] == [1, 1]
+    assert [[len(step.calls) for step in each.steps] for each in recording.children.values()] == [[1]]
+    assert log.replay(run.id, agent).is_same
+
+
+@pytest.mark.parametrize("where", ["head", "body"])
+def test_a_timeout_of_the_codes_takes_place_in_a_replay_too(log: AgentLog, where: str) -> None:
+    class Body(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"data: {}\n\n"
+            await asyncio.Event().wait()
+
+    async def answered(request: httpx.Request) -> httpx.Response:
+        if where == "head":
+            await asyncio.Event().wait()
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Body())
+
+    async def agent(run: Run) -> list[str]:
+        client, got = run.client(httpx.AsyncClient(transport=httpx.MockTransport(answered))), list[str]()
+        async with run.step("ask"):
+            try:
+                async with asyncio.timeout(0.05), client.stream("GET", "http://model/v1") as response:
+                    async for piece in response.aiter_text():
+                        got.append(piece)
+            except TimeoutError:
+                got.append("late")
+        return got
+
+    run = log.run("a")
+    assert driven(run, agent) == ["data: {}\n\n", "late"][where == "head" :]
+    replayed = log.replay(run.id, agent)
+    assert replayed.is_same
+    assert replayed.now.output == log.recording(run.id).output
+
+
 CHILD = """
 import sys
 import refold

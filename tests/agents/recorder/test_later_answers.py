@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 import refold
+from refold.agents.journal.chain import broken
+from refold.agents.log import AgentLog
 from refold.agents.recorder.failures import Unfinished
+from refold.agents.recorder.streamed_answers import pieces_of
 from refold.avro.errors import InputError
 
 made: list[str] = []
@@ -220,21 +223,113 @@ def test_what_a_call_takes_after_its_step_is_not_recorded_and_not_given(tmp_path
         assert len(call.answer["refold.pieces"]) == 1
 
 
-def test_a_stream_outside_of_any_step_ends_before_the_next_call_begins(tmp_path: Path) -> None:
-    def agent(run: refold.Run) -> Any:
-        words = run.model(tokens, "one two")
-        next(words)
-        with pytest.raises(InputError, match="open a step around calls that are made at once"):
-            run.now()
-        return [each.text for each in words]
-
-    with refold.open(f"file:{tmp_path}/log") as log:
-        assert log.run("tests", id="r1").drive(agent) == ["two"]
-
-
 def test_a_piece_that_cannot_be_kept_fails_the_call_and_says_where(tmp_path: Path) -> None:
     def agent(run: refold.Run) -> Any:
         return list(run.model(lambda: iter([1, {"handler": print}])))
 
     with refold.open(f"file:{tmp_path}/log") as log, pytest.raises(InputError, match="handler"):
         log.run("tests", id="r1").drive(agent)
+
+
+class LeavesUnread:
+    """Ways of code that does not read a stream to its end, nor closes it. `kept` keeps the stream alive."""
+
+    def __init__(self) -> None:
+        self.kept: list[object] = []
+
+    def calls(self, run: refold.Run) -> list[Any]:
+        """Outside of any step; then it calls something else."""
+        first = self.begun(run.model(tokens, "a b c"))
+        return [first, run.model(str.upper, "d")]
+
+    def steps(self, run: refold.Run) -> list[Any]:
+        """The same; then it begins a step."""
+        first = self.begun(run.model(tokens, "a b c"))
+        return [first, run.step("upper", str.upper, "d")]
+
+    def ends(self, run: refold.Run) -> list[Any]:
+        """The same; then it ends."""
+        return [self.begun(run.model(tokens, "a b c"))]
+
+    def ends_in_a_step(self, run: refold.Run) -> list[Any]:
+        """In a step, which is in a generator that nobody closes."""
+
+        def words() -> Iterator[Token]:
+            with run.step("stream"):
+                yield from run.model(tokens, "a b c")
+
+        return [self.begun(words())]
+
+    async def ends_in_an_async_step(self, run: refold.Run) -> list[Any]:
+        """The same; the loop closes the generator when it likes."""
+
+        async def words() -> AsyncIterator[Token]:
+            async with run.step("stream"):
+                async for each in run.model(tokens_async, "a b c"):
+                    yield each
+
+        async for each in words():
+            return [each.text]
+        return []
+
+    def begun(self, stream: Any) -> str:
+        """Its first word."""
+        self.kept.append(stream)
+        return str(next(stream).text)
+
+
+@pytest.mark.parametrize("name", ["calls", "steps", "ends", "ends_in_a_step", "ends_in_an_async_step"])
+def test_what_is_left_unread_is_recorded_as_far_as_it_was_read(log: AgentLog, name: str) -> None:
+    for _ in range(3):
+        run, agent = log.run("a"), getattr(LeavesUnread(), name)
+        asyncio.run(run.drive_async(agent))
+        recording = log.recording(run.id)
+        assert list(broken(recording)) == []
+        (stream, *others) = [call for step in recording.steps for call in step.calls]
+        assert (recording.outcome, [step.outcome for step in recording.steps]) == (
+            "succeeded", ["succeeded"] * len(recording.steps),
+        )  # fmt: skip
+        assert (pieces_of(stream.answer)[0]["text"], stream.answer["end"]) == ("a", "left")
+        assert [call.answer for call in others] == (["D"] if name == "calls" else [])
+        begun = len(made)
+        assert log.replay(run.id, agent).is_same
+        assert len(made) == begun
+
+
+def test_a_stream_is_not_read_on_after_the_code_called_something_else(log: AgentLog) -> None:
+    with log.run("a") as run:
+        stream = run.model(tokens, "a b c")
+        assert next(stream).text == "a"
+        assert run.model(str.upper, "d") == "D"
+        with pytest.raises(Unfinished, match="ended before its calls"):
+            next(stream)
+    assert [len(step.calls) for step in log.recording(run.id).steps] == [1, 1]
+
+
+@pytest.mark.parametrize("of", ["generator", "awaited"])
+def test_a_timeout_around_a_stream_takes_place_in_a_replay_too(log: AgentLog, of: str) -> None:
+    async def endless() -> AsyncIterator[str]:
+        yield "a"
+        await asyncio.Event().wait()
+
+    async def endless_later() -> AsyncIterator[str]:
+        await asyncio.sleep(0)
+        return endless()
+
+    async def agent(run: refold.Run) -> list[str]:
+        got: list[str] = []
+        async with run.step("ask"):
+            try:
+                async with asyncio.timeout(0.05):
+                    stream = run.model(endless) if of == "generator" else await run.model(endless_later)
+                    async for each in stream:
+                        got.append(each)
+            except TimeoutError:
+                got.append("late")
+        return got
+
+    run = log.run("a")
+    assert asyncio.run(run.drive_async(agent)) == ["a", "late"]
+    replayed = log.replay(run.id, agent)
+    assert replayed.is_same
+    assert replayed.now.output == ["a", "late"]

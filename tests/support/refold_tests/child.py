@@ -30,6 +30,7 @@ class Child:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, (*map(str, _FOLDERS), os.environ.get("PYTHONPATH")))),
                 "PYTHONSAFEPATH": "1",
+                "PYTHONFAULTHANDLER": "1",  # a process that ends with SIGSEGV says where
             },
         )
 
