@@ -1,6 +1,6 @@
-"""What Prometheus is told of a sink; docs/METRICS.md has it all, and a test compares it with the tables here.
+"""A sink's metrics for Prometheus. docs/METRICS.md lists them, and a test compares it with the tables here.
 
-Who runs a sink says what it does; ages are taken when a page is asked for. Of any thread.
+The code that runs a sink reports what it does. Ages are computed at each scrape. Any thread may call.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 GAUGES = {
-    "lag_changes": ("refold_sink_lag_changes", "Changes of the log that the store does not hold yet."),
-    "lag_s": ("refold_sink_lag_seconds", "Time since the oldest of them was recorded; 0 where there is none."),
-    "commit_age_s": ("refold_sink_last_commit_age_seconds", "Time since the store took something of this process."),
-    "busy": ("refold_sink_busy", "1 while the store refuses for now."),
+    "lag_changes": ("refold_sink_lag_changes", "Changes of the log that are not in the store yet."),
+    "lag_s": ("refold_sink_lag_seconds", "Time since the oldest of these was recorded; 0 if there is none."),
+    "commit_age_s": ("refold_sink_last_commit_age_seconds", "Time since this process last committed to the store."),
+    "busy": ("refold_sink_busy", "1 while the store temporarily refuses batches."),
 }
 COUNTERS = {
     "batches": ("refold_sink_batches_total", "Commits to the store."),
-    "changes": ("refold_sink_changes_total", "Changes that the store took."),
-    "entities": ("refold_sink_entities_total", "States of entities that the store took."),
-    "refusals": ("refold_sink_busy_total", "How often the store refused for now."),
+    "changes": ("refold_sink_changes_total", "Changes committed to the store."),
+    "entities": ("refold_sink_entities_total", "Entity states committed to the store."),
+    "refusals": ("refold_sink_busy_total", "How often the store temporarily refused a batch."),
 }
 
 
@@ -39,30 +39,30 @@ class SinkMetrics(Collector):
         self._is_busy = False
 
     def lags(self, changes: int, oldest_s: float | None) -> None:
-        """So many changes are not in the store; oldest_s: when the first of them was recorded, None without one."""
+        """Report the lag. changes: those not in the store. oldest_s: when the first was recorded, None without one."""
         with self._lock:
             self._lag = changes, oldest_s
 
     def committed(self, changes: int, entities: int) -> None:
-        """The store took a batch."""
+        """Report a batch that the store committed."""
         with self._lock:
             self._committed_at_s, self._is_busy = self._now_s(), False
             for name, count in (("batches", 1), ("changes", changes), ("entities", entities)):
                 self._counts[name] += count
 
     def refused(self) -> None:
-        """The store takes nothing now; until it takes a batch, or `asked` says that it has all."""
+        """Report that the store refuses for now: true until `committed` or `asked` is called."""
         with self._lock:
             self._is_busy = True
             self._counts["refusals"] += 1
 
     def asked(self) -> None:
-        """The store answered, and holds all there is."""
+        """Report that the store answered, and holds every change."""
         with self._lock:
             self._is_busy = False
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric; of what is not known yet, none."""
+        """Every metric that has a value."""
         with self._lock:
             counts, lag, committed_at_s, is_busy = {**self._counts}, self._lag, self._committed_at_s, self._is_busy
         now_s = self._now_s()
@@ -83,7 +83,7 @@ class SinkMetrics(Collector):
 
     @property
     def page(self) -> Callable[[], bytes]:
-        """Prometheus' text of them, made at each call."""
+        """What renders them in Prometheus' text format, anew at each call."""
         registry = CollectorRegistry()
         registry.register(self)
         return lambda: generate_latest(registry)

@@ -1,7 +1,7 @@
 """Damaged records and what is set aside, as a worker meets them between two batches.
 
-A worker needs an old record where it makes a table again or brings one that is behind to where it was emitted, where it
-fills a table's indexes, and where it folds an entity again. Where that record is damaged (log/kafka/damaged.py):
+A worker reads old records when it rebuilds a table, brings a table up to the emitted point, fills a table's indexes, or
+folds an entity again. If such a record is damaged (log/kafka/damaged.py):
 1. The partition waits; the others are folded on. What it waits for is in `/health` and `/status`, in the metric
    `refold_damaged_waiting`, and once in the log. The worker is not ready, and stays healthy: a restart mends nothing.
 2. It is tried again when a ruling comes, which the worker sees within a second, and every AGAIN_S, for the brokers'

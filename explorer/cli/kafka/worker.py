@@ -40,30 +40,30 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @click.option("--data", default=DATA, show_default=True, metavar="DIR", type=click.Path(path_type=Path),
-              help="Where it keeps entity tables. They can be lost: they are made again from the log.")  # fmt: skip
+              help="Where it keeps entity tables. If they are lost, they are rebuilt from the log.")  # fmt: skip
 @click.option("--instance", metavar="NAME",
-              help="Its name among the log's workers, kept over restarts: its partitions wait for it.")  # fmt: skip
+              help="Its name among the log's workers. During a restart its partitions wait for it.")  # fmt: skip
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N",
               help="Run N workers here, with DIR/1, DIR/2, ..., NAME-1, ... and ports from --port on.")  # fmt: skip
 @click.option("--standby", is_flag=True,
-              help="Keep warm tables of the partitions that other workers have, to take them over soon.")  # fmt: skip
+              help="Keep warm tables of other workers' partitions, to take them over quickly.")  # fmt: skip
 @click.option("--agents", metavar="MODULE", help="Your own agents over the log's changes, as a dotted name.")
 @click.option("--host", default="127.0.0.1", show_default=True,
-              help="Where its pages are. Off loopback they need a token, in REFOLD_TOKEN.")  # fmt: skip
+              help="The address of its pages. Off loopback they need a token, in REFOLD_TOKEN.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
 @click.option("--tls-cert", metavar="FILE", help="Serve the pages over TLS: a certificate in PEM, with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
-              help="A name that callers know this worker by, beside its addresses; may be repeated.")  # fmt: skip
-@click.option("--advertise", metavar="URL", help="The URL that others reach the pages by [http://HOST:PORT].")
+              help="A host name that callers use for this worker, besides its addresses; may be repeated.")  # fmt: skip
+@click.option("--advertise", metavar="URL", help="The URL under which others reach the pages [http://HOST:PORT].")
 @click.option("--connections", type=click.IntRange(10, 10_000), default=100, show_default=True,
-              help="How many connections its pages have at once.")  # fmt: skip
+              help="How many connections its pages accept at once.")  # fmt: skip
 @click.option("--commit-interval-ms", "commit_ms", type=click.IntRange(1, 60_000), default=100, show_default=True,
-              help="How long records may wait to be folded together.")  # fmt: skip
+              help="How long records may wait to be folded in one batch.")  # fmt: skip
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
-              help="From which level on it logs, on standard error.")  # fmt: skip
+              help="The least severe level that it logs, on standard error.")  # fmt: skip
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True,
-              help="How: lines of time, level, event and key=value, or JSON lines.")  # fmt: skip
+              help="Lines of time, level, event and key=value, or JSON lines.")  # fmt: skip
 @on_log
 def worker(
     place: LogTarget, data: Path, instance: str | None, processes: int, standby: bool, agents: str | None, host: str,
@@ -72,19 +72,20 @@ def worker(
 ) -> int:  # fmt: skip
     """Fold a log on Kafka; emit each change exactly once.
 
-    Workers of one log share its partitions between them, on one machine or several; start as many as you like. Ctrl-C
-    and SIGTERM have it finish what is at hand and leave. What it cannot go on from ends it with one line: have
-    something start it again, and it goes on where it was.
+    Workers of one log share its partitions, on one machine or several; start as many as you like. On Ctrl-C and SIGTERM
+    a worker finishes its batch and leaves the group. A fatal error prints one line and exits with status 2; restart the
+    worker, and it continues where it stopped.
 
     \b
     Its pages, on http://127.0.0.1:6066
-      /health  /ready  /status  /metrics       how it stands, for load balancers and Prometheus
+      /health  /ready  /status  /metrics       its condition, for load balancers and Prometheus
       /state/TYPE/ID?at=WHEN&clock=observed    as `refold state --json`; any worker answers for all
       /history/TYPE/ID?since=WHEN&until=WHEN   as `refold history --json`
-      POST /snapshot /recover /verify ...      what commands have workers do: docs/OPERATIONS.md
+      POST /snapshot /recover /verify ...      operations that commands start: docs/OPERATIONS.md
 
-    With REFOLD_TOKEN set, callers send Authorization: Bearer TOKEN; set the same for every worker and for commands that
-    ask them. REFOLD_TLS_CA names the authority of workers' certificates, where the system does not know it.
+    With REFOLD_TOKEN set, callers send Authorization: Bearer TOKEN. Set the same token for every worker and for the
+    commands that ask them. REFOLD_TLS_CA names the authority of the workers' certificates if the system does not know
+    it.
 
     \b
     Examples

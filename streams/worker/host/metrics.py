@@ -1,14 +1,16 @@
-"""What Prometheus is told, made from the fold's status when it asks: nothing is counted twice, nothing goes stale.
+"""A worker's metrics for Prometheus, computed from the fold's status at each scrape.
 
-Counters are of this process and begin anew whenever it takes a partition up, as Prometheus expects of counters. Ages
-are taken when a page is asked for, so none can stand still where its writer hangs. All have the label `log`: a
-partition's number means nothing without it. docs/METRICS.md has them all, and a test compares it with the tables here.
+So nothing is counted twice, and nothing goes stale. Counters count for this process and restart whenever it takes up a
+partition, as Prometheus expects of counters. Ages are computed at the scrape, so an age keeps growing when the code it
+measures hangs. All metrics have the label `log`, because a partition's number means nothing without it. docs/METRICS.md
+lists them all, and a test compares it with the tables here.
 
-No series ends while the process runs, but for gauges of a partition that another worker may have:
-1. `refold_partition_owned`, the group's lag and what is said of brokers, group and topics are there from the start on.
-2. Counters of a partition that was folded once keep their last value when it is lost.
-3. Its gauges do so too while the worker is out of its group, while it takes the partition up again, and for SETTLING_S
-   after it lost the partition or joined the group: until then it may get it back. Afterwards its owner has them.
+No series ends while the process runs, except the gauges of a partition that another worker may own:
+1. `refold_partition_owned`, the group's lag, and the metrics of brokers, group and topics exist from the start.
+2. Counters of a partition that was folded once keep their last value when the partition is lost.
+3. Its gauges keep their last value too while the worker is out of its group, while it takes up the partition again,
+   and for SETTLING_S after it lost the partition or joined the group: until then it may get the partition back.
+   Afterwards its owner exports them.
 """
 
 from __future__ import annotations
@@ -34,52 +36,61 @@ from refold.streams.worker.host.health import Status, health_of, readiness_of
 
 SETTLING_S = 10.0
 
-# What a worker says of itself.
+# Of the worker as a whole.
 WORKER_GAUGES = {
     "info": ("refold_worker_info", "Always 1; its version."),
-    "kernel": ("refold_kernel_used", "1 where the native kernel folds what it can, 0 where Python folds all."),
-    "log_partitions": ("refold_log_partitions", "Partitions that the log has."),
-    "partitions": ("refold_partitions", "Partitions that this worker has, by state."),
-    "healthy": ("refold_healthy", "1 while it commits what there is to commit."),
-    "ready": ("refold_ready", "1 while it has partitions, and each is caught up."),
+    "kernel": ("refold_kernel_used", "1 if the native kernel folds what it can, 0 if Python folds everything."),
+    "log_partitions": ("refold_log_partitions", "Partitions of the log."),
+    "partitions": ("refold_partitions", "Partitions that this worker owns, by state."),
+    "healthy": ("refold_healthy", "1 while the worker commits what there is to commit."),
+    "ready": ("refold_ready", "1 while the worker owns partitions, and each is caught up."),
     "broker_connected": ("refold_broker_connected", "1 while a broker answers this worker."),
-    "brokers": ("refold_brokers", "Brokers of the cluster, as one of them says; 0 while none answers."),
-    "broker_lost": ("refold_broker_lost_seconds", "For how long no broker has answered; 0 while one does."),
-    "group_member": ("refold_group_member", "1 while the worker is a member of its group."),
-    "group_out": ("refold_group_out_seconds", "For how long it has not been a member of its group; 0 while it is."),
-    "group_changed": ("refold_group_changed_timestamp_seconds", "When it last joined or lost its group; 0 before."),
-    "topic_drifted": ("refold_topic_settings_drifted", "Settings of a topic that differ from what a log needs."),
-    "topic_missing": ("refold_topic_missing", "1 for a topic of the log that the brokers do not have any more."),
-    "owned": ("refold_partition_owned", "1 for each partition that this worker folds, 0 for the log's others."),
-    "damaged": ("refold_damaged_waiting", "1 while the partition waits here at a damaged record, 0 else."),
-    "group_lag": ("refold_group_lag_records", "Offsets of .observations that the group has not committed yet."),
-    "held": ("refold_types_held", "Types of which no version can be folded here: their code is not registered."),
-    "pending": ("refold_type_versions_pending", "New versions of types with code that no worker has activated."),
-    "disk_free": ("refold_disk_free_bytes", "Free on the disk of its tables, for its user."),
-    "disk_size": ("refold_disk_size_bytes", "Size of the disk of its tables."),
+    "brokers": ("refold_brokers", "Brokers of the cluster, as one of them reports; 0 while none answers."),
+    "broker_lost": ("refold_broker_lost_seconds", "How long no broker has answered; 0 while one answers."),
+    "group_member": ("refold_group_member", "1 while the worker is a member of its consumer group."),
+    "group_out": ("refold_group_out_seconds", "Time out of the group; 0 while the worker is a member."),
+    "group_changed": (
+        "refold_group_changed_timestamp_seconds",
+        "When it last joined or left its group; 0 before.",
+    ),
+    "topic_drifted": ("refold_topic_settings_drifted", "Settings of a topic that differ from those a log requires."),
+    "topic_missing": ("refold_topic_missing", "1 for a topic of the log that the brokers no longer have."),
+    "owned": ("refold_partition_owned", "1 for each partition that this worker folds, else 0."),
+    "damaged": ("refold_damaged_waiting", "1 while the partition waits here at a damaged record, else 0."),
+    "group_lag": ("refold_group_lag_records", "Offsets of .observations that the group has not committed."),
+    "held": ("refold_types_held", "Types of which this worker can fold no version: their code is not registered."),
+    "pending": ("refold_type_versions_pending", "New versions of types with custom code that no worker has activated."),
+    "disk_free": ("refold_disk_free_bytes", "Free space on the disk of the tables, for the worker's user."),
+    "disk_size": ("refold_disk_size_bytes", "Size of the disk of the tables."),
 }
 WORKER_COUNTERS = {
-    "reducer_failures": ("refold_reducer_failures_total", "Calls of custom reducers that failed, in this process."),
+    "reducer_failures": ("refold_reducer_failures_total", "Calls of custom reducers that failed in this process."),
 }
 # Of each partition that it folds.
 GAUGES = {
     "lag": ("refold_lag_records", "Offsets of .observations that are not folded yet."),
     "offset": ("refold_folded_offset", "Next offset of .observations to fold."),
-    "caught_up": ("refold_caught_up", "1 while it keeps up: what was there when it last saw the end is folded."),
-    "timeline_complete": ("refold_timeline_complete", "1 where the table's indexes hold every record."),
-    "lacking": ("refold_timeline_lacking_records", "Records whose index entries may be missing yet."),
+    "caught_up": (
+        "refold_caught_up",
+        "1 while all is folded that was recorded before it last read the log's end.",
+    ),
+    "timeline_complete": ("refold_timeline_complete", "1 if the table's indexes hold every record."),
+    "lacking": ("refold_timeline_lacking_records", "Records whose index entries may still be missing."),
     "table_bytes": ("refold_table_bytes", "Size of the entity table on disk."),
-    "snapshot_bytes": ("refold_snapshot_bytes", "Bytes that were written for the epochs that stand."),
-    "snapshot_lag": ("refold_snapshot_lag_records", "Folded offsets that no epoch covers: what a rebuild replays."),
-    "rebuild_s": ("refold_rebuild_seconds", "How long its table took to be opened, or made again, at the last start."),
-    "last_commit_s": ("refold_last_commit_age_seconds", "Time since a step of the partition was committed here."),
-    "uncommitted_s": ("refold_uncommitted_seconds", "Time since when there is something to commit, and no commit."),
-    "followed": ("refold_followed_records", "Records that the table was behind when it was taken up."),
-    "waits_for": ("refold_registry_waiting", "1 while it is held back for an answer of the Schema Registry."),
+    "snapshot_bytes": ("refold_snapshot_bytes", "Bytes written for the epochs that exist."),
+    "snapshot_lag": (
+        "refold_snapshot_lag_records",
+        "Folded offsets that no epoch covers; a rebuild replays them.",
+    ),
+    "rebuild_s": ("refold_rebuild_seconds", "How long opening or rebuilding the table took at the last start."),
+    "last_commit_s": ("refold_last_commit_age_seconds", "Time since this process last committed the partition."),
+    "uncommitted_s": ("refold_uncommitted_seconds", "How long there has been something to commit without a commit."),
+    "followed": ("refold_followed_records", "Records that the table was behind when the partition was taken up."),
+    "waits_for": ("refold_registry_waiting", "1 while the partition waits for an answer of the Schema Registry."),
 }
-# Of tables that follow another worker's fold; under names of their own, so that sums over workers stay true.
+# Of tables that follow another worker's fold. Their names differ, so that sums over workers stay correct.
 STANDBY_GAUGES = {
-    "lag": ("refold_standby_lag_records", "Offsets of .observations that are committed and not followed yet."),
+    "lag": ("refold_standby_lag_records", "Committed offsets of .observations that are not followed yet."),
     "offset": ("refold_standby_offset", "Next offset of .observations to follow."),
     "table_bytes": ("refold_standby_table_bytes", "Size of the standby's table on disk."),
 }
@@ -89,15 +100,15 @@ COUNTERS = {
     "records": ("refold_records_total", "Records folded."),
     "kernel_records": ("refold_kernel_records_total", "Records that the native kernel folded."),
     "changes": ("refold_changes_total", "Changes emitted."),
-    "late": ("refold_late_observations_total", "Observations folded behind a later one of their entity."),
-    "reopened": ("refold_reopened_entities_total", "Entities folded again from nothing, where direct folding cannot."),
+    "late": ("refold_late_observations_total", "Observations folded after a later one of their entity."),
+    "reopened": ("refold_reopened_entities_total", "Entities folded again from all their observations."),
     "deadletters": ("refold_dead_letters_total", "Records that got a verdict."),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a worker's metrics say of it besides its status. log: the log's prefix. folder: where its tables are."""
+    """Facts of a worker that are not in its status. log: the log's prefix. folder: where its tables are."""
 
     log: str
     partitions: int
@@ -113,9 +124,9 @@ TOPIC_GAUGES = {
 }
 
 ForeignFound = Callable[[], Iterable[Foreign]]
-"""What a log was found to hold that refold did not write."""
+"""Lists the topics with records that refold did not write."""
 AsideFound = Callable[[], Iterable[SetAside]]
-"""What of a log is set aside."""
+"""Lists the topics with records that are set aside."""
 
 
 class _StatusCollector(Collector):
@@ -129,14 +140,14 @@ class _StatusCollector(Collector):
         self._about = about
         self._foreign = foreign
         self._clock_ms = clock_ms
-        # What was last said of each partition that was folded here, for when it is lost; and since when it is.
+        # The last status of each partition that was folded here, for when it is lost; and since when it is lost.
         self._last: dict[int, Mapping[str, Any]] = {}
         self._lost_ms: dict[int, int] = {}
         # When a partition was last committed here: one that is taken up again does not know it.
         self._committed_ms: dict[int, float] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric that there is something to say for."""
+        """Every metric that has a value."""
         # In this order: whether it is a member is known a moment after what it has.
         around, status, now_ms = self._around(), self._status(), self._clock_ms()
         yield from self._of_worker(status, around)
@@ -252,7 +263,7 @@ def metrics_of(
     foreign: ForeignFound = lambda: (), set_aside: AsideFound = lambda: (),
     clock_ms: Callable[[], int] = _now_ms,
 ) -> Callable[[], bytes]:  # fmt: skip
-    """Prometheus' text of a fold's status and its surroundings, made at each call.
+    """What renders a fold's status and condition in Prometheus' text format, anew at each call.
 
     clock_ms: milliseconds since 1970.
     """
