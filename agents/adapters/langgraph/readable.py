@@ -12,8 +12,8 @@ from typing import Any
 
 from refold.agents.journal.record import Plain
 
-TEXT_MAX = 500
-ITEMS_MAX = 10
+TEXT_MAX = 300
+ITEMS_MAX = 6
 DEPTH_MAX = 5
 BYTES_MAX = 4096
 _INT_MAX = 2**53

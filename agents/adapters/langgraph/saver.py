@@ -42,6 +42,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
@@ -155,7 +156,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
             new = NewCheckpoint(
                 parent_id, body_type, body, self._values(checkpoint, new_versions, parent),
                 checkpoint["channel_versions"], _fields(metadata),
-                (lambda name: readable(channels[name])) if self._is_readable else None,
+                cache(lambda name: readable(channels[name])) if self._is_readable else None,
                 readable(metadata) if self._is_readable else None,
             )  # fmt: skip
             self._writer.put(key, new)

@@ -1,0 +1,22 @@
+"""The thread of thread.py by SqliteSaver, with its defaults.
+
+python saver.py FOLDER STEPS. Prints what `drive` measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from langgraph.checkpoint.sqlite import SqliteSaver
+from thread import drive
+
+
+def main() -> None:
+    with SqliteSaver.from_conn_string(str(Path(sys.argv[1]) / "checkpoints.sqlite")) as saver:
+        print(json.dumps(drive(saver, int(sys.argv[2]))))
+
+
+if __name__ == "__main__":
+    main()
