@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import empty_checkpoint
 
 from refold.langgraph import RefoldSaver
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
 
 LINES_MAX = 60
+APPENDS = 28
 
 # Goes on with the thread `t` of the log at argv[1], and says what was acknowledged.
 WRITING = """
-import json, sys
+import itertools, json, os, signal, sys
 from langgraph.checkpoint.base import empty_checkpoint
 from refold.langgraph import RefoldSaver
 
@@ -31,6 +34,18 @@ found = saver.get_tuple({"configurable": {"thread_id": "t"}})
 config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}} if found is None else found.config
 first = 0 if found is None else found.metadata["step"] + 1
 say("begun", first)
+die_at = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+if die_at:
+    port = saver.log.port
+    append, appended = port.append, itertools.count(1)
+
+    def dying(*given):
+        append(*given)
+        port.flush()  # each alone, as in partitions of Kafka
+        if next(appended) == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    port.append = dying
 for number in range(first, first + 1000):
     values = {"messages": [f"message {each} " * 40 for each in range(number + 1)], "number": number}
     versions = dict.fromkeys(values, number + 1)
@@ -63,6 +78,8 @@ def check(url: str, acknowledged: list[list[Any]]) -> None:
     with RefoldSaver(url) as saver:
         found = {each.metadata["step"]: each for each in saver.list(on("t"))}
         assert [*found] == [*range(len(found) - 1, -1, -1)], "each is there once, and none is left out"
+        latest = saver.get_tuple(on("t"))
+        assert (-1 if latest is None else latest.metadata["step"]) == len(found) - 1, "the latest is the last listed"
         for number, each in found.items():
             values = each.checkpoint["channel_values"]
             assert values == {"messages": [f"message {m} " * 40 for m in range(number + 1)], "number": number}
@@ -88,6 +105,27 @@ def test_a_killed_owner(tmp_path: Path, child: Callable[..., Child], fault_round
     for _ in range(max(2, fault_rounds // 2)):
         acknowledged += killed(child(WRITING, url), chance.randrange(1, LINES_MAX))
         check(url, acknowledged)
+
+
+@pytest.mark.faults
+def test_killed_between_any_two_observations(
+    tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
+) -> None:
+    """Of the first APPENDS, which are those of five steps and of most of a copy."""
+    for die_at in random.Random(seed).sample(range(1, APPENDS + 1), min(APPENDS, fault_rounds)):
+        url = f"file:{tmp_path / str(die_at)}"
+        process = child(WRITING, url, die_at)
+        assert process.process.stdout is not None
+        said = process.process.stdout.read().splitlines()
+        assert process.end() == -signal.SIGKILL
+        check(url, [json.loads(line) for line in said])
+        with RefoldSaver(url) as saver:  # it goes on from there
+            found = saver.get_tuple(on("t"))
+            config = on("t") if found is None else found.config
+            saver.put(config, {**empty_checkpoint(), "channel_values": {"number": -1}}, {"step": -1}, {})
+            again = saver.get_tuple(on("t"))
+            assert again is not None
+            assert again.checkpoint["channel_values"] == {"number": -1}
 
 
 @pytest.mark.faults
