@@ -1,15 +1,16 @@
-"""What a worker knows of its brokers, asked by a thread of its own: an outage shows though the fold hangs in a call.
+"""What a worker knows of its brokers. A thread of its own asks, so an outage shows even while the fold hangs in a call.
 
-1. Every EVERY_S one request for the log's topic. A broker is connected where it is answered within ANSWER_S.
-2. Every LAG_EVERY_S the group's committed offsets and the ends of `.observations`: the group's lag, of all partitions.
-3. Every SETTINGS_EVERY_S the settings of the log's topics, compared with what a log needs (log/kafka/topics.py).
-What cannot be asked keeps its last answer. After ANOTHER_AFTER_S without an answer another client asks: one that was
-there when its broker was fenced may have nobody to ask, for good (confluentinc/librdkafka#5301).
+1. Every EVERY_S: one request for the log's topic. A broker is connected if it answers within ANSWER_S.
+2. Every LAG_EVERY_S: the group's committed offsets and the ends of `.observations`, which give the group's lag of all
+   partitions.
+3. Every SETTINGS_EVERY_S: the settings of the log's topics, compared with what a log needs (log/kafka/topics.py).
+If a question has no answer, its last answer is kept. After ANOTHER_AFTER_S without an answer another client asks: one
+that was there when its broker was fenced may have no broker to ask, for good (confluentinc/librdkafka#5301).
 
-What fails as nobody foresaw is logged, each kind once, and asking goes on: as a broker that does not answer, where the
-first request failed; so no page shows an old answer for good.
+Unforeseen failures are logged, each kind once, and asking continues. If request 1 fails so, it counts as not
+answered, and no page shows an old answer for good.
 
-It reads only, and a right that it lacks is no outage: a broker that denies has answered.
+The watch only reads. A missing right is no outage: a broker that denies has answered.
 """
 
 from __future__ import annotations

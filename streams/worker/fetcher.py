@@ -1,21 +1,20 @@
-"""Fetching the records of a topic's partitions, by a consumer that is told from which offset.
+"""Fetches records of a topic's partitions. Its consumer is in no group and is told from which offset to read.
 
-It is in no group. A partition is fetched from exactly where its fold is, or where its agents are; one whose records
-cannot be decided now is not fetched on. For the fold it also watches `.schemas`, so that a new definition is known at
-once.
+A partition is fetched from exactly where its fold is, or where its agents are. A partition whose records cannot be
+decided now is not fetched further. For the fold it also watches `.schemas`, so that a new definition is known at once.
 
-A consumer may be stuck: where a broker lost and got back the lead of a partition by itself, the client may never learn
-of it, and fetches nothing more (confluentinc/librdkafka#5430; seen with 2.16). So where all that was fetched has been
-given out, the ends are asked of partitions of which nothing came for a while. One that is behind its end then, and
-still is at the same offset a while later, is fetched by a new consumer, and with it all others.
+A consumer may be stuck: where a broker lost the lead of a partition and got it back by itself, the client may never
+learn of it, and fetches nothing more (confluentinc/librdkafka#5430; seen with 2.16). So when everything fetched has
+been given out, the fetcher asks for the ends of partitions that have been silent for a while. If one of them is behind
+its end, and is still at the same offset a while later, a new consumer fetches it and all others.
 
-So is one that is not behind, and of which it was not heard that its end is reached: seen after a broker that had stood
-still for over a minute went on. Its fold would never be caught up.
+The same is done for a partition that is not behind, and whose end was never reported: seen after a broker that had
+stopped for over a minute continued. Its fold would never be caught up.
 
-A batch that cannot be unpacked is fetched again and again by the client, as fast as it can, and nothing after it comes:
-1. What came before it is given out, then the error (log/kafka/damaged.py); the partition is fetched no more.
+The client fetches a batch that cannot be unpacked again and again, as fast as it can, and nothing after it comes:
+1. What came before the batch is given out, then the error (log/kafka/damaged.py). The partition is not fetched further.
 2. DAMAGED_AGAIN_S later it is fetched again: the brokers' data may be restored, or the batch set aside.
-3. Where it is set aside, that is given out, and the partition is fetched from the first offset after it.
+3. If it is set aside, that is given out, and the partition is fetched from the first offset after it.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""A place in a consumer group: which partitions are this member's own. Nothing is read through it.
+"""A member of a consumer group: which partitions it owns. It reads nothing.
 
-A consumer of its own is in the group, with every partition paused, so that fetching (by another, that is told offsets)
-and membership do not get into each other's way. Cooperative: what stays is not given up while others come and go.
-Callbacks are made from `serve` alone, in the thread that calls it; a worker is in no next generation before its
-callback returned.
+The member is a consumer of its own with every partition paused, so that fetching (by another consumer, which is told
+offsets) and membership do not disturb each other. Rebalancing is cooperative: partitions that stay are not given up
+while members come and go. Callbacks are made only from `serve`, in the thread that calls it; a member joins no next
+generation before its callback returned.
 
-A client may have nobody to ask any more, for good: the one broker that it knew was fenced, answered that there is none,
-and was forgotten before it could begin anew with those that were named (confluentinc/librdkafka#5301; seen with 2.16).
-So a member is asked for its topic at times. One that twice has no answer, where another client has one, is left behind
-with what it was given, and another joins in its place.
+A client may lose its last broker for good: the one broker it knew was fenced, answered that there is none, and was
+forgotten before the client could start again with the named servers (confluentinc/librdkafka#5301; seen with 2.16). So
+a member is asked for its topic from time to time. If it has no answer twice, and another client has one, it is closed,
+its partitions are given up, and a new member joins.
 
-A static member (group.instance.id) may be fenced by itself: a broker that died had registered it anew, and the answer
-with its new member id was lost. It is told from another worker under its name by `is_alone` (service.py), for the group
-cannot tell: a broker that replaces a static member keeps what it knew of the one before. One that is alone joins anew,
-which has the broker forget the member that nobody is. After ANEW_MAX times in ANEW_WITHIN_S it ends all the same. An
-outage that came in between explains the next time, and counting begins at nothing.
+A static member (group.instance.id) may be fenced without another member: a broker that died had registered it anew, and
+the answer with its new member id was lost. `is_alone` tells this from another worker under the same name (service.py),
+because the group cannot: a broker that replaces a static member keeps what it knew of the old one. A member that is
+alone joins anew, which makes the broker forget the lost id. After ANEW_MAX times in ANEW_WITHIN_S the worker ends all
+the same. An outage in between explains the next time, and counting starts again.
 """
 
 from __future__ import annotations

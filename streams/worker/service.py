@@ -1,25 +1,26 @@
-"""The fold service: every partition that this process has in the group `refold.<prefix>` is folded exactly once.
+"""The fold service: each partition that the group `refold.<prefix>` assigns to this process is folded exactly once.
 
-One batch, all partitions together:
-1. Fold what came into overlays, one a partition: changes, and a write to its table that is not made yet.
-2. Begin a transaction; produce the changes and dead letters, each with the point that the step leads to.
+One batch covers all partitions:
+1. Fold the fetched records into overlays, one a partition: changes, and a write to its table that is not made yet.
+2. Begin a transaction. Produce the changes and dead letters, each with the point that the batch leads to.
 3. Send those points as the group's offsets, with the membership as it is at this moment.
-4. Commit. From here on the batch is decided, for every process that ever has these partitions.
-5. Put each overlay into its table, with the point, in one write.
-6. Only then the next batch is folded.
+4. Commit. From here on the batch is decided, for every process that ever owns these partitions.
+5. Write each overlay into its table, with the point, in one write.
+6. Only then fold the next batch.
 
-A process that ends between 4 and 5 has tables that are behind: the next start folds them up to the committed point and
-emits nothing of it again (start.py). One that ends before 4 has emitted nothing. Where the answer to 4 is lost, this
-process does the same without ending: the batch's partitions are let go and taken up anew. Between two batches
-definitions are taken up, by steps that go through 2 to 5 alike (advance.py).
+A process that ends between 4 and 5 leaves tables that are behind: the next start folds them up to the committed point
+and emits nothing again (start.py). One that ends before 4 has emitted nothing. If the answer to 4 is lost, this process
+does the same without ending: it releases the batch's partitions and takes them up again. Between two batches it takes
+up definitions, by steps that go through 2 to 5 alike (advance.py).
 
-Beside all this a thread seals epochs of the tables (snapshots.py), and where it was asked for, another one follows the
-partitions that others have (standby.py).
+Meanwhile a thread seals epochs of the tables (snapshots.py), and with --standby another one follows the partitions of
+other workers (standby.py).
 
-When the group takes a partition away, it is between two batches, and what came of it and is not folded is dropped. One
-that is lost in the middle of a batch is left out of it: the broker refused its emission. While no broker answers, the
-worker waits, and a partition that could not be taken up is tried again; one that needs a damaged record waits too
-(quarantine.py). Whatever else fails ends the worker, and its next start finds out from the log what became of it.
+When the group revokes a partition, the service is between two batches, and what was fetched of it and not folded is
+dropped. A partition that is lost in the middle of a batch is left out of it, because the broker refused its emission.
+While no broker answers, the worker waits, and a partition that could not be taken up is tried again. A partition that
+needs a damaged record waits too (quarantine.py). Any other failure ends the worker, and its next start finds out from
+the log what became of the batch.
 """
 
 from __future__ import annotations
