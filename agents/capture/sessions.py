@@ -10,8 +10,10 @@
    begins a session.
 2. A turn that asks for tools leaves its step open: the exchange is durable in it. The results that the next turn brings
    are linked to its calls by their ids, and the step ends. A turn without calls, or without a reply, ends at once.
-3. Exchanges that are no turn (embeddings, lists of models, unknown paths) are the steps of one run by themselves.
-4. A run ends with its proxy, or with the program that was run: `succeeded` where its last turn has a reply that asks
+3. A session that begins while a call of another waits, and with a text of that call's arguments as its task, is a
+   sub-agent's: a run within the other, in that step. The call's action is linked to it.
+4. Exchanges that are no turn (embeddings, lists of models, unknown paths) are the steps of one run by themselves.
+5. A run ends with its proxy, or with the program that was run: `succeeded` where its last turn has a reply that asks
    for nothing more, else `unknown`.
 
 Crash points. What an exchange is told by is the time of its beginning, which no two of a spool share. An exchange that
@@ -34,8 +36,10 @@ from refold.agents.capture.turns import (
     ModelTurn,
     ToolResult,
     answers_to,
+    asked_first,
     is_answered_by,
     is_of_the_model,
+    is_task_in,
     reply_of,
     results_of,
     title_of,
@@ -152,6 +156,13 @@ class Sessions:
             return self._fork(forked, head, turn)
         if turn is not None:
             head = replace(head, input={"messages": turn.messages}, state={"messages": []})
+            texts = asked_first(turn.family, turn.messages)
+            for session in reversed(self._live):
+                if (position := session.call_for(texts)) is not None:
+                    head = replace(head, caller=session.run, caller_step=session.number)
+                    begun = CapturedSession(self._capturing.begin(head), self._agent)
+                    session.began(position, begun.run, exchange.at)
+                    return begun
         return CapturedSession(self._capturing.begin(head), self._agent)
 
     def _fork(self, forked: ForkedTurn, head: Recording, turn: ModelTurn) -> CapturedSession:
@@ -218,11 +229,29 @@ class CapturedSession:
         self._captured = captured
         self._agent = agent
         self._number = 0
+        self._began: set[int] = set()
         self._messages = 0
         self._family: Any = ""
         self._state: dict[str, Any] = {}
         self._open: MadeAttempt | None = None
         self._last_at = self._taken_up_at = 0
+
+    @property
+    def number(self) -> int:
+        """Of the last step."""
+        return self._number
+
+    def call_for(self, texts: Sequence[str]) -> int | None:
+        """The position of the open call that gave one of these texts to an agent as its task."""
+        if self._open is None or self.reply is None:
+            return None
+        waiting = ((k, call) for k, call in enumerate(self.reply.calls, 1) if k not in self._began)
+        return next((k for k, call in waiting if is_task_in(call, texts)), None)
+
+    def began(self, position: int, run: str, at: int) -> None:
+        """A call of the open step began this run."""
+        self._began.add(position)
+        self._captured.link(f"action/{self.run}#{self._number}.{position}", "began", f"run/{run}", self._number, at)
 
     def take(self, exchange: SpooledExchange, turn: ModelTurn | None, reply: ModelReply | None) -> None:
         """One exchange: what it says of the open step's calls, and a step of its own."""
@@ -238,6 +267,7 @@ class CapturedSession:
         attempt.made.append(made)
         self.sink.call_ended(made)
         self._open, self.reply, self._last_at = attempt, reply, ended_at
+        self._began.clear()
         if turn is not None:
             self._family = turn.family
             before = self._state.get("messages", []) if turn.follows else []

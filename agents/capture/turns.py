@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
@@ -66,6 +66,10 @@ class ModelReply(NamedTuple):
     calls: Sequence[ToolCall] = ()
     text: str = ""
     id: str = ""
+
+
+TASK_CHARACTERS_MIN = 16
+"""A shorter text is in a call by chance."""
 
 
 class ToolResult(NamedTuple):
@@ -187,12 +191,21 @@ def said_by(family: Family, messages: Sequence[Any]) -> tuple[frozenset[str], st
 
 def title_of(family: Family, messages: Sequence[Any]) -> str:
     """The first words of whoever asked."""
+    return " ".join(next(reversed(asked_first(family, messages)), "").split())[:80]
+
+
+def asked_first(family: Family, messages: Sequence[Any]) -> list[str]:
+    """The texts of the first message of whoever asked."""
     for each in (form for message in messages for form in readable(family, message)):
-        if isinstance(each, Mapping) and each.get("role") == "user":
-            texts = _content_texts(each.get("content"))
-            if texts:
-                return " ".join(texts[-1].split())[:80]
-    return ""
+        if isinstance(each, Mapping) and each.get("role") == "user" and (texts := _content_texts(each.get("content"))):
+            return texts
+    return []
+
+
+def is_task_in(call: ToolCall, texts: Sequence[str]) -> bool:
+    """Whether one of the texts is, as a whole, in a call's arguments: the call gave it to an agent as its task."""
+    tasks = {text.strip() for text in texts if len(text.strip()) >= TASK_CHARACTERS_MIN}
+    return any(each.strip() in tasks for each in _strings(call.inputs))
 
 
 def without_keys(value: Any, keys: Collection[str]) -> Any:
@@ -232,6 +245,14 @@ def _reply(family: Family, found: dict[str, Any]) -> ModelReply | None:
         messages = [{"role": "assistant", "content": found["content"]}]
     calls, texts = _calls_and_texts(family, messages)
     return ModelReply(list(messages), calls, "".join(texts), identity or "")
+
+
+def _strings(tree: Any) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, Mapping | list):
+        for each in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _strings(each)
 
 
 def _key_of_messages(family: Family) -> str:
