@@ -1,10 +1,10 @@
-"""What the rebuild of one partition begins from.
+"""Where the rebuild of one partition starts: a sealed epoch, or nothing.
 
-1. Of the sealed epochs at or below the cut, read the one nearest to it (streams/snapshots/read.py; for a few entities
-   asked for by name, their slots: partial.py). One that cannot be read is named in `fallbacks`, the next older one is
-   tried; at last nothing.
-2. What was read is checked when it is needed: it is hashed beside what is done until then, other partitions' reading.
-   One that fails is named, and 1 goes on with the next.
+1. Of the sealed epochs at or below the cut, read the nearest one (streams/snapshots/read.py; for a few entities that
+   were asked for by name, their slots: partial.py). If it cannot be read, it is named in `fallbacks` and the next older
+   one is tried; the last resort is to start from nothing.
+2. The epoch is verified when its result is needed: it is hashed while other partitions are read. If it fails, it is
+   named, and step 1 continues with the next one.
 """
 
 from __future__ import annotations

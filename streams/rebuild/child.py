@@ -1,9 +1,9 @@
-"""The process that rebuilds partitions for another one (run.py, which says what the two tell each other).
+"""The child process that rebuilds partitions for its parent (run.py describes the protocol).
 
-1. Take the standard input and output for that; what a user's reducer reads or prints goes elsewhere.
+1. Take over standard input and output for the protocol; a user's reducer reads and prints elsewhere.
 2. Open the log to read. It has to reach the cut.
-3. Rebuild each partition asked for, write its entities to the file, say its figures.
-4. An interrupt from the keyboard is the other's to answer. When the input ends, the other is done or gone: remove its
+3. Rebuild each partition that is asked for, write its entities to the file, and report its figures.
+4. Leave an interrupt from the keyboard to the parent. When the input ends, the parent is done or gone: remove its
    temporary folder and end at once, whatever is under way.
 """
 

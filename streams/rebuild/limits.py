@@ -1,8 +1,8 @@
-"""What a view is limited to: entities by type or by name, and of closed ones those closed lately.
+"""Limits of a view: entities by type or by name, and closed entities by when they closed.
 
-`types` and `entities` say together what is wanted; without both, everything is. `since` leaves out what was closed
-before it: an entity of a type with `refold.closed_by`, its closing field set at the cut, by an observation that was
-observed earlier. An entity that is open, or of a type that does not close, is never left out by it.
+`types` and `entities` together say which entities are wanted; without both, all are. `since` excludes entities that
+closed before it: those of a type with `refold.closed_by` whose closing field is set at the cut, by an observation that
+was observed before `since`. It never excludes an open entity, or one of a type that does not close.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Rebuilding one partition of a log at a cut.
+"""Rebuilds one partition of a log at a cut.
 
-1. Begin from the nearest sealed epoch that is whole, else from nothing (base_epoch.py).
-2. Entities of a type whose definition at the cut is not the epoch's are set aside, to be folded from nothing.
+1. Start from the nearest sealed epoch that is whole, else from nothing (base_epoch.py).
+2. Set aside the entities of types whose definition at the cut is not the epoch's: they are folded from nothing.
 3. Fold the records between the epoch and the cut (replay.py).
-`full`, and an observed-clock cut, begin from nothing. Whatever it began from, the entities are the same, byte for byte.
+With `full`, and for an observed-clock cut, start from nothing. The entities are the same whatever the start, byte for
+byte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a rebuild found: the entities at a cut, by partition, and how each partition came about."""
+"""The result of a rebuild: the entities at a cut, by partition, and how each partition was rebuilt."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""Folding one partition's log onto a view, from one offset to the next.
+"""Folds a range of one partition's log onto a view.
 
-1. Read the records in order; one that is certainly new folds directly onto its entity, one that is certainly known is
-   passed over.
-2. An entity whose next record is neither, or asks for reopening, is set aside: no more of its records are folded.
-3. At the end the records of those set aside are read (`LogPort.records_among`), as many entities at a time as memory
-   takes, and each is folded from nothing.
-An observed-clock fold sets every entity aside, for what counts depends on all of its retractions.
+1. Read the records in order. A record that is certainly new is folded directly onto its entity; one that is certainly
+   known is skipped.
+2. If the next record of an entity is neither, or requires reopening, the entity is set aside: no more of its records
+   are folded.
+3. At the end the records of the entities that were set aside are read (`LogPort.records_among`), for as many entities
+   at a time as fit in memory, and each entity is folded from nothing.
+An observed-clock fold sets every entity aside, because all its retractions decide which observations count.
 
-Only the entities folded last are held as objects; the rest stand encoded. An entity that was folded since its hash was
-made carries UNHASHED, until `finish`.
+Only the entities folded last are kept as objects; the others are kept encoded. An entity that was folded since its hash
+was computed carries UNHASHED, until `finish`.
 """
 
 from __future__ import annotations

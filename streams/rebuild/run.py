@@ -1,16 +1,17 @@
-"""Rebuilding a log at a cut: each partition by itself (part.py), in this process or in several (run.py).
+"""Rebuilds a log at a cut: each partition by itself (part.py), in this process or in several (child.py).
 
-Partitions rebuilt in parallel: Python folds one at a time a process, so several processes fold several.
+Python folds one partition at a time in a process, so a parallel rebuild uses several processes:
 
-1. Make a temporary folder for the children, and start them: interpreters of their own (streams/runtime.py) that
-   run streams/rebuild/child.py.
-2. Tell each, as JSON lines on its standard input, what is asked for, and then one partition after another: the next
-   one when it has answered. It opens the log to read, by its URL.
-3. It says, as JSON lines on its standard output, how much more it read, and at last the partition's figures; the
-   entities stand in a temporary file without a name that both have open (transfer.py). Take them up from there.
-4. What a child cannot do, or was doing when it died, is left to the caller, with the reason; it gets no more.
-5. At the end, however it comes, kill the children, wait for them, remove the folder. A child whose input ends because
-   this process is gone removes the folder and ends too.
+1. Make a temporary folder for the children, and start them: separate interpreters (streams/runtime.py) that run
+   streams/rebuild/child.py.
+2. Send each, as JSON lines on its standard input, the request and then one partition after another: the next one when
+   it has answered. It opens the log to read, by its URL.
+3. It sends, as JSON lines on its standard output, how much more it read, and finally the partition's figures. The
+   entities are in a temporary file without a name that both have open (transfer.py). Load them from there.
+4. If a child cannot do something, or dies while it does it, that is left to the caller, with the reason; the child gets
+   nothing more.
+5. Whatever happens, at the end kill the children, wait for them and remove the folder. If this process is gone, a
+   child's input ends; it then removes the folder and ends too.
 """
 
 from __future__ import annotations

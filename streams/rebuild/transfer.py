@@ -1,10 +1,10 @@
-"""A partition that one process rebuilt, handed to another in a file.
+"""The file in which one process hands a rebuilt partition to another.
 
-1. Its entities, but for the closed ones of its epoch that were not folded onto: chunks (streams/snapshots/chunk.py) by
-   place, each behind its length, u32 big-endian. Length 0 ends them.
-2. Where all entities were asked for, the digests of its buckets: for each slot that has any, its number, u16
-   big-endian, and 256 bucket digests (8,192 bytes). What stands behind them is no part of it.
-The reader knows from elsewhere where it begins and ends. It leaves the chunks where they are.
+1. Its entities, except closed ones of its epoch that no record was folded onto: chunks (streams/snapshots/chunk.py) in
+   order of place, each preceded by its length, u32 big-endian. Length 0 ends them.
+2. If all entities were asked for, the digests of its buckets: for each slot that has any, its number, u16 big-endian,
+   and 256 bucket digests (8,192 bytes). Anything after them is no part of the data.
+The reader is told where the data begins and ends. It leaves the chunks in the file.
 """
 
 from __future__ import annotations
