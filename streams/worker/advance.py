@@ -1,19 +1,18 @@
-"""Along a partition's way (streams/log/kafka/fold_position.py): its records in batches, its definitions between two of
-them.
+"""Advances a partition's fold: records in batches, definitions between batches (streams/log/kafka/fold_position.py).
 
-Taking up the definition at an offset of `.schemas`, when the records before it are folded and emitted:
-1. A definition of a new type, or of one that is held (streams/held_types.py), or a hole, takes nothing: the next step
+Taking up the definition at an offset of `.schemas`, once the records before it are folded and emitted:
+1. A definition of a new type, or of one that is held (streams/held_types.py), or a hole, changes nothing: the next step
    says that it is taken up.
-2. Else the entities of its type are folded again by it, those of some places at a time, in the order of the table. Each
-   whose hash changes gives one change `redefined`. Every such step is emitted and written like a batch, and says up to
-   which place it went.
-3. The last of them says that the definition is taken up.
-No record is folded in between; and where the indexes are still being filled, that is waited for, since each entity's
-history is read. A process that ends goes on at the place where emission stands: nothing is emitted twice.
+2. Otherwise the entities of its type are folded again by it, those of some places at a time, in the order of the table.
+   Each entity whose hash changes gives one change `redefined`. Each such step is emitted and written like a batch, and
+   says up to which place it went.
+3. The last of these steps says that the definition is taken up.
+No record is folded in between. While the indexes are still being filled, this waits, because each entity's history is
+read. A process that ends continues at the place that was emitted: nothing is emitted twice.
 
-Following the way without emitting is the same in three parts: whole definitions while the point aimed for has more;
-records; the part of a definition that the point stands in. Where on the way a definition was taken up plays no part: a
-state is a function of observations and definition, and the table only has to be as it was at that point.
+Following the log without emitting has the same three parts: whole definitions, while the target point has more of them;
+records; the part of a definition that the target point is in. When a definition was taken up on the way does not
+matter: a state is a function of observations and definition, and the table only has to be as it was at that point.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A data folder's workers: several may share it, each table in one worker's hands; one with standbys has it alone.
+"""A data folder's workers: several may share it, and each table is used by one worker; one with standbys has it alone.
 
-Workers in one folder find each other's tables when a partition moves. A standby would hold, in a folder with others,
-the table that its partition's next owner waits for.
+Workers that share a folder find each other's tables when a partition moves. In a shared folder a standby would hold the
+table that the next owner of its partition waits for.
 """
 
 from __future__ import annotations

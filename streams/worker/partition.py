@@ -1,4 +1,4 @@
-"""One partition in a worker's hands: what came, what of it is decided, and the next step that it makes."""
+"""One partition that a worker owns: its fetched records, which of them are decided, and the next step it makes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A schema id that a record names and this process does not know: what else knows it.
+"""Where to look up a schema id that a record names and this process does not know.
 
 1. Read `.schemas` to its end.
-2. Where the id is a pending version's, its record is held until that takes effect.
-3. Where the log is bound to a Schema Registry, ask that.
+2. If the id is a pending version's, hold the record until that version takes effect.
+3. If the log is bound to a Schema Registry, ask the registry.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Sealing epochs of the partitions that a worker folds, in a thread of its own beside the fold.
+"""Seals epochs of the partitions that a worker folds, in a thread next to the fold.
 
-1. When the fold of a partition begins, it is taken: whoever wrote its snapshots before is fenced, and an epoch that was
-   left open is aborted. Records folded since the partition's last epoch count, whoever folded them.
-2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless what is kept for epochs presses
-   (streams/snapshots/snapshotter.py). Its view is taken without holding up the fold: read where the table stands, pin
-   the states, and read again. Another point means that a step was written in between: again. A table that is in the
+1. When the fold of a partition begins, its snapshots are taken over: whoever wrote them before is fenced, and an epoch
+   that was left open is aborted. Records folded since the partition's last epoch count, whichever worker folded them.
+2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless what is kept for epochs exceeds its limit
+   (streams/snapshots/snapshotter.py). Its view is taken without stopping the fold: read the table's point, pin the
+   states, and read the point again. If it differs, a step was written in between: try again. A table that is in the
    middle of a definition is left for the next time.
-3. When a partition is given up, every further write of its epoch is refused here, which ends the epoch, as closing the
-   table ends reading it. What is open is aborted, at the latest when its next owner fences this process.
-4. Whoever finds himself fenced may have lost the partition without knowing. A fold of it that was committed shows that
-   he has it: only then it is taken again.
-What is sealed is a function of the log and of the epochs before, so it matters little who sealed what.
+3. When a partition is given up, every further write of its epoch is refused here, which ends the epoch; closing the
+   table ends reading it. What is open is aborted, at the latest when the next owner fences this process.
+4. A process that is fenced may have lost the partition without knowing. A committed fold of the partition shows that
+   the process still owns it: only then does it take over the snapshots again.
+What is sealed is a function of the log and of the epochs before, so it matters little which process sealed what.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What partitions wait for, said in the log once: when it begins, when it is another thing, and when it is over."""
+"""Logs what partitions wait for, once each: when a wait begins, when its reason changes, and when it is over."""
 
 from __future__ import annotations
 

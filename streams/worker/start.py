@@ -1,18 +1,18 @@
-"""Taking a partition up: where its emission stands, and its table brought there, before anything is emitted.
+"""Takes up a partition: finds the point up to which it is emitted, and brings its table there, emitting nothing.
 
-Before, once a process: fence (`Emitter.fence`), so that nothing of an earlier process of this id is still under way.
+Before that, once a process: fence (`Emitter.fence`), so that nothing of an earlier process of this id is under way.
 
-1. Read the group's committed offset, a stable one: offsets in an open transaction are waited for.
-2. Wait until the last stable offsets of `.changes` and `.deadletters` are their ends: whatever another process produced
+1. Read the group's committed offset, a stable one: this waits for offsets in an open transaction.
+2. Wait until the last stable offsets of `.changes` and `.deadletters` are their ends. Whatever another process produced
    here is committed or aborted by then, and what it does later is refused (emission.py).
 3. Step back from those ends, in doubling ranges, to the last committed record that a worker wrote; the end may be
-   markers, aborted records and records of others. Its headers say through where it was emitted.
-4. Emission stands at the greatest of the committed point and these two: committed offsets expire.
-5. Open the table. One that is lost is made again at that point (recovery.py), and so is one that leaves out other
-   observations than are set aside by now; where a ruling comes meanwhile, again.
-6. Fold the log from where the table stands to exactly there, emitting nothing: definitions are taken up where they were
-   (advance.py), and records with verdicts stay out, for a verdict is final.
-Then the fold goes on from there.
+   markers, aborted records and records of others. Its headers say through where the partition was emitted.
+4. The emitted point is the greatest of the committed point and those two: committed offsets expire.
+5. Open the table. A lost table is rebuilt at that point (recovery.py). So is one that leaves out other observations
+   than those that are set aside by now; if a ruling comes meanwhile, it is rebuilt again.
+6. Fold the log from the table's point to exactly the emitted point, emitting nothing. Definitions are taken up where
+   they were (advance.py), and records with verdicts are left out, because a verdict is final.
+Then the fold continues from there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The tables that this worker keeps, read by other threads than the one that folds.
+"""Gives threads other than the fold read access to the tables that this worker keeps.
 
-A table may be closed at any moment, for its partition is another worker's now: then it is as if it had never been here.
+A table may be closed at any moment, because another worker owns its partition now: then it counts as never here.
 """
 
 from __future__ import annotations

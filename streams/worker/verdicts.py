@@ -1,10 +1,11 @@
-"""Deciding a record: an observation, or a verdict.
+"""Decides a record: it is an observation, or it gets a verdict.
 
-Only the record's key, partition, bytes and headers decide (`observed`, by which readers look at what is not decided
-yet), and of a schema that the log does not hold the answer "no such id". It is looked for to the end of `.schemas`,
-then where wire ids come from; without an answer nothing is decided (RegistryUnavailable), and the partition waits.
+The decision depends only on the record's key, partition, bytes and headers (`observed`, which readers also use for
+what is not decided yet), and, for a schema that the log does not hold, on the answer "no such id". The schema is looked
+up to the end of `.schemas`, then where wire ids come from. Without an answer nothing is decided (RegistryUnavailable),
+and the partition waits.
 
-What custom reducers make of a good record decides nothing: a fold that fails ends the process.
+The result of custom reducers on a good record decides nothing: a fold that fails ends the process.
 """
 
 from __future__ import annotations
