@@ -7,6 +7,13 @@ docs/guides/langgraph-threads.md shows it.
 
 from __future__ import annotations
 
-from refold.agents.adapters.langgraph.saver import RefoldSaver
+try:
+    from refold.agents.adapters.langgraph.saver import RefoldSaver
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in ("langchain_core", "langgraph"):
+        raise
+    raise ImportError(
+        f"refold.langgraph needs {error.name}: install it with pip install 'refold[langgraph]'"
+    ) from error
 
 __all__ = ["RefoldSaver"]

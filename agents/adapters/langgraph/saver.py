@@ -226,7 +226,8 @@ class RefoldSaver(BaseCheckpointSaver[int]):
 
     def _remove(self, thread: str, keys: Sequence[CheckpointKey]) -> None:
         if keys:
-            kept = [each for each in self._keys(thread) if each not in {*keys}]
+            removed = {*keys}
+            kept = [each for each in self._keys(thread) if each not in removed]
             self._writer.remove(thread, keys, needed_by(self._reader, self._metadata, kept), self._now())
 
     def _values(

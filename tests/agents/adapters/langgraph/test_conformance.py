@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 
@@ -40,5 +42,17 @@ def test_it_conforms_on_a_file_log(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_it_conforms_on_kafka(kafka: SharedKafka, prefix: str) -> None:
-    """Without a worker: the log itself answers."""
-    conforms(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2")
+    """Without a worker: the log itself answers. A value larger than a record of Kafka's is a content of the log."""
+    url = f"kafka://{kafka.bootstrap}/{prefix}?partitions=2"
+    conforms(url)
+    config: RunnableConfig = {"configurable": {"thread_id": "large", "checkpoint_ns": ""}}
+    values = {"text": "x" * 3_000_000, "bytes": os.urandom(300_000)}
+    checkpoint: Checkpoint = {**empty_checkpoint(), "channel_values": values}
+    with RefoldSaver(url) as saver:
+        head = saver.put(config, checkpoint, {"source": "input", "step": -1}, {})
+        saver.put_writes(head, [("text", values["text"])], "task")
+    with RefoldSaver(url) as saver:
+        found = saver.get_tuple(config)
+        assert found is not None
+        assert found.checkpoint["channel_values"] == values
+        assert found.pending_writes == [("task", "text", values["text"])]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import operator
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -405,8 +407,11 @@ def test_a_saver_on_a_log_that_is_open_leaves_it_so(url: str) -> None:
         assert log.state("langgraph_thread/t").fields["values"]["turns"] == 1
 
 
-def stored(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+@pytest.mark.parametrize("missing", ["langgraph", "langchain_core"])
+def test_without_langgraph_it_says_what_to_install(missing: str) -> None:
+    code = f"import sys; sys.modules['{missing}'] = None; import refold; import refold.langgraph"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'refold[langgraph]'" in done.stderr.splitlines()[-1]
 
 
 def test_a_thread_that_grows_takes_room_for_what_is_new(tmp_path: Path) -> None:
