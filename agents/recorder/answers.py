@@ -1,19 +1,19 @@
-"""Where a run's answers come from: the world, a recording, or first the one and then the other.
+"""Where a run's answers come from: the outside world, a recording, or a recording first and then the world.
 
-The recorder asks before it does anything that code cannot answer by itself:
+The recorder asks before it does anything that the code cannot answer by itself:
 
 1. `step` when a step is to begin: a committed step comes back whole, and its function is not called again.
-2. `begun` before the first attempt of a step in this process: attempts are counted over restarts, and stand in the
+2. `begun` before the first attempt of a step in this process: attempts are counted across restarts, and are kept in the
    step as they were.
-3. `arguments` before a model or a tool is called: keyword arguments that stand in for the code's own, in the request.
-4. `within` when a run begins within this one: what that one is answered with.
-5. `call` for each call in a step: a recorded one comes back, and is served; None means that the world is asked.
+3. `arguments` before a model or a tool is called: keyword arguments that replace the code's own in the request.
+4. `within` when a run begins within this one: the answers of that run.
+5. `call` for each call in a step: a recorded answer comes back and is served; None means that the world is asked.
 
-What any of them raises is a Departure. It is no failure of the agent's: it is not recorded as one, no step is tried
-again for it, and it ends the run with it even where the agent's code caught it.
+What any of them raises is a Departure. It is not a failure of the agent: it is not recorded as one, no step is retried
+for it, and it ends the run even if the agent's code caught it.
 
-A live run asks the world always. A resume has the recorded steps first. A replay never asks the world. A fork has the
-parent's steps up to where it parts, and then what its policy says.
+A live run always asks the world. A resume has the recorded steps first. A replay never asks the world. A fork has the
+parent's steps up to the fork, and after that what its policy says.
 """
 
 from __future__ import annotations

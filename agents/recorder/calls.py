@@ -1,19 +1,20 @@
-"""The calls of a run: answered from its recording, or made, and kept either way.
+"""The calls of a run: answered from its recording, or made; recorded either way.
 
-1. What is asked for is encoded at once: what the agent changes afterwards is another request.
-2. Where the run has a recording it is asked (recorder/answers.py); an answer from there is kept as recorded, and given
-   to the code as it was then, a failure raised again.
-3. Else the call is made, tried again where it may be, and its answer encoded at once. A write tool is sent by the
-   ledger, once for its key, and only when everything before it is durable: one sync makes it so, and the claim.
+1. The request is encoded at once: what the agent changes afterwards is another request.
+2. If the run has a recording, the recording is asked (recorder/answers.py). Its answer is kept as recorded and given to
+   the code as it was then; a recorded failure is raised again.
+3. Otherwise the call is made, retried where that is allowed, and its answer encoded at once. A write tool is sent by
+   the ledger, once for its key, and only when everything before it is durable: one sync makes that and the claim
+   durable.
 
-A call outside of any step forms a step of its own, and no other call is made in that. What threads and tasks call
-there, beside the run's own code, is in one step (recorder/parallel_calls.py).
+A call outside of any step forms a step of its own, and no other call is made in that step. Calls that threads and tasks
+make there, in parallel with the run's own code, are in one step (recorder/parallel_calls.py).
 
-What a tool or a model's client calls in turn is part of its own answer: it is made and not recorded. A write among it
-still goes through the ledger, and where the run has a recording its policy is asked.
+What a tool or a model's client calls in turn is part of its own answer: it is made and not recorded. A write among
+these still goes through the ledger, and if the run has a recording its policy is asked.
 
-A step ends when its calls have ended. One that is still under way then, in another task or thread, makes the step
-fail; what comes of it is not recorded, and so not given to the code either.
+A step ends when its calls have ended. A call that is still under way then, in another task or thread, makes the step
+fail; its result is not recorded, and so it is not given to the code either.
 """
 
 from __future__ import annotations

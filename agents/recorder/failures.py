@@ -1,11 +1,11 @@
-"""Exceptions as they stand recorded, and raised again.
+"""Exceptions as they are recorded, and raised again.
 
 An exception is raised again as one of its class, with its text, its attributes and its causes
-(recorder/exception_details.py). Where its class is not imported, or no such exception can be made, a RecordedFailure of
-its name stands in for it: it has the attributes, says in a note why, and is no instance of the class.
+(recorder/exception_details.py). If its class is not imported, or no such exception can be made, a RecordedFailure of
+its name replaces it: it has the attributes, says in a note why, and is no instance of the class.
 
-A call that was cancelled, or was still under way when its step ended, had no answer yet: whoever waits for it again
-waits as long as then, and a moment more, so that what came first then comes first again.
+A call that was cancelled, or was still under way when its step ended, had no answer yet. A replay waits as long for it
+as the recorded run did, and a moment more, so that what came first then comes first again.
 """
 
 from __future__ import annotations

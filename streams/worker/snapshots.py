@@ -2,7 +2,7 @@
 
 1. When the fold of a partition begins, its snapshots are taken over: whoever wrote them before is fenced, and an epoch
    that was left open is aborted. Records folded since the partition's last epoch count, whichever worker folded them.
-2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless what is kept for epochs exceeds its limit
+2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless what is kept for epochs nears its limit
    (streams/snapshots/snapshotter.py). Its view is taken without stopping the fold: read the table's point, pin the
    states, and read the point again. If it differs, a step was written in between: try again. A table that is in the
    middle of a definition is left for the next time.
