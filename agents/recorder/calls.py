@@ -3,9 +3,8 @@
 1. The request is encoded at once: what the agent changes afterwards is another request.
 2. If the run has a recording, the recording is asked (recorder/answers.py). Its answer is kept as recorded and given to
    the code as it was then; a recorded failure is raised again.
-3. Otherwise the call is made, retried where that is allowed, and its answer encoded at once. A write tool is sent by
-   the ledger, once for its key, and only when everything before it is durable: one sync makes that and the claim
-   durable.
+3. Otherwise the call is made, retried if allowed, and its answer encoded at once. A write tool is sent by the ledger,
+   once for its key, and only when everything before it is durable: one sync makes that and the claim durable.
 
 A call outside of any step forms a step of its own, and no other call is made in that step. Calls that threads and tasks
 make there, in parallel with the run's own code, are in one step (recorder/parallel_calls.py).
