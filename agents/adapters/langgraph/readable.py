@@ -23,11 +23,14 @@ _MESSAGE_FIELDS = ("type", "content", "name", "tool_calls", "tool_call_id", "sta
 
 def readable(value: Any) -> Plain:
     """A value as short JSON: of what is longer than BYTES_MAX, the beginning of texts and the end of lists."""
-    for depth, items in ((DEPTH_MAX, ITEMS_MAX), (3, 3)):
-        shown = _shown(value, depth, items)
-        if len(json.dumps(shown)) <= BYTES_MAX:
-            return shown
-    return _summary(value)
+    try:
+        for depth, items in ((DEPTH_MAX, ITEMS_MAX), (3, 3)):
+            shown = _shown(value, depth, items)
+            if len(json.dumps(shown)) <= BYTES_MAX:
+                return shown
+        return _summary(value)
+    except Exception:  # a user's object may fail in any way; its checkpoint is stored all the same
+        return f"({type(value).__name__})"
 
 
 def _shown(value: Any, depth: int, items: int) -> Plain:
