@@ -167,8 +167,11 @@ class _UnderWay:
         if isinstance(error, Departure):
             error.so_far, error.left_in = self._made.recording, self._made.left_in
             return isinstance(error, EndOfRecording)
-        # What the agent raised is how its run ended, and stands in what it did now.
-        return isinstance(error, Exception | SystemExit) and self._made.sink.recording.failure is not None
+        # What the agent raised is how its run ended, and stands in what it did now. An interrupt may be the user's, and
+        # a cancellation that of the task around, unless the recorded run ended so at this very place.
+        now = self._made.sink.recording
+        is_agents = isinstance(error, Exception | SystemExit) or now.hash == self._recording.hash
+        return is_agents and now.failure is not None
 
     @property
     def result(self) -> Replayed:

@@ -7,6 +7,7 @@ import inspect
 import socket
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -324,3 +325,26 @@ def test_each_edge_has_its_class(recording: Recording) -> None:
 def test_departures_are_one_family() -> None:
     found: list[Callable[..., Any]] = [Unrecorded, NetworkDenied]
     assert all(issubclass(each, Departure) for each in found)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "kind", [KeyboardInterrupt, asyncio.CancelledError, SystemExit], ids=lambda kind: kind.__name__
+)
+def test_a_run_that_was_interrupted_is_replayed_to_the_same_end(tmp_path: Path, kind: type[BaseException]) -> None:
+    def agent(run: Run) -> None:
+        with run.step("work"):
+            raise kind("enough")
+
+    def other(run: Run) -> None:
+        with run.step("work"):
+            raise kind("at once")
+
+    with refold.open(f"file:{tmp_path}/log") as log:
+        run = log.run("a")
+        with pytest.raises(kind):
+            run.drive(agent)
+        assert log.recording(run.id).outcome == "cancelled"
+        assert log.replay(run.id, agent).is_same
+        if kind is not SystemExit:
+            with pytest.raises(kind, match="at once"):  # it may come from the user
+                log.replay(run.id, other)
