@@ -32,7 +32,7 @@ EFFECTS = Counter(
      "file outside": 1, "send all": 1}
 )  # fmt: skip
 RUNS = 1 + 5 * 2
-LEASE_S = 3.0
+LEASE_S = 8.0  # of which a loaded machine may take half to claim
 KINDS = ("threads", "tasks")
 FINISHED, FAILED = 0, 1
 
