@@ -14,6 +14,9 @@ export PYTHONSAFEPATH := 1
 # Hundreds of tests start processes: without bytecode on the disk each would compile all of refold anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+# The native kernel, where it can be built.
+NATIVE = $(if $(shell command -v cargo),$(VENV)/.installed-kernel)
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo kafka kernel check test test-kernel test-interpreters test-faults fuzz record-faults bench soak docs lint format clean
@@ -68,7 +71,8 @@ test-faults: $(VENV)/.installed-dev ## the fault tests, 30 rounds each: kill -9,
 	@REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-30} \
 	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m faults $(ARGS)
 
-fuzz: $(VENV)/.installed-dev ## drive every entrance with damaged and hostile input, for 10 minutes; ARGS="--seconds 36000"
+fuzz: $(VENV)/.installed-dev $(NATIVE) ## drive every entrance with damaged and hostile input, for 10 minutes; ARGS="--seconds 36000"
+	@$(if $(NATIVE),PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.fuzz.kernel)
 	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.fuzz.campaign $(ARGS)
 
 record-faults: $(VENV)/.installed-dev ## record a worker's metrics in real faults anew, for the tests of alerts: 25 minutes
@@ -78,7 +82,7 @@ soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests w
 	@REFOLD_SOAK=1 REFOLD_FAULT_ROUNDS=$${REFOLD_FAULT_ROUNDS:-300} \
 	    $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout=0 -m 'faults or hypothesis or soak' $(ARGS)
 
-bench: $(VENV)/.installed-dev $(if $(shell command -v cargo),$(VENV)/.installed-kernel) ## measure on this machine, with the native kernel too where cargo is
+bench: $(VENV)/.installed-dev $(NATIVE) ## measure on this machine, with the native kernel too where cargo is
 	@PYTHONPATH=bench $(BIN)/python bench/run.py $(ARGS)
 
 docs: $(VENV)/.installed-dev ## build the documentation as a site, in build/docs/site; it needs no network to be read (needs npm)

@@ -146,6 +146,9 @@ class ObservationCodec(RecordCodec):
 
     def encode_identified(self, observation: Observation) -> tuple[bytes, bytes]:
         """Framed bytes of an observation whose patch is canonical, and its id."""
+        written = None if self._native is None else self._native.encode(observation)
+        if written is not None:
+            return written
         data = self.encode_observation(observation)
         own = None if self._native is None else self._native.id_of(data)
         return data, identify(observation) if own is None else own

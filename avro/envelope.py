@@ -15,6 +15,8 @@ from refold.avro.blob import Blobs
 from refold.avro.canonical import text
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import ValidationError
+from refold.avro.kernel import find_kernel
+from refold.avro.kernel_layouts import field_layouts
 from refold.avro.nodes import NAME
 from refold.avro.observation import ID_BYTES, KINDS, Kind, Link, Observation, Source, Value
 from refold.avro.times import TIME_MAX, TIME_MIN, time_text
@@ -24,6 +26,7 @@ NAME_BYTES_MAX = 1024
 FUTURE_MICROS = 5 * 60 * 1_000_000
 PRIORITY_RANGE = (-(2**31), 2**31)
 SEQ_END = 2**63
+NO_FRAME = bytes(5)
 
 
 def check_name(value: object, path: str, *, empty: bool = False) -> str:
@@ -77,6 +80,10 @@ class ObservationValidator:
         for each in definition.fields.values():
             pair = (each.first_name, checker(each.node, each.inline_bytes))
             self._fields[each.name] = self._fields[each.first_name] = pair
+        kernel = find_kernel().kernel
+        self._native = None if kernel is None else kernel.ObservationReader(
+            definition.name, NO_FRAME, field_layouts(definition)
+        )  # fmt: skip
 
     def build(
         self,
@@ -120,6 +127,8 @@ class ObservationValidator:
     def _patch(self, patch: Mapping[str, Any], blobs: Blobs | None) -> dict[str, Value]:
         if not isinstance(patch, Mapping):
             raise ValidationError("patch", "an object of fields and their values", patch)
+        if type(patch) is dict and self._native is not None and self._native.is_canonical(patch):
+            return patch.copy()
         tree: dict[str, Value] = {}
         for name, value in patch.items():
             found = self._fields.get(name)

@@ -12,16 +12,24 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-FORMAT = 1
+from refold.avro.observation import Observation
+
+FORMAT = 2
 """What the kernel's own FORMAT has to be: it changes with what crosses, and with the stored forms that it writes."""
 SWITCH = "REFOLD_KERNEL"
 MODULE = "refold_kernel"
 
-FieldLayout = tuple[str, str, tuple[int, str, int, int, list[str]] | None]
-"""A field's first name, its reducer, and how its own values lie: the byte that names their branch in a patch, their
-kind, their range and their symbols. None where the kernel knows no such values."""
+NodeLayout = tuple[Any, ...]
+"""What stands at one place of a schema: the name of its kind first, then what the kind needs (kernel/src/given.rs)."""
+FieldLayout = tuple[str, str, int, int, NodeLayout, NodeLayout]
+"""A field's first name, its reducer, the limit of append, how many bytes a value may have before it has to be a Blob,
+and what stands in patches and in mutations, or null."""
 EntityRecords = tuple[str, bytes | None, int, Sequence[Any]]
 """An entity's name, its stored state, the next offset of its partition's batch, and its records in log order."""
+StoredRecords = tuple[str, bytes | None, Sequence[Any]]
+"""An entity's name, its stored state, and its records in log order."""
+Replayed = tuple[bytes | None, int]
+"""An entity's new state, None where nothing is new, and how many of its records were."""
 Folded = tuple[bytes, bytes, int, int, int]
 """An entity's new state, its framed change, its version before, how many steps it has, and how many of them late."""
 FoldedBatch = tuple[list[Folded | tuple[()] | None], list[bytes], list[bytes], list[bytes], list[bytes]]
@@ -37,6 +45,12 @@ class ObservationReader(Protocol):
     def read(self, data: bytes) -> ReadParts | None:
         """The observation in framed bytes; None where Python decides what they are."""
 
+    def is_canonical(self, patch: dict[str, Any]) -> bool:
+        """Whether each value of a patch is canonical as it is, by its field's first name; False where Python looks."""
+
+    def encode(self, observation: Observation) -> tuple[bytes, bytes] | None:
+        """The framed bytes of a checked observation, and its id; None where Python writes it."""
+
     def id_of(self, data: bytes) -> bytes | None:
         """The id of the observation in framed bytes, which were made of a checked one; None where Python finds it."""
 
@@ -49,9 +63,15 @@ class TypeFolder(Protocol):
     def fold(self, entities: Sequence[EntityRecords]) -> FoldedBatch:
         """Fold the records of some entities; the GIL is released meanwhile."""
 
+    def replay(self, entities: Sequence[StoredRecords]) -> list[Replayed | None]:
+        """As `fold`, onto the states alone; None where the entity is left to Python."""
+
 
 class Kernel(Protocol):
     """What the module offers. A frame is what framed messages begin with."""
+
+    def panics(self) -> int:
+        """How often it panicked in this process, each time leaving the work to Python. Any is a defect."""
 
     def ObservationReader(  # noqa: N802
         self, type_name: str, frame: bytes, fields: Sequence[FieldLayout]

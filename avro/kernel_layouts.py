@@ -5,32 +5,48 @@ from __future__ import annotations
 from typing import Any
 
 from refold.avro.definition import FieldDefinition, TypeDefinition
-from refold.avro.kernel import FieldLayout
+from refold.avro.derive import state_type
+from refold.avro.kernel import FieldLayout, NodeLayout
 from refold.avro.logical import span_of
-from refold.avro.nodes import JSON, OPTIONS, id_of, nullable
-from refold.avro.values import RANGES
+from refold.avro.nodes import JSON, Node, id_of, nullable
+from refold.avro.values import RANGES, first_name
+
+_OPTIONS: dict[str, NodeLayout] = {"refold.Blob": ("blob",), "refold.Sealed": ("sealed",)}
 
 
 def field_layouts(definition: TypeDefinition) -> list[FieldLayout]:
     """The layout of each field, in the order of the definition."""
-    return [(each.first_name, each.reducer, _branch(each)) for each in definition.fields.values()]
+    return [_field(each) for each in definition.fields.values()]
 
 
-def _branch(field: FieldDefinition) -> tuple[int, str, int, int, list[str]] | None:
-    # Blob and Sealed, which may be in a field instead of its own values, are other branches.
-    choices = nullable(field.node)
-    index, node = next((index, each) for index, each in enumerate(choices) if id_of(each) not in OPTIONS)
-    kind, (low, end), symbols = _kind(node)
-    return (index << 1, kind, low, end, symbols) if kind else None
+def _field(field: FieldDefinition) -> FieldLayout:
+    element = state_type(field) if field.reducer in ("sum", "count") else field.element
+    nodes = _node(nullable(field.node)), _node(nullable(element))
+    return (field.first_name, field.reducer, field.limit, field.inline_bytes, *nodes)
 
 
-def _kind(node: dict[str, Any]) -> tuple[str, tuple[int, int], list[str]]:
-    """A kind as the kernel names it, or an empty text; an integer's range; an enum's symbols."""
+def _node(node: Node) -> NodeLayout:
+    if not isinstance(node, list):
+        return _kind(node)
+    return ("union", [_OPTIONS.get(id_of(each)) or _kind(each) for each in node])
+
+
+def _kind(node: dict[str, Any]) -> NodeLayout:
     kind, logical = node["type"], node.get("logicalType")
     if kind in RANGES:
-        return "integer", RANGES[kind] if logical is None else span_of(logical), []
-    if kind == "string" and logical in (None, JSON, "uuid"):
-        return "text" if logical is None else "checked text", (0, 0), []
+        return ("integer", *(RANGES[kind] if logical is None else span_of(logical)))
+    if logical == "decimal":
+        return ("decimal", node["precision"], node["scale"])
+    if kind == "string":
+        return ("checked text",) if logical in (JSON, "uuid") else ("text",)
+    if kind == "fixed":
+        return ("fixed", node["size"])
     if kind == "enum":
-        return "enum", (0, 0), list(node["symbols"])
-    return (kind if kind in ("boolean", "float", "double") and logical is None else ""), (0, 0), []
+        return ("enum", list(node["symbols"]))
+    if kind == "array":
+        return ("array", _node(node["items"]))
+    if kind == "map":
+        return ("map", _node(node["values"]))
+    if kind == "record":
+        return ("record", [(first_name(each), _node(each["type"])) for each in node["fields"]])
+    return (kind,)  # null, boolean, float, double, bytes

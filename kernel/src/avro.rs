@@ -55,6 +55,28 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.take(length)?).ok()
     }
 
+    pub fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.count()?;
+        self.take(length)
+    }
+
+    /// The items of an array or a map, each read by a function.
+    pub fn blocks(&mut self, mut read: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        loop {
+            let count = self.count()?;
+            if count == 0 {
+                return Some(());
+            }
+            // Nearly every item has a byte: more of them than bytes are left to Python, and not waited for.
+            if count > self.data.len() - self.at {
+                return None;
+            }
+            for _ in 0..count {
+                read(self)?;
+            }
+        }
+    }
+
     /// An array of items of `size` bytes each.
     pub fn fixed_items(&mut self, size: usize) -> Option<Vec<&'a [u8]>> {
         let mut items = Vec::new();
@@ -77,7 +99,11 @@ pub fn write_long(out: &mut Vec<u8>, value: i64) {
     out.push(zigzag as u8);
 }
 
-pub fn write_text(out: &mut Vec<u8>, value: &str) {
+pub fn write_bytes(out: &mut Vec<u8>, value: &[u8]) {
     write_long(out, value.len() as i64);
-    out.extend_from_slice(value.as_bytes());
+    out.extend_from_slice(value);
+}
+
+pub fn write_text(out: &mut Vec<u8>, value: &str) {
+    write_bytes(out, value.as_bytes());
 }

@@ -43,12 +43,42 @@ pub fn map_head(out: &mut Vec<u8>, members: usize) {
 }
 
 pub fn value(out: &mut Vec<u8>, value: &Value) {
-    match *value {
+    match value {
+        Value::Null => out.push(0xf6),
         Value::Text(given) => text(out, given),
-        Value::Integer(number) if number >= 0 => head(out, 0, number as u64),
-        Value::Integer(number) => head(out, 1, (-1 - number) as u64),
-        Value::Boolean(truth) => out.push(if truth { 0xf5 } else { 0xf4 }),
-        Value::Float(number) => float(out, number),
+        Value::Bytes(given) => bytes(out, given),
+        Value::Integer(number) => integer(out, *number),
+        Value::Boolean(truth) => out.push(if *truth { 0xf5 } else { 0xf4 }),
+        Value::Float(number) => float(out, *number),
+        Value::List(items) => {
+            array_head(out, items.len());
+            for item in items {
+                self::value(out, item);
+            }
+        }
+        Value::Map(members) => {
+            map_head(out, members.len());
+            let mut members: Vec<_> = members.iter().map(|(key, member)| (key_order(key), member)).collect();
+            members.sort_unstable_by_key(|(key, _)| *key);
+            for ((_, key), member) in members {
+                text(out, key);
+                self::value(out, member);
+            }
+        }
+    }
+}
+
+/// What a text is sorted by where it is a key: as its encoding.
+pub fn key_order(key: &str) -> (usize, &str) {
+    (key.len(), key)
+}
+
+/// An integer in [-2^63, 2^64).
+pub fn integer(out: &mut Vec<u8>, number: i128) {
+    if number >= 0 {
+        head(out, 0, number as u64);
+    } else {
+        head(out, 1, (-1 - number) as u64);
     }
 }
 

@@ -8,9 +8,11 @@
 //! A record that can only be told from known ones by the timeline makes the entity Python's too: nothing is read here.
 
 use crate::avro::{write_long, write_text};
+use crate::cell::{self, Asserted, Key, Mutation, Op, Q};
 use crate::layout::{Definition, Layout, Reducer};
-use crate::observation::Observation;
-use crate::state::{id_of, Cell, State};
+use crate::links::{self, LinkMutation};
+use crate::observation::{Kind, Observation};
+use crate::state::{id_of, State};
 use crate::value::Value;
 
 const ID_BYTES: usize = 32;
@@ -18,7 +20,8 @@ const ID_PREFIX_BYTES: usize = 8;
 const CHECKPOINT_FIRST: i64 = 16;
 const CHECKPOINT_STEP: i64 = 8;
 const CHECKPOINT_BYTES_PER_VERSION: i64 = 1024;
-const SET: u8 = 0;
+const TAIL_BYTES: usize = 40;
+const SIGN: u64 = 1 << 63;
 
 /// A record of the entity, in log order. recorded_at in milliseconds.
 pub struct Record<'a> {
@@ -52,10 +55,24 @@ pub struct Changed {
     pub late: usize,
 }
 
-/// The value that one observation changed in one field.
-struct Mutation<'a> {
-    old: Option<Value<'a>>,
-    new: Value<'a>,
+/// What became of an entity's state.
+pub struct Replayed {
+    pub state: Option<Vec<u8>>,
+    pub steps: usize,
+}
+
+/// A record, and what is in it.
+struct Read<'a> {
+    record: &'a Record<'a>,
+    observation: Observation<'a>,
+    q: Vec<u8>,
+}
+
+/// What one observation changed: fields by their places in ascending order, and a link.
+#[derive(Default)]
+struct Mutations<'a> {
+    fields: Vec<Mutation<'a>>,
+    link: Option<LinkMutation<'a>>,
 }
 
 /// Folds the records of one entity onto its stored state; None where Python has to. through: the next offset of the batch.
@@ -67,31 +84,16 @@ pub fn fold(
     records: &[Record],
     through: i64,
 ) -> Option<Folding> {
-    let mut read = Vec::with_capacity(records.len());
-    for record in records {
-        let observation = Observation::read(layout, record.data, true)?;
-        if observation.entity != entity || record.id.len() != ID_BYTES || record.offset < 0 || record.recorded_at < 0 {
-            return None;
-        }
-        let q = observation.order_key(record.id);
-        read.push((record, observation, q));
-    }
-    let mut state = match packed {
-        Some(packed) => State::read(layout, packed)?,
-        None => State::empty(layout),
-    };
+    let read = read_all(layout, entity, records)?;
+    let mut state = State::read_or_empty(layout, packed)?;
     let (version_before, hash_before) = (state.version, state.hash);
     let mut size = packed.map_or(0, <[u8]>::len);
     let mut rows = Rows::default();
     let mut steps = Vec::new();
     let mut late = 0;
-    for (place, (record, observation, q)) in read.iter().enumerate() {
-        if !state.is_certainly_new(q) {
-            let is_known = state.is_among_last(record.id) || read[..place].iter().any(|(_, _, earlier)| earlier == q);
-            if is_known {
-                continue;
-            }
-            return None;
+    for (place, Read { record, observation, q }) in read.iter().enumerate() {
+        if is_known(&state, &read, place)? {
+            continue;
         }
         late += usize::from(q.as_slice() < state.greatest);
         let mutations = apply(layout, &mut state, observation, q)?;
@@ -108,7 +110,7 @@ pub fn fold(
     if count == 0 {
         return Some(Folding { changed: None, rows });
     }
-    let hash = state.hash_now(layout, entity);
+    let hash = state.hash_now(layout, entity)?;
     let mut change = Vec::with_capacity(256 + entity.len() + steps.len());
     change.extend_from_slice(&definition.change_frame);
     write_text(&mut change, entity);
@@ -132,40 +134,99 @@ pub fn fold(
     Some(Folding { changed: Some(changed), rows })
 }
 
-/// Folds an observation onto the cells; what it changed, by the fields' places in ascending order.
+/// Folds the records of one entity onto its stored state, for the state alone; None where Python has to.
+///
+/// The new state and how many of the records were new; no state where none was.
+pub fn replay(layout: &Layout, entity: &str, packed: Option<&[u8]>, records: &[Record]) -> Option<Replayed> {
+    let read = read_all(layout, entity, records)?;
+    let mut state = State::read_or_empty(layout, packed)?;
+    let version_before = state.version;
+    for (place, Read { record, observation, q }) in read.iter().enumerate() {
+        if !is_known(&state, &read, place)? {
+            apply(layout, &mut state, observation, q)?;
+            state.note(q, record.offset);
+        }
+    }
+    let steps = usize::try_from(state.version - version_before).ok()?;
+    let state = if steps == 0 { None } else { Some(state.pack(layout, &state.hash_now(layout, entity)?)) };
+    Some(Replayed { state, steps })
+}
+
+/// The records' observations and order keys.
+fn read_all<'a>(layout: &'a Layout, entity: &str, records: &'a [Record<'a>]) -> Option<Vec<Read<'a>>> {
+    #[cfg(feature = "wrong")]
+    let records = crate::wrong::spoiled(records);
+    let read = |record: &'a Record<'a>| {
+        let observation = Observation::read(layout, record.data, true)?;
+        if observation.entity != entity || record.id.len() != ID_BYTES || record.offset < 0 || record.recorded_at < 0 {
+            return None;
+        }
+        let q = observation.order_key(record.id);
+        Some(Read { record, observation, q })
+    };
+    records.iter().map(read).collect()
+}
+
+/// Whether the record at a place was folded before; None where only the timeline can tell.
+fn is_known(state: &State, read: &[Read], place: usize) -> Option<bool> {
+    let Read { record, q, .. } = &read[place];
+    if state.is_certainly_new(q) {
+        return Some(false);
+    }
+    let is_known = state.is_among_last(record.id) || read[..place].iter().any(|earlier| earlier.q == *q);
+    is_known.then_some(true)
+}
+
+/// Folds an observation onto the state (`Fold.directly` of reducers/fold.py); None where the entity is to be reopened.
 fn apply<'a>(
     layout: &Layout,
     state: &mut State<'a>,
     observation: &Observation<'a>,
-    q: &'a [u8],
-) -> Option<Vec<(usize, Mutation<'a>)>> {
-    let mut mutations = Vec::with_capacity(observation.patch.len());
-    let priority = i64::from(observation.priority);
-    for (place, value) in &observation.patch {
-        let (_, reducer) = layout.fields[*place].folded()?;
-        let cell = &mut state.cells[*place];
-        let old = match cell {
-            Some(held) if !beats(reducer, value, priority, q, held)? => continue,
-            Some(held) => Some(held.value),
-            None => None,
-        };
-        if old != Some(*value) {
-            mutations.push((*place, Mutation { old, new: *value }));
-        }
-        *cell = Some(Cell { value: *value, priority, q });
+    q: Q<'a>,
+) -> Option<Mutations<'a>> {
+    if !observation.retracts.is_empty() {
+        return None;
     }
-    Some(mutations)
-}
-
-/// Whether an assertion takes a field from its winner (reducers/scalar.py).
-fn beats(reducer: Reducer, value: &Value, priority: i64, q: &[u8], held: &Cell) -> Option<bool> {
-    let by_priority = priority.cmp(&held.priority);
-    Some(match reducer {
-        Reducer::Latest => by_priority.then_with(|| q.cmp(held.q)).is_gt(),
-        Reducer::First => by_priority.then_with(|| held.q.cmp(q)).is_gt(),
-        Reducer::Least => held.value.compare(value)?.then_with(|| held.q.cmp(q)).is_gt(),
-        Reducer::Greatest => value.compare(&held.value)?.then_with(|| held.q.cmp(q)).is_gt(),
-    })
+    let mut out = Mutations::default();
+    if state.take_pending(id_of(q)) {
+        return Some(out);
+    }
+    let priority = i64::from(observation.priority);
+    if let Some(link) = &observation.link {
+        out.link = links::fold(&mut state.links, link, observation.kind == Kind::Link, priority, q);
+        return Some(out);
+    }
+    let is_in_order = q > state.greatest;
+    if !is_in_order && !observation.cleared.is_empty() {
+        return None;
+    }
+    let mut before = Vec::with_capacity(observation.cleared.len());
+    for place in &observation.cleared {
+        layout.fields[*place].folded()?;
+        state.clears[*place] = Some(q);
+        before.push((*place, state.cells[*place].take()));
+    }
+    for (place, value) in &observation.patch {
+        let reducer = layout.fields[*place].folded()?.reducer;
+        if !is_in_order && matches!(reducer, Reducer::Append { .. }) {
+            return None;
+        }
+        if state.clears[*place].is_some_and(|clear| q < clear) {
+            continue;
+        }
+        let said = Asserted { place: *place, value, priority, q };
+        let cell = &mut state.cells[*place];
+        let known = out.fields.len();
+        *cell = Some(cell::fold(reducer, cell.take(), &said, &mut out.fields)?);
+        if observation.cleared.contains(place) {
+            out.fields.truncate(known);
+        }
+    }
+    for (place, cell) in &before {
+        cell::difference(*place, cell.as_ref(), state.cells[*place].as_ref(), &mut out.fields)?;
+    }
+    out.fields.sort_by_key(|each| each.place);
+    Some(out)
 }
 
 /// One step of a change (streams/change_codec.py).
@@ -175,7 +236,7 @@ fn step(
     record: &Record,
     observation: &Observation,
     version: i64,
-    mutations: &[(usize, Mutation)],
+    mutations: &Mutations,
 ) -> Option<()> {
     let source = &observation.source;
     write_long(out, record.offset);
@@ -187,28 +248,66 @@ fn step(
         write_text(out, name);
     }
     write_long(out, source.seq);
-    let mut next = mutations.iter().peekable();
+    let mut left = &mutations.fields[..];
     for (place, field) in layout.fields.iter().enumerate() {
-        match next.next_if(|(changed, _)| *changed == place) {
-            None => out.push(0),
-            Some((_, mutation)) => {
-                let (branch, _) = field.folded()?;
-                out.extend_from_slice(&[2, 2, SET]); // present, one mutation, its operation
-                match &mutation.old {
-                    None => out.push(0),
-                    Some(old) => {
-                        out.push(branch.byte);
-                        branch.kind.write(out, old)?;
-                    }
-                }
-                out.push(branch.byte);
-                branch.kind.write(out, &mutation.new)?;
-                out.extend_from_slice(&[0, 0]); // the step's own observation, and no further mutation
+        let count = left.iter().take_while(|each| each.place == place).count();
+        if count == 0 {
+            out.push(0);
+            continue;
+        }
+        let (own, rest) = left.split_at(count);
+        left = rest;
+        out.push(2);
+        write_long(out, i64::try_from(count).ok()?);
+        for Mutation { op, key, old, new, .. } in own {
+            out.push(op.byte());
+            write_key(out, *key, field.reducer)?;
+            for side in [old, new] {
+                field.element.write(out, side.as_ref().unwrap_or(&Value::Null))?;
             }
+            out.push(0); // the step's own observation
+        }
+        out.push(0);
+    }
+    match &mutations.link {
+        None => out.push(0),
+        Some(link) => {
+            out.push(2);
+            link.write(out);
+            out.push(0);
         }
     }
-    out.push(0); // links
     Some(())
+}
+
+/// The key of a mutation, which those of a map and of append have.
+fn write_key(out: &mut Vec<u8>, key: Key, reducer: Option<Reducer>) -> Option<()> {
+    match (key, reducer?) {
+        (Key::Text(key), Reducer::Map) => write_text(out, key),
+        (Key::Place(q, index), Reducer::Append { .. }) => {
+            let (observed_at, rest) = q.split_first_chunk::<8>()?;
+            let (names, tail) = rest.split_at(rest.len().checked_sub(TAIL_BYTES)?);
+            let (seq, id) = tail.split_first_chunk::<8>()?;
+            let mut names = names.split(|byte| *byte == 0);
+            write_long(out, (u64::from_be_bytes(*observed_at) ^ SIGN) as i64);
+            for _ in 0..2 {
+                write_text(out, std::str::from_utf8(names.next()?).ok()?);
+            }
+            write_long(out, i64::try_from(u64::from_be_bytes(*seq)).ok()?);
+            out.extend_from_slice(id);
+            write_long(out, index);
+        }
+        (_, Reducer::Map | Reducer::Append { .. }) => return None,
+        _ => {}
+    }
+    Some(())
+}
+
+impl Op {
+    /// Its place in the enum of a change.
+    pub fn byte(self) -> u8 {
+        (self as u8) << 1
+    }
 }
 
 fn is_checkpoint_due(version: i64, size: usize) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::value::Kind;
+use crate::node::Node;
 
 /// How a field folds. What is not here is folded by Python.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,26 +11,29 @@ pub enum Reducer {
     First,
     Least,
     Greatest,
+    Sum,
+    Count,
+    Union,
+    Append { limit: usize },
+    Map,
 }
 
 impl Reducer {
-    pub fn named(name: &str) -> Option<Self> {
+    /// limit: of append.
+    pub fn named(name: &str, limit: usize) -> Option<Self> {
         Some(match name {
             "latest" => Reducer::Latest,
             "first" => Reducer::First,
             "min" => Reducer::Least,
             "max" => Reducer::Greatest,
+            "sum" => Reducer::Sum,
+            "count" => Reducer::Count,
+            "union" => Reducer::Union,
+            "append" => Reducer::Append { limit },
+            "map" => Reducer::Map,
             _ => return None,
         })
     }
-}
-
-/// The values that the kernel reads in a field: those of its own type, and no Blob or Sealed that may stand there too.
-#[derive(Debug)]
-pub struct Branch {
-    pub kind: Kind,
-    /// The byte that names the branch, in a patch and in a mutation.
-    pub byte: u8,
 }
 
 #[derive(Debug)]
@@ -38,16 +41,25 @@ pub struct Field {
     pub name: String,
     /// The CBOR of the name.
     pub key: Vec<u8>,
-    /// None where Python reads it: an observation that has the field is Python's.
-    pub branch: Option<Branch>,
+    /// What a patch has of the field, or null.
+    pub patch: Node,
+    /// What a mutation has of it, or null: an element of a collection, else its value.
+    pub element: Node,
     /// None where Python folds it: an entity that has the field is Python's.
     pub reducer: Option<Reducer>,
+    /// How many bytes a value may have before it has to be a Blob.
+    pub inline_bytes: usize,
+}
+
+/// A field that is folded here.
+pub struct Folded<'a> {
+    pub element: &'a Node,
+    pub reducer: Reducer,
 }
 
 impl Field {
-    /// The branch and the reducer of a field that is folded here.
-    pub fn folded(&self) -> Option<(&Branch, Reducer)> {
-        self.branch.as_ref().zip(self.reducer)
+    pub fn folded(&self) -> Option<Folded<'_>> {
+        Some(Folded { element: &self.element, reducer: self.reducer? })
     }
 }
 

@@ -6,34 +6,44 @@
 
 mod avro;
 mod cbor;
+mod cell;
+mod door;
+mod exact;
 mod fold;
+mod given;
 mod layout;
+mod links;
 mod msgpack;
+mod node;
 mod observation;
 mod state;
 mod value;
+#[cfg(feature = "wrong")]
+mod wrong;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::fold::{Folding, Record};
-use crate::layout::{Branch, Definition, Field, Layout, Reducer};
+use crate::fold::{Folding, Record, Replayed};
+use crate::door::GivenObservation;
+use crate::given::{layout_of, GivenField};
+use crate::layout::{Definition, Layout};
 use crate::observation::{Observation, Source};
-use crate::value::{Kind, Value};
+use crate::value::Value;
 
 /// Changes with whatever crosses the boundary, and with the stored forms that the kernel writes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A record as Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
 /// An entity's name, its stored state, the next offset of its partition's batch, and its records in log order.
 type GivenEntity = (PyBackedStr, Option<PyBackedBytes>, i64, Vec<GivenRecord>);
-/// A field: its first name, its reducer, and the branch that holds its own type: byte, kind, low, end, symbols.
-type GivenField = (String, String, Option<(u8, String, i128, i128, Vec<String>)>);
+/// An entity's name, its stored state, and its records in log order.
+type GivenStored = (PyBackedStr, Option<PyBackedBytes>, Vec<GivenRecord>);
 /// agent, run, step, tool and seq.
 type GivenSource<'a> = (&'a str, &'a str, &'a str, &'a str, i64);
 
@@ -62,7 +72,8 @@ impl ObservationReader {
     ///
     /// None where it is not an assert of fields alone, or not sound, or has values that Python checks.
     fn read<'py>(&self, py: Python<'py>, data: &[u8]) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let Some(read) = unless_panicked(|| Observation::read(&self.layout, data, false)) else {
+        let plain = || Observation::read(&self.layout, data, false).filter(Observation::is_plain);
+        let Some(read) = unless_panicked(plain) else {
             return Ok(None);
         };
         let Some(id) = unless_panicked(|| Some(read.id(&self.layout))) else {
@@ -81,6 +92,21 @@ impl ObservationReader {
         (entity, observed_at, priority, source, causes, patch, subject, id).into_pyobject(py).map(Some)
     }
 
+    /// Whether each value of a patch is canonical as it is given, by its field's first name. False where Python looks.
+    fn is_canonical(&self, patch: &Bound<PyDict>) -> PyResult<bool> {
+        unless_panicked(|| Some(door::is_canonical(&self.layout, patch))).unwrap_or(Ok(false))
+    }
+
+    /// The framed bytes of an observation that is checked, and its id; None where Python writes it.
+    fn encode<'py>(
+        &self,
+        py: Python<'py>,
+        observation: GivenObservation<'py>,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
+        let written = unless_panicked(|| Some(door::encode(&self.layout, &observation))).unwrap_or(Ok(None))?;
+        Ok(written.map(|(data, id)| (PyBytes::new(py, &data), PyBytes::new(py, &id))))
+    }
+
     /// The id of the observation in framed bytes that this process made itself; None where Python finds it.
     fn id_of<'py>(&self, py: Python<'py>, data: &[u8]) -> Option<Bound<'py, PyBytes>> {
         let id = unless_panicked(|| Some(Observation::read(&self.layout, data, true)?.id(&self.layout)))?;
@@ -89,20 +115,47 @@ impl ObservationReader {
 }
 
 fn python_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
-    Ok(match *value {
+    Ok(match value {
+        Value::Null => py.None().into_bound(py),
         Value::Text(text) => text.into_pyobject(py)?.into_any(),
-        Value::Integer(number) => match i64::try_from(number) {
+        Value::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+        Value::Integer(number) => match i64::try_from(*number) {
             Ok(number) => number.into_pyobject(py)?.into_any(),
             Err(_) => number.into_pyobject(py)?.into_any(),
         },
         Value::Float(number) => number.into_pyobject(py)?.into_any(),
         Value::Boolean(truth) => truth.into_pyobject(py)?.to_owned().into_any(),
+        Value::List(items) => {
+            let list = PyList::empty(py);
+            for item in items {
+                list.append(python_value(py, item)?)?;
+            }
+            list.into_any()
+        }
+        Value::Map(members) => {
+            let dict = PyDict::new(py);
+            for (key, member) in members {
+                dict.set_item(key, python_value(py, member)?)?;
+            }
+            dict.into_any()
+        }
     })
 }
 
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
 /// What a function gives; None where it panics, which it does only for a defect. Nothing that is shared changes in it.
 fn unless_panicked<T>(function: impl FnOnce() -> Option<T>) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(function)).unwrap_or(None)
+    catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|_| {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        None
+    })
+}
+
+/// How often the kernel panicked in this process, each time leaving the work to Python. Any is a defect.
+#[pyfunction]
+fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
 }
 
 /// Folds entities of one type version.
@@ -156,6 +209,31 @@ impl TypeFolder {
         });
         given_back(py, &folded)
     }
+
+    /// Folds the records of some entities onto their states alone, with the GIL released.
+    ///
+    /// Returns, for each entity in its order, None where it is left to Python, else its state and how many of its records
+    /// were new; no state where none was.
+    fn replay<'py>(&self, py: Python<'py>, entities: Vec<GivenStored>) -> PyResult<Bound<'py, PyList>> {
+        let records: Vec<Vec<Record>> = entities.iter().map(|(_, _, records)| records_of(records)).collect();
+        let given: Vec<_> = entities
+            .iter()
+            .zip(&records)
+            .map(|((name, packed, _), records)| (&**name, packed.as_deref(), records))
+            .collect();
+        let layout = &self.layout;
+        let replayed: Vec<Option<Replayed>> = py.detach(|| {
+            given
+                .iter()
+                .map(|(name, packed, records)| unless_panicked(|| fold::replay(layout, name, *packed, records)))
+                .collect()
+        });
+        let given = replayed.iter().map(|each| {
+            let each = each.as_ref()?;
+            Some((each.state.as_ref().map(|state| PyBytes::new(py, state)), each.steps))
+        });
+        PyList::new(py, given.collect::<Vec<_>>())
+    }
 }
 
 fn records_of(given: &[GivenRecord]) -> Vec<Record<'_>> {
@@ -204,38 +282,11 @@ fn given_back<'py>(py: Python<'py>, folded: &[Option<Folding>]) -> PyResult<Boun
     (entities, timeline, arrivals, ids, checkpoints).into_pyobject(py)
 }
 
-fn layout_of(type_name: &str, frame: [u8; layout::FRAME_BYTES], fields: Vec<GivenField>) -> PyResult<Layout> {
-    let fields = fields.into_iter().map(field).collect::<PyResult<Vec<Field>>>()?;
-    Ok(Layout::new(type_name, frame, fields))
-}
-
-fn field((name, reducer, branch): GivenField) -> PyResult<Field> {
-    let mut key = Vec::new();
-    cbor::text(&mut key, &name);
-    let branch = match branch {
-        Some((byte, kind, low, end, symbols)) => Some(Branch { kind: kind_named(&kind, low, end, symbols)?, byte }),
-        None => None,
-    };
-    Ok(Field { name, key, branch, reducer: Reducer::named(&reducer) })
-}
-
-fn kind_named(name: &str, low: i128, end: i128, symbols: Vec<String>) -> PyResult<Kind> {
-    Ok(match name {
-        "text" => Kind::Text,
-        "checked text" => Kind::CheckedText,
-        "integer" => Kind::Integer { low, end },
-        "boolean" => Kind::Boolean,
-        "enum" => Kind::Enum { symbols },
-        "float" => Kind::Float,
-        "double" => Kind::Double,
-        _ => return Err(PyValueError::new_err(format!("the kernel knows no kind {name}"))),
-    })
-}
-
 #[pymodule]
 fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FORMAT", FORMAT)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(panics, module)?)?;
     module.add_class::<ObservationReader>()?;
     module.add_class::<TypeFolder>()
 }

@@ -1,6 +1,10 @@
 //! MessagePack, as msgspec writes stored states (reducers/entity.py, docs/FORMAT.md).
 
+use crate::node::are_distinct;
 use crate::value::Value;
+
+/// How deep values may lie: a schema has fewer levels.
+const DEPTH_MAX: usize = 64;
 
 /// Reads the parts of a stored state. `None` means: not of the form that refold writes, so Python decides.
 pub struct Reader<'a> {
@@ -103,8 +107,50 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.take(size)?).ok()
     }
 
-    /// A cell's value; its field says which of them it may be.
+    /// Takes a nil, if there is one.
+    pub fn is_nil(&mut self) -> bool {
+        let is_nil = self.data.get(self.at) == Some(&0xc0);
+        self.at += usize::from(is_nil);
+        is_nil
+    }
+
+    pub fn boolean(&mut self) -> Option<bool> {
+        match self.byte()? {
+            0xc2 => Some(false),
+            0xc3 => Some(true),
+            _ => None,
+        }
+    }
+
+    /// A value of a cell; its field says which of them it may be.
     pub fn value(&mut self) -> Option<Value<'a>> {
+        self.value_within(DEPTH_MAX)
+    }
+
+    fn value_within(&mut self, depth: usize) -> Option<Value<'a>> {
+        if self.is_nil() {
+            return Some(Value::Null);
+        }
+        let head = *self.data.get(self.at)?;
+        let inner = depth.checked_sub(1);
+        match head {
+            0xc4..=0xc6 => return self.bytes().map(Value::Bytes),
+            0x90..=0x9f | 0xdc | 0xdd => {
+                let mut items = Vec::new();
+                for _ in 0..self.array()? {
+                    items.push(self.value_within(inner?)?);
+                }
+                return Some(Value::List(items));
+            }
+            0x80..=0x8f | 0xde | 0xdf => {
+                let mut members = Vec::new();
+                for _ in 0..self.map()? {
+                    members.push((self.text()?, self.value_within(inner?)?));
+                }
+                return are_distinct(members.iter().map(|(key, _)| *key)).then_some(Value::Map(members));
+            }
+            _ => {}
+        }
         Some(match self.byte()? {
             0xc2 => Value::Boolean(false),
             0xc3 => Value::Boolean(true),
@@ -197,14 +243,37 @@ pub fn map(out: &mut Vec<u8>, count: usize) {
     members(out, 0x80, 0xde, count);
 }
 
+pub fn nil(out: &mut Vec<u8>) {
+    out.push(0xc0);
+}
+
+pub fn boolean(out: &mut Vec<u8>, truth: bool) {
+    out.push(if truth { 0xc3 } else { 0xc2 });
+}
+
 pub fn value(out: &mut Vec<u8>, value: &Value) {
-    match *value {
+    match value {
+        Value::Null => nil(out),
         Value::Text(given) => text(out, given),
-        Value::Integer(number) => integer(out, number),
-        Value::Boolean(truth) => out.push(if truth { 0xc3 } else { 0xc2 }),
+        Value::Bytes(given) => bytes(out, given),
+        Value::Integer(number) => integer(out, *number),
+        Value::Boolean(truth) => boolean(out, *truth),
         Value::Float(number) => {
             out.push(0xcb);
             out.extend_from_slice(&number.to_be_bytes());
+        }
+        Value::List(items) => {
+            array(out, items.len());
+            for item in items {
+                self::value(out, item);
+            }
+        }
+        Value::Map(members) => {
+            map(out, members.len());
+            for (key, member) in members {
+                text(out, key);
+                self::value(out, member);
+            }
         }
     }
 }

@@ -1,15 +1,14 @@
 //! Reading an observation: the envelope as avro/derive.py lays it out, by the rules of avro/envelope.py.
-//!
-//! Only what folds directly is read: an assert of fields, with nothing cleared, nothing retracted and no link.
 
 use sha2::{Digest, Sha256};
 
 use crate::avro::Reader;
 use crate::cbor;
 use crate::layout::{Layout, FRAME_BYTES};
+use crate::links::{hash_validity, Validity};
 use crate::value::Value;
 
-const ASSERT: u8 = 0;
+const KINDS: [(Kind, &str); 3] = [(Kind::Assert, "assert"), (Kind::Link, "link"), (Kind::Unlink, "unlink")];
 const NAME_BYTES_MAX: usize = 1024;
 const ID_BYTES: usize = 32;
 /// Microseconds since 1970 in the years 1 to 9999 (avro/times.py).
@@ -26,15 +25,34 @@ pub struct Source<'a> {
     pub seq: i64,
 }
 
-/// An assert. `patch`: fields by their places in the layout, and their values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Assert,
+    Link,
+    Unlink,
+}
+
+pub struct Link<'a> {
+    pub relation: &'a str,
+    pub target: &'a str,
+    pub validity: Validity,
+}
+
+/// `patch`: fields by their places in the layout, and their values.
 pub struct Observation<'a> {
     pub entity: &'a str,
+    pub kind: Kind,
     pub observed_at: i64,
     pub priority: i32,
     pub source: Source<'a>,
     /// Ids, sorted, without repeats.
     pub causes: Vec<&'a [u8]>,
     pub patch: Vec<(usize, Value<'a>)>,
+    /// Places of fields, by the order of their names.
+    pub cleared: Vec<usize>,
+    /// Ids, sorted, without repeats.
+    pub retracts: Vec<&'a [u8]>,
+    pub link: Option<Link<'a>>,
     pub subject: &'a str,
 }
 
@@ -46,38 +64,47 @@ impl<'a> Observation<'a> {
         }
         let mut reader = Reader::new(data, FRAME_BYTES);
         let entity = name(reader.text()?, false)?;
-        if !entity.starts_with(&layout.prefix) || entity.len() == layout.prefix.len() || reader.byte()? != ASSERT {
+        if !entity.starts_with(&layout.prefix) || entity.len() == layout.prefix.len() {
             return None;
         }
-        let observed_at = reader.long()?;
+        let (kind, _) = *KINDS.get(reader.count()?)?;
+        let observed_at = time(reader.long()?)?;
         let priority = i32::try_from(reader.long()?).ok()?;
-        if !(TIME_MIN..=TIME_MAX).contains(&observed_at) {
-            return None;
-        }
         let source = Source {
             agent: name(reader.text()?, true)?,
             run: name(reader.text()?, true)?,
             step: name(reader.text()?, true)?,
             tool: name(reader.text()?, true)?,
-            seq: reader.long()?,
+            seq: reader.long().filter(|seq| *seq >= 0)?,
         };
-        let causes = reader.fixed_items(ID_BYTES)?;
+        let causes = ids(&mut reader)?;
         let patch = Self::read_patch(layout, &mut reader, is_checked)?;
-        // Nothing cleared, nothing retracted, no link.
-        if source.seq < 0 || patch.is_empty() || reader.take(3)? != [0, 0, 0] {
+        let cleared = Self::read_cleared(layout, &mut reader)?;
+        let retracts = ids(&mut reader)?;
+        let link = Link::read(&mut reader)?;
+        let subject = name(reader.text()?, true)?;
+        let says_fields = !(patch.is_empty() && cleared.is_empty() && retracts.is_empty());
+        if says_fields != (kind == Kind::Assert) || link.is_some() == says_fields || !reader.is_at_end() {
             return None;
         }
-        let subject = name(reader.text()?, true)?;
-        let is_set = causes.windows(2).all(|pair| pair[0] < pair[1]);
-        (is_set && reader.is_at_end()).then_some(Observation {
-            entity,
-            observed_at,
-            priority,
-            source,
-            causes,
-            patch,
-            subject,
-        })
+        Some(Observation { entity, kind, observed_at, priority, source, causes, patch, cleared, retracts, link, subject })
+    }
+
+    /// Whether it says nothing but fields.
+    pub fn is_plain(&self) -> bool {
+        self.link.is_none() && self.cleared.is_empty() && self.retracts.is_empty()
+    }
+
+    fn read_cleared(layout: &Layout, reader: &mut Reader<'a>) -> Option<Vec<usize>> {
+        let (mut cleared, mut last) = (Vec::new(), None);
+        reader.blocks(|reader| {
+            let name = reader.text()?;
+            let is_next = last.is_none_or(|last| last < name);
+            last = Some(name);
+            cleared.push(*layout.places.get(name).filter(|_| is_next)?);
+            Some(())
+        })?;
+        Some(cleared)
     }
 
     fn read_patch(
@@ -87,12 +114,10 @@ impl<'a> Observation<'a> {
     ) -> Option<Vec<(usize, Value<'a>)>> {
         let mut patch = Vec::new();
         for (place, field) in layout.fields.iter().enumerate() {
-            let branch = reader.byte()?;
-            if branch == 0 {
-                continue;
+            match field.patch.read(reader, is_checked)? {
+                Value::Null => {}
+                value => patch.push((place, value)),
             }
-            let known = field.branch.as_ref().filter(|known| known.byte == branch)?;
-            patch.push((place, known.kind.read(reader, is_checked)?));
         }
         Some(patch)
     }
@@ -106,32 +131,43 @@ impl<'a> Observation<'a> {
         let members = names.iter().filter(|(_, said)| !said.is_empty()).count() + usize::from(source.seq != 0);
         let given = [
             !self.causes.is_empty(),
+            !self.patch.is_empty(),
+            self.link.is_some(),
             self.observed_at != 0,
             self.priority != 0,
+            !self.retracts.is_empty(),
             members != 0,
             !self.subject.is_empty(),
+            !self.cleared.is_empty(),
         ];
         out.extend_from_slice(DOMAIN);
-        cbor::map_head(&mut out, 4 + given.iter().filter(|is_given| **is_given).count());
-        if !self.causes.is_empty() {
-            cbor::text(&mut out, "c");
-            cbor::array_head(&mut out, self.causes.len());
-            for cause in &self.causes {
-                cbor::bytes(&mut out, cause);
-            }
-        }
+        cbor::map_head(&mut out, 3 + given.iter().filter(|is_given| **is_given).count());
+        write_ids(&mut out, "c", &self.causes);
         cbor::text(&mut out, "e");
         cbor::text(&mut out, self.entity);
-        cbor::text(&mut out, "f");
-        self.write_patch(layout, &mut out);
+        if !self.patch.is_empty() {
+            cbor::text(&mut out, "f");
+            self.write_patch(layout, &mut out);
+        }
         cbor::text(&mut out, "k");
-        cbor::text(&mut out, "assert");
+        cbor::text(&mut out, KINDS.iter().find(|(kind, _)| *kind == self.kind).map_or("", |(_, name)| name));
+        if let Some(Link { relation, target, validity }) = &self.link {
+            cbor::text(&mut out, "l");
+            let times = usize::from(validity.from.is_some()) + usize::from(validity.to.is_some());
+            cbor::map_head(&mut out, 2 + times);
+            for (key, said) in [("target", target), ("relation", relation)] {
+                cbor::text(&mut out, key);
+                cbor::text(&mut out, said);
+            }
+            hash_validity(*validity, &mut out);
+        }
         for (key, number) in [("o", self.observed_at), ("p", i64::from(self.priority))] {
             if number != 0 {
                 cbor::text(&mut out, key);
-                cbor::value(&mut out, &Value::Integer(number.into()));
+                cbor::integer(&mut out, number.into());
             }
         }
+        write_ids(&mut out, "r", &self.retracts);
         if members != 0 {
             cbor::text(&mut out, "s");
             cbor::map_head(&mut out, members);
@@ -151,6 +187,13 @@ impl<'a> Observation<'a> {
         if !self.subject.is_empty() {
             cbor::text(&mut out, "u");
             cbor::text(&mut out, self.subject);
+        }
+        if !self.cleared.is_empty() {
+            cbor::text(&mut out, "x");
+            cbor::array_head(&mut out, self.cleared.len());
+            for place in &self.cleared {
+                out.extend_from_slice(&layout.fields[*place].key);
+            }
         }
         Sha256::digest(&out).into()
     }
@@ -178,6 +221,53 @@ impl<'a> Observation<'a> {
         key.extend_from_slice(id);
         key
     }
+}
+
+impl<'a> Link<'a> {
+    fn read(reader: &mut Reader<'a>) -> Option<Option<Self>> {
+        match reader.byte()? {
+            0 => return Some(None),
+            2 => {}
+            _ => return None,
+        }
+        let relation = name(reader.text()?, false)?;
+        let target = name(reader.text()?, false).filter(|target| is_entity(target))?;
+        let validity = Validity { from: time_or_null(reader)?, to: time_or_null(reader)? };
+        Some(Some(Link { relation, target, validity }))
+    }
+}
+
+fn time_or_null(reader: &mut Reader) -> Option<Option<i64>> {
+    match reader.byte()? {
+        0 => Some(None),
+        2 => Some(Some(time(reader.long()?)?)),
+        _ => None,
+    }
+}
+
+fn time(micros: i64) -> Option<i64> {
+    (TIME_MIN..=TIME_MAX).contains(&micros).then_some(micros)
+}
+
+/// A sorted list of ids, without repeats.
+fn ids<'a>(reader: &mut Reader<'a>) -> Option<Vec<&'a [u8]>> {
+    let ids = reader.fixed_items(ID_BYTES)?;
+    ids.windows(2).all(|pair| pair[0] < pair[1]).then_some(ids)
+}
+
+fn write_ids(out: &mut Vec<u8>, key: &str, ids: &[&[u8]]) {
+    if !ids.is_empty() {
+        cbor::text(out, key);
+        cbor::array_head(out, ids.len());
+        ids.iter().for_each(|id| cbor::bytes(out, id));
+    }
+}
+
+/// Whether a name is that of an entity: its type, a slash and an id.
+fn is_entity(name: &str) -> bool {
+    let Some((kind, id)) = name.split_once('/') else { return false };
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    !id.is_empty() && kind.bytes().all(is_word) && kind.bytes().next().is_some_and(|byte| !byte.is_ascii_digit())
 }
 
 /// A short text without control characters.

@@ -6,9 +6,10 @@ use std::borrow::Cow;
 use sha2::{Digest, Sha256};
 
 use crate::cbor;
+use crate::cell::{Cell, Q};
 use crate::layout::Layout;
+use crate::links::{self, Links};
 use crate::msgpack;
-use crate::value::Value;
 
 const FORMAT: i64 = 3;
 const PARTS: usize = 14;
@@ -20,23 +21,19 @@ const AROUND_BYTES: usize = 48;
 const TAIL_BYTES: usize = 40;
 const ORDER_KEY_BYTES_MIN: usize = AROUND_BYTES + 2;
 
-/// The winner of one field.
-#[derive(Clone, Copy)]
-pub struct Cell<'a> {
-    pub value: Value<'a>,
-    pub priority: i64,
-    pub q: &'a [u8],
-}
-
-/// The state of an entity that has no links, no clears and no retractions to wait for. `cells` by the fields' places.
+/// The state of an entity. `cells` and `clears` by the fields' places; a field's clear is the greatest one.
 pub struct State<'a> {
     pub version: i64,
     pub hash: Option<&'a [u8]>,
     pub cells: Vec<Option<Cell<'a>>>,
-    pub greatest: &'a [u8],
+    pub links: Links<'a>,
+    pub clears: Vec<Option<Q<'a>>>,
+    pub greatest: Q<'a>,
     sources: Vec<(&'a [u8], [u8; AROUND_BYTES])>,
     floor: Cow<'a, [u8]>,
     last_ids: Vec<&'a [u8]>,
+    /// Ids that are retracted and not seen yet, sorted.
+    pending: Vec<&'a [u8]>,
     lowest_offset: Option<i64>,
     highest_offset: i64,
 }
@@ -48,13 +45,21 @@ impl<'a> State<'a> {
             version: 0,
             hash: None,
             cells: vec![None; layout.fields.len()],
+            links: Links::new(),
+            clears: vec![None; layout.fields.len()],
             greatest: &[],
             sources: Vec::new(),
             floor: Cow::Borrowed(&[]),
             last_ids: Vec::new(),
+            pending: Vec::new(),
             lowest_offset: None,
             highest_offset: 0,
         }
+    }
+
+    /// The stored state, or that of an entity of which nothing is known; None where Python decides.
+    pub fn read_or_empty(layout: &Layout, packed: Option<&'a [u8]>) -> Option<Self> {
+        packed.map_or_else(|| Some(State::empty(layout)), |packed| State::read(layout, packed))
     }
 
     /// The state in its stored form; None where Python decides what it is, or folds it.
@@ -70,8 +75,12 @@ impl<'a> State<'a> {
         for _ in 0..reader.map()? {
             state.read_cell(layout, &mut reader)?;
         }
-        if reader.array()? != 0 || reader.map()? != 0 {
-            return None; // links, or clears
+        state.links = links::read(&mut reader)?;
+        for _ in 0..reader.map()? {
+            let place = *layout.places.get(reader.text()?)?;
+            if state.clears[place].replace(order_key(reader.bytes()?)?).is_some() {
+                return None;
+            }
         }
         state.greatest = order_key(reader.bytes()?)?;
         let sources = reader.array()?;
@@ -92,8 +101,11 @@ impl<'a> State<'a> {
         for _ in 0..reader.array()? {
             state.last_ids.push(reader.bytes()?);
         }
-        if reader.array()? != 0 {
-            return None; // ids that are retracted and not seen yet
+        for _ in 0..reader.array()? {
+            state.pending.push(reader.bytes()?);
+        }
+        if state.pending.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return None;
         }
         state.lowest_offset = Some(reader.count()?);
         reader.is_at_end().then_some(state)
@@ -101,15 +113,14 @@ impl<'a> State<'a> {
 
     fn read_cell(&mut self, layout: &Layout, reader: &mut msgpack::Reader<'a>) -> Option<()> {
         let place = *layout.places.get(reader.text()?)?;
-        let (branch, _) = layout.fields[place].folded()?;
-        if reader.array()? != 3 || self.cells[place].is_some() {
-            return None;
-        }
-        let value = reader.value().filter(|value| branch.kind.holds(value))?;
-        let priority = i64::try_from(reader.integer()?).ok()?;
-        let q = order_key(reader.bytes()?)?;
-        self.cells[place] = Some(Cell { value, priority, q });
-        Some(())
+        let cell = Cell::read(&layout.fields[place], reader)?;
+        self.cells[place].replace(cell).is_none().then_some(())
+    }
+
+    /// Whether the observation was retracted before it came, which it is counted for and no more.
+    pub fn take_pending(&mut self, id: &[u8]) -> bool {
+        let place = self.pending.iter().position(|each| *each == id);
+        place.map(|place| self.pending.remove(place)).is_some()
     }
 
     fn source(&self, source: &[u8]) -> Option<usize> {
@@ -158,9 +169,12 @@ impl<'a> State<'a> {
         self.highest_offset = offset;
     }
 
-    /// SHA-256 of the canonical state.
-    pub fn hash_now(&self, layout: &Layout, entity: &str) -> [u8; 32] {
-        let present = || layout.by_key.iter().filter_map(|place| Some((&layout.fields[*place], self.cells[*place]?)));
+    /// SHA-256 of the canonical state; None where Python has to find it.
+    pub fn hash_now(&self, layout: &Layout, entity: &str) -> Option<[u8; 32]> {
+        let present = || {
+            let cells = layout.by_key.iter().map(|place| (&layout.fields[*place], self.cells[*place].as_ref()));
+            cells.filter_map(|(field, cell)| Some((field, cell.filter(|cell| cell.is_present())?)))
+        };
         let count = present().count();
         let mut out = Vec::with_capacity(64 + entity.len() + 96 * count);
         cbor::map_head(&mut out, 6);
@@ -168,23 +182,23 @@ impl<'a> State<'a> {
         cbor::map_head(&mut out, count);
         for (field, cell) in present() {
             out.extend_from_slice(&field.key);
-            cbor::bytes(&mut out, id_of(cell.q));
+            cell.hash_holders(&mut out);
         }
         cbor::text(&mut out, "links");
-        cbor::array_head(&mut out, 0);
+        links::hash(&self.links, &mut out);
         cbor::text(&mut out, "entity");
         cbor::text(&mut out, entity);
         cbor::text(&mut out, "fields");
         cbor::map_head(&mut out, count);
         for (field, cell) in present() {
             out.extend_from_slice(&field.key);
-            cbor::value(&mut out, &cell.value);
+            cell.hash_value(&mut out)?;
         }
         cbor::text(&mut out, "format");
         cbor::unsigned(&mut out, 1);
         cbor::text(&mut out, "version");
         cbor::unsigned(&mut out, self.version as u64);
-        Sha256::digest(&out).into()
+        Some(Sha256::digest(&out).into())
     }
 
     /// The stored form.
@@ -231,20 +245,24 @@ impl<'a> State<'a> {
         for place in &layout.by_name {
             if let Some(cell) = &self.cells[*place] {
                 msgpack::text(&mut out, &layout.fields[*place].name);
-                msgpack::array(&mut out, 3);
-                msgpack::value(&mut out, &cell.value);
-                msgpack::integer(&mut out, cell.priority.into());
-                msgpack::bytes(&mut out, cell.q);
+                cell.pack(&mut out);
             }
         }
-        msgpack::array(&mut out, 0); // links
-        msgpack::map(&mut out, 0); // clears
+        links::pack(&self.links, &mut out);
+        msgpack::map(&mut out, self.clears.iter().flatten().count());
+        for place in &layout.by_name {
+            if let Some(q) = self.clears[*place] {
+                msgpack::text(&mut out, &layout.fields[*place].name);
+                msgpack::bytes(&mut out, q);
+            }
+        }
         msgpack::bytes(&mut out, self.greatest);
         out
     }
 
     fn pack_rest(&self, out: &mut Vec<u8>) {
-        msgpack::array(out, 0); // retracted and not seen yet
+        msgpack::array(out, self.pending.len());
+        self.pending.iter().for_each(|id| msgpack::bytes(out, id));
         msgpack::integer(out, self.lowest_offset.unwrap_or(-1).into());
     }
 }
@@ -254,7 +272,8 @@ pub fn id_of(q: &[u8]) -> &[u8] {
     &q[q.len() - ID_BYTES..]
 }
 
-fn order_key(q: &[u8]) -> Option<&[u8]> {
+/// An order key, if it is as long as one.
+pub fn order_key(q: &[u8]) -> Option<&[u8]> {
     (q.len() >= ORDER_KEY_BYTES_MIN).then_some(q)
 }
 

@@ -1,30 +1,69 @@
-//! The canonical values that the kernel folds, and how each kind of field reads, writes and checks them.
+//! Canonical values (avro/canonical.py), equal and ordered as Python's are.
 
 use std::cmp::Ordering;
-
-use crate::avro::{write_long, write_text, Reader};
 
 const INTEGER_MIN: f64 = -9_223_372_036_854_775_808.0;
 const INTEGER_END: f64 = 18_446_744_073_709_551_616.0;
 
-/// A canonical value (avro/canonical.py). A Float is finite and is no integer in [-2^63, 2^64).
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A canonical value. A Float is finite and is no integer in [-2^63, 2^64). A Map's keys are distinct, in the order in
+/// which they were given.
+#[derive(Clone, Debug)]
 pub enum Value<'a> {
+    Null,
     Text(&'a str),
+    Bytes(&'a [u8]),
     Integer(i128),
     Float(f64),
     Boolean(bool),
+    List(Vec<Value<'a>>),
+    Map(Vec<(&'a str, Value<'a>)>),
+}
+
+impl PartialEq for Value<'_> {
+    /// The order of a map's keys does not count.
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Value::Null, Value::Null) => true,
+            (Value::Text(one), Value::Text(two)) => one == two,
+            (Value::Bytes(one), Value::Bytes(two)) => one == two,
+            (Value::Integer(one), Value::Integer(two)) => one == two,
+            (Value::Float(one), Value::Float(two)) => one == two,
+            (Value::Boolean(one), Value::Boolean(two)) => one == two,
+            (Value::List(one), Value::List(two)) => one == two,
+            (Value::Map(one), Value::Map(_)) => {
+                other.members() == Some(one.len())
+                    && one.iter().all(|(key, value)| other.member(key).is_some_and(|found| found == value))
+            }
+            _ => false,
+        }
+    }
 }
 
 impl<'a> Value<'a> {
     /// A number under the number rules; None for NaN and infinity.
-    fn number(given: f64) -> Option<Self> {
+    pub fn number(given: f64) -> Option<Self> {
         if !given.is_finite() {
             None
         } else if is_integer(given) {
             Some(Value::Integer(given as i128))
         } else {
             Some(Value::Float(given))
+        }
+    }
+
+    /// A map's value at a key.
+    pub fn member(&self, key: &str) -> Option<&Value<'a>> {
+        match self {
+            Value::Map(members) => members.iter().find(|(name, _)| *name == key).map(|(_, value)| value),
+            _ => None,
+        }
+    }
+
+    /// How many members a map has.
+    pub fn members(&self) -> Option<usize> {
+        match self {
+            Value::Map(members) => Some(members.len()),
+            _ => None,
         }
     }
 
@@ -40,7 +79,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    fn as_double(&self) -> Option<f64> {
+    pub fn as_double(&self) -> Option<f64> {
         match *self {
             Value::Integer(number) => Some(number as f64),
             Value::Float(number) => Some(number),
@@ -49,76 +88,6 @@ impl<'a> Value<'a> {
     }
 }
 
-fn is_integer(given: f64) -> bool {
+pub fn is_integer(given: f64) -> bool {
     given.fract() == 0.0 && (INTEGER_MIN..INTEGER_END).contains(&given)
-}
-
-/// What a branch of a field holds.
-#[derive(Clone, Debug)]
-pub enum Kind {
-    Text,
-    /// Text in a form that Python checks when a record comes in: JSON and UUIDs.
-    CheckedText,
-    /// Integers in [low, end).
-    Integer { low: i128, end: i128 },
-    Boolean,
-    Enum { symbols: Vec<String> },
-    Float,
-    Double,
-}
-
-impl Kind {
-    /// The value of an observation's field. is_checked: whether Python has checked the record.
-    pub fn read<'a>(&'a self, reader: &mut Reader<'a>, is_checked: bool) -> Option<Value<'a>> {
-        match self {
-            Kind::CheckedText if !is_checked => None,
-            Kind::Text | Kind::CheckedText => reader.text().map(Value::Text),
-            Kind::Integer { low, end } => {
-                let number = i128::from(reader.long()?);
-                (low..end).contains(&&number).then_some(Value::Integer(number))
-            }
-            Kind::Boolean => match reader.byte()? {
-                0 => Some(Value::Boolean(false)),
-                1 => Some(Value::Boolean(true)),
-                _ => None,
-            },
-            Kind::Enum { symbols } => symbols.get(reader.count()?).map(|symbol| Value::Text(symbol)),
-            Kind::Float => Value::number(f32::from_le_bytes(reader.take(4)?.try_into().ok()?).into()),
-            Kind::Double => Value::number(f64::from_le_bytes(reader.take(8)?.try_into().ok()?)),
-        }
-    }
-
-    /// Whether a stored value is one that `read` gives, and `write` can write.
-    pub fn holds(&self, value: &Value) -> bool {
-        match (self, value) {
-            (Kind::Text | Kind::CheckedText, Value::Text(_)) | (Kind::Boolean, Value::Boolean(_)) => true,
-            (Kind::Enum { symbols }, Value::Text(text)) => symbols.iter().any(|symbol| symbol == text),
-            (Kind::Integer { .. }, Value::Integer(number)) => i64::try_from(*number).is_ok(),
-            // An integer here is the canonical form of a double, or float, that equals it.
-            (Kind::Float, Value::Integer(number)) => (*number as f32) as i128 == *number,
-            (Kind::Double, Value::Integer(number)) => (*number as f64) as i128 == *number,
-            (Kind::Float, Value::Float(number)) => {
-                number.is_finite() && !is_integer(*number) && f64::from(*number as f32) == *number
-            }
-            (Kind::Double, Value::Float(number)) => number.is_finite() && !is_integer(*number),
-            _ => false,
-        }
-    }
-
-    /// The Avro bytes of a value that the kind holds.
-    pub fn write(&self, out: &mut Vec<u8>, value: &Value) -> Option<()> {
-        match (self, value) {
-            (Kind::Text | Kind::CheckedText, Value::Text(text)) => write_text(out, text),
-            (Kind::Integer { .. }, Value::Integer(number)) => write_long(out, i64::try_from(*number).ok()?),
-            (Kind::Boolean, Value::Boolean(truth)) => out.push((*truth).into()),
-            (Kind::Enum { symbols }, Value::Text(text)) => {
-                let place = symbols.iter().position(|symbol| symbol == text)?;
-                write_long(out, i64::try_from(place).ok()?);
-            }
-            (Kind::Float, _) => out.extend_from_slice(&(value.as_double()? as f32).to_le_bytes()),
-            (Kind::Double, _) => out.extend_from_slice(&value.as_double()?.to_le_bytes()),
-            _ => return None,
-        }
-        Some(())
-    }
 }

@@ -1,50 +1,64 @@
 """Folds a range of one partition's log onto a view.
 
-1. Read the records in order. A record that is certainly new is folded directly onto its entity; one that is certainly
-   known is skipped.
-2. If the next record of an entity is neither, or requires reopening, the entity is set aside: no more of its records
-   are folded.
+1. Read the records in order, a batch at a time. The kernel, if there is one, folds the entities that it takes.
+2. Of the others, a record that is certainly new is folded directly onto its entity; one that is certainly known is
+   skipped. If the next record of an entity is neither, or requires reopening, the entity is set aside: no more of its
+   records are folded.
 3. At the end the records of the entities that were set aside are read (`LogPort.records_among`), for as many entities
    at a time as fit in memory, and each entity is folded from nothing.
 An observed-clock fold sets every entity aside, because all its retractions decide which observations count.
 
-Only the entities folded last are kept as objects; the others are kept encoded. An entity that was folded since its hash
-was computed carries UNHASHED, until `finish`.
+Python also folds some of the entities that the kernel took (`checks`). Where the two differ, Python's fold is used.
+
+Only the entities that Python folded last are kept as objects; the others are kept encoded. An entity that Python folded
+since its hash was computed carries UNHASHED, until `finish`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from refold.avro.errors import SchemaError
+from refold.avro.kernel import Replayed, find_kernel
 from refold.avro.registry import Registry
 from refold.reducers.entity import Entity, pack, stored_hash, stored_version, unpack
 from refold.reducers.state import hash_state
 from refold.streams.history import seen_in
 from refold.streams.log.port import LogPort, Record, firsts
 from refold.streams.snapshots.layers import Layers
+from refold.streams.table import native
 from refold.streams.table.folds import Folds
 
+BATCH = 4_000
 HELD = 20_000
 ASIDE_RECORDS = 500_000
 UNHASHED = bytes(32)
 
 Read = Callable[[int], None]
 """Told how many more records were read."""
+Choose = Callable[[str], bool]
+"""Whether an entity is one to be dealt with."""
 
 
 class Replay:
-    """One partition's fold under way. `wants` says which entities to fold; `folds` under which definitions."""
+    """One partition's fold under way.
+
+    wants: which entities to fold, by name; None for all. folds: under which definitions. checks: of which entities
+    Python checks the kernel's fold; None for none. misfolded: those where it was another than Python's.
+    """
 
     def __init__(
         self, log: LogPort, partition: int, layers: Layers, folds: Folds, read: Read,
-        wants: Callable[[str], bool] | None = None,
+        wants: Choose | None = None, checks: Choose | None = None,
     ) -> None:  # fmt: skip
         self._log = log
         self._partition = partition
         self.folds = folds
         self._read = read
         self._wants = wants
+        self._checks = checks
+        self._kernel = find_kernel().kernel
         self._held: dict[str, Entity] = {}
         self._let_go_unhashed: set[str] = set()
         self.layers = layers
@@ -53,6 +67,7 @@ class Replay:
         self.replayed = 0
         self.reopened = 0
         self.scanned = 0
+        self.misfolded: set[str] = set()
 
     def advance(self, start: int, end: int, observed_until: int | None = None, aside: Iterable[str] = ()) -> None:
         """Fold the records from start to end; the entities `aside` are folded from nothing in any case."""
@@ -81,44 +96,84 @@ class Replay:
 
     def _directly(self, start: int, end: int, counts: dict[str, int], *, observed: bool) -> None:
         registry, wants = self._log.registry, self._wants
-        read = 0
-        for record in self._log.read(self._partition, start, end):
-            read += 1
-            if read % 1000 == 0:
-                self._read(1000)
+        records = iter(self._log.read(self._partition, start, end))
+        while batch := list(islice(records, BATCH)):
+            folded = {} if observed or self._kernel is None else self._by_kernel(batch, counts)
+            for record in batch:
+                name = record.entity
+                if name in counts:
+                    counts[name] += 1
+                elif name in folded or (wants is not None and not wants(name)):
+                    continue
+                elif observed or not self._fold(record, registry):
+                    counts[name] = 1
+                    self._forget(name)
+            self.replayed += len(batch)
+            self._read(len(batch))
+
+    def _by_kernel(self, batch: list[Record], counts: dict[str, int]) -> dict[str, Replayed]:
+        """Have the kernel fold what it takes of some records; returns what became of these entities."""
+        assert self._kernel is not None
+        grouped: dict[str, list[Record]] = {}
+        for record in batch:
             name = record.entity
-            if name in counts:
-                counts[name] += 1
-            elif wants is not None and not wants(name):
-                continue
-            elif observed or not self._fold(record, registry):
-                counts[name] = 1
-                self._forget(name)
-        self.replayed += read
-        self._read(read % 1000)
+            known = grouped.get(name)
+            if known is not None:
+                known.append(record)
+            elif name not in counts and name not in self._held and (self._wants is None or self._wants(name)):
+                grouped[name] = [record]
+        stored = {name: self.layers.get(name) for name in grouped}
+        folded = native.replay(self._kernel, self.folds, [(name, stored[name], grouped[name]) for name in grouped])
+        for name in filter(self._checks, list(folded)) if self._checks is not None else ():
+            if folded[name] != self._by_python(name, stored[name], grouped[name]):
+                self.misfolded.add(name)
+                del folded[name]
+        for name, (state, steps) in folded.items():
+            if state is not None:
+                self.layers.put(name, state)
+                self.entities += stored[name] is None
+                self.observations += steps
+        return folded
+
+    def _by_python(self, name: str, packed: bytes | None, records: list[Record]) -> Replayed | None:
+        """What `native.replay` should have made of an entity; None where it is to be folded from nothing."""
+        entity = Entity(name) if packed is None else unpack(name, packed)
+        version_before = entity.version
+        known: set[bytes] = set()  # a repeat of one of these records is told without the timeline
+        for record in records:
+            if record.id not in known and self._fold_onto(entity, record, self._log.registry) is None:
+                return None
+            known.add(record.id)
+        if entity.version == version_before:
+            return None, 0
+        entity.state_hash = hash_state(self.folds.of_entity(name).fold, entity)
+        return pack(entity), entity.version - version_before
 
     def _fold(self, record: Record, registry: Registry) -> bool:
         """Fold one record; False when its entity has to be folded from nothing."""
-        name = record.entity
-        entity = self._held.get(name)
+        entity = self._held.get(record.entity)
         if entity is None:
-            entity = self._take(name)
+            entity = self._take(record.entity)
+        is_new = self._fold_onto(entity, record, registry)
+        if is_new:
+            entity.state_hash = UNHASHED
+            self.observations += 1
+        return is_new is not None
+
+    def _fold_onto(self, entity: Entity, record: Record, registry: Registry) -> bool | None:
+        """Whether the record was new and is folded; None when its entity has to be folded from nothing."""
         residue = entity.residue
         if record.id in residue.last_ids:
-            return True
+            return False
         seen = seen_in(record, registry)
         if not residue.certainly_new(seen.q):
-            return False
-        fold = self.folds.of_entity(name).fold
+            return None
+        fold = self.folds.of_entity(entity.name).fold
         try:
             mutations = fold.directly(entity, seen)
         except SchemaError:  # a custom reducer may fail on what a clear hides when all is folded from nothing
-            return False
-        if mutations is None:
-            return False
-        entity.state_hash = UNHASHED
-        self.observations += 1
-        return True
+            return None
+        return None if mutations is None else True
 
     def _take(self, name: str) -> Entity:
         """The entity as an object."""

@@ -2,20 +2,21 @@
 
 The kernel takes whole entities: an entity's stored state and all of its records in the batch. What it does not fold is
 left to Python, whole entities too, so that one of the two folds all of an entity's records, in log order:
-- records that clear, retract or link, or were written by another definition of the type;
-- fields with reducers other than latest, first, min and max, and values other than texts, numbers, enums and booleans;
-- states that hold links, clears, or ids that are retracted and not seen yet;
+- records that retract, that clear or append out of order, or were written by another definition of the type;
+- fields with a custom reducer, and sums that need more than 128 bits;
+- states with more than 64 ids that are retracted and not seen yet;
 - records that only the timeline tells from known ones;
 - damaged states: Python says what is wrong with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from refold.avro.errors import SchemaError
-from refold.avro.kernel import EntityRecords, Folded, Kernel
+from refold.avro.kernel import EntityRecords, Folded, Kernel, Replayed, StoredRecords, TypeFolder
 from refold.avro.observation import Observation, type_of
 from refold.streams.log.port import Record
 from refold.streams.rocks.batch import WriteSet
@@ -37,23 +38,47 @@ class NativeFolder:
 
         stored: the entities' states, in the order of `grouped`. through: the batch's next offset by partition.
         """
-        by_type: dict[str, list[EntityRecords]] = {}
+        entities = []
         for (name, decoded), packed in zip(grouped.items(), stored, strict=True):
             records = [record for record, _ in decoded]
-            by_type.setdefault(type_of(name), []).append((name, packed, through[records[0].partition], records))
+            entities.append((name, packed, through[records[0].partition], records))
         found: dict[str, Folded | tuple[()]] = {}
-        for type_name, entities in by_type.items():
-            with suppress(SchemaError):  # said when the turn of an entity of the type comes
-                folder = folds.of(type_name).native(self._kernel)
-                if folder is None:
-                    continue
-                folded, timeline, arrivals, ids, checkpoints = folder.fold(entities)
-                write.put_pairs("timeline", timeline)
-                write.put_pairs("arrivals", arrivals)
-                write.put_keys("ids", ids)
-                write.put_pairs("checkpoints", checkpoints)
-                for (name, _, _, taken), each in zip(entities, folded, strict=True):
-                    if each is not None:
-                        found[name] = each
-                        self.records += len(taken)
+        for folder, some in _by_folder(self._kernel, folds, entities):
+            folded, timeline, arrivals, ids, checkpoints = folder.fold(some)
+            write.put_pairs("timeline", timeline)
+            write.put_pairs("arrivals", arrivals)
+            write.put_keys("ids", ids)
+            write.put_pairs("checkpoints", checkpoints)
+            for (name, _, _, taken), each in zip(some, folded, strict=True):
+                if each is not None:
+                    found[name] = each
+                    self.records += len(taken)
         return found
+
+
+def replay(kernel: Kernel, folds: Folds, entities: Iterable[StoredRecords]) -> dict[str, Replayed]:
+    """What became of the state of each entity that the kernel folds, by name."""
+    found: dict[str, Replayed] = {}
+    for folder, some in _by_folder(kernel, folds, entities):
+        for (name, _, _), each in zip(some, folder.replay(some), strict=True):
+            if each is not None:
+                found[name] = each
+    return found
+
+
+Given = TypeVar("Given", EntityRecords, StoredRecords)
+
+
+def _by_folder(
+    kernel: Kernel, folds: Folds, entities: Iterable[Given]
+) -> Iterator[tuple[TypeFolder, list[Given]]]:  # fmt: skip
+    """The entities of each type that the kernel folds, and its folder of the type."""
+    by_type: dict[str, list[Given]] = {}
+    for each in entities:
+        by_type.setdefault(type_of(each[0]), []).append(each)
+    for type_name, some in by_type.items():
+        folder = None
+        with suppress(SchemaError):  # raised again where an entity of the type is folded by Python
+            folder = folds.of(type_name).native(kernel)
+        if folder is not None:
+            yield folder, some

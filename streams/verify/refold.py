@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import zlib
+from collections.abc import Callable, Iterator
 
 from refold.avro.errors import RefoldError, SchemaError, StorageError
 from refold.avro.observation import type_of
 from refold.streams.digest import Digests
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogPort, Mismatch
 from refold.streams.rebuild.rebuilt import RebuiltPartition
-from refold.streams.rebuild.replay import Replay
+from refold.streams.rebuild.replay import Choose, Replay
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
+
+CHECKED_RECORDS = 20_000
+"""Of about so many records Python checks what the native kernel makes of them."""
+
+
+def some_entities(records: int) -> Choose:
+    """Entities that have about CHECKED_RECORDS of a log's records, others each time; all where it has fewer."""
+    share, salt = max(1, records // CHECKED_RECORDS), int.from_bytes(os.urandom(4), "big")
+    return lambda name: zlib.crc32(name.encode(), salt) % share == 0
 
 
 class Refold:
     """The entities of one partition at `offset`, by the definitions below `schemas`.
 
+    checks: of which entities Python checks the native kernel's fold.
     gone: types whose definition there names custom code that is gone; their entities are not to be looked at.
     touched: the entities with records between the last point and the one before it.
     """
 
-    def __init__(self, log: LogPort, partition: int, store: ChunkStore, read: Callable[[int], None]) -> None:
+    def __init__(
+        self, log: LogPort, partition: int, store: ChunkStore, read: Callable[[int], None], checks: Choose
+    ) -> None:  # fmt: skip
         self._registry = log.registry
         self._left: set[str] = set()
-        self._replay = Replay(log, partition, Layers(store), Folds(log.registry, 0), read, self._wants)
+        self._replay = Replay(log, partition, Layers(store), Folds(log.registry, 0), read, self._wants, checks)
         self.offset = 0
         self.schemas = 0
         self.gone: frozenset[str] = frozenset()
@@ -88,6 +102,11 @@ class Refold:
     def is_gone(self, name: str) -> bool:
         """Whether an entity's type is one of `gone`."""
         return bool(self.gone) and type_of(name) in self.gone
+
+    def misfolded(self) -> Iterator[Mismatch]:
+        """The entities that the native kernel folded to other states than Python."""
+        for name in sorted(self._replay.misfolded):
+            yield Mismatch("kernel", "the native kernel folds it to another state than Python; REFOLD_KERNEL=0", name)
 
     def digests(self) -> Digests:
         """The digests of the entities."""

@@ -4,7 +4,8 @@
    observation, its id the id of that; every content it names is in the store and is what its name says, or has expired.
 2. The indexes of the records (the backend's own check), and the markers: each names a point of this log.
 3. A full replay (refold.py), which stops on its way at every sealed epoch: manifests, records and entities of
-   snapshots are what the log folds to there (snapshots.py).
+   snapshots are what the log folds to there (snapshots.py). Where the native kernel folds, Python folds some of the
+   entities too, and both have to make the same of them.
 4. At its end every stored entity equals its replayed one, values, residue and hash; none is missing or too many; the
    log's own counts of them are right. Where tables stand elsewhere, those who keep them do this and 2.
 5. Every chain of changes (changes.py), up to where changes were made: on Kafka the workers may be behind.
@@ -42,7 +43,7 @@ from refold.streams.rebuild.part import Progress
 from refold.streams.rebuild.rebuilt import Rebuilt
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.verify.changes import check_changes
-from refold.streams.verify.refold import Refold
+from refold.streams.verify.refold import Refold, some_entities
 from refold.streams.verify.snapshots import check_epochs, check_removed
 from refold.streams.verify.spool import RecordSpool
 from refold.streams.verify.table import check_table
@@ -149,7 +150,7 @@ def verify(log: LogPort, cut: Cut, progress: Progress = lambda more, total: None
     store, folded = ChunkStore(), log.folded()
     replayed: dict[int, Refold] = {}
     for partition in sorted(cut.offsets):
-        refold = Refold(log, partition, store, lambda more: progress(more, cut.records))
+        refold = Refold(log, partition, store, lambda more: progress(more, cut.records), some_entities(cut.records))
         if _check_partition(log, cut, partition, folded[partition], refold, verdict):
             replayed[partition] = refold
             verdict.entities += refold.entities
@@ -192,6 +193,7 @@ def _check_partition(
         except RefoldError as error:
             verdict.mismatches.append(Mismatch("replay", str(error)))
             is_whole = False
+        verdict.add(refold.misfolded())
         record_at = log.record_at if log.is_indexed else spool.at
         verdict.add(check_changes(log, partition, folded.offset, firsts, hashes, record_at))
     return is_whole

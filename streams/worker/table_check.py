@@ -26,7 +26,7 @@ from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table import keys
 from refold.streams.table.check import IndexCheck
 from refold.streams.table.index_gaps import read_gaps
-from refold.streams.verify.refold import Refold
+from refold.streams.verify.refold import Refold, some_entities
 from refold.streams.verify.run import check_totals
 from refold.streams.verify.spool import RecordSpool
 from refold.streams.verify.table import check_table
@@ -90,9 +90,10 @@ def _check(log: KafkaLog, database: Database, stored: StoredPosition, spool: Rec
     check = IndexCheck(database, log.registry, log.partitions, spool.at)
     yield from check.records(spool.through(log.read(partition, 0, at.offset)))
     yield from check.end()
-    refold = Refold(log, partition, ChunkStore(), lambda more: None)
+    refold = Refold(log, partition, ChunkStore(), lambda more: None, some_entities(at.offset))
     refold.to(at.offset, at.schemas)
     refold.require_all()
     entities = ((keys.entity_of(key), packed) for key, packed in database.scan("state"))
+    yield from refold.misfolded()
     yield from check_table(entities, log.partitions, {partition: refold.layers})
     yield from check_totals(lambda _: (stored.entities, stored.distinct), {partition: refold})

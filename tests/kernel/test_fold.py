@@ -25,7 +25,7 @@ from refold.streams.partition import placed
 from refold.streams.table.batch import DecodedRecord
 from refold.streams.table.folds import TypeFold
 from refold_tests.both_folds import BothFolds, Databases, open_databases
-from refold_tests.histories import LONGS, TEXTS, histories
+from refold_tests.histories import EVERYTHING, LONGS, TEXTS, Regime, histories, random_history
 from refold_tests.random_types import damaged_bytes, definitions, observations
 from refold_tests.sample_types import THING
 
@@ -58,13 +58,42 @@ def test_any_type_folds_alike(databases: Databases, data: st.DataObject) -> None
     tables.fold_in_batches(records, data.draw(sizes))
 
 
-@given(history=histories(size_max=20), size=st.integers(1, 6))
-@settings(max_examples=25)
+NATIVE = tuple(name for name, spec in EVERYTHING.items() if spec.reducer != "custom")
+"""The fields of THING that the kernel folds."""
+
+
+@given(history=histories(size_max=20) | histories(size_max=20, fields=NATIVE), size=st.integers(1, 6))
+@settings(max_examples=40)
 def test_a_type_with_every_reducer_folds_alike(databases: Databases, history: list[Observation], size: int) -> None:
     tables, version = both(databases, THING)
     example = next(_examples)
     moved = [each._replace(entity=each.entity.replace("/", f"/{example}-")) for each in history]
     tables.fold_in_batches(tables.records(version, moved), [size] * len(moved))
+
+
+def test_long_histories_of_every_reducer_fold_alike(databases: Databases) -> None:
+    """Without custom reducers: with links, clears, retractions, and records that come late or again.
+
+    In the quiet ones most records come in order and few retract: the kernel has to take most of these.
+    """
+    seed, taken, folded = int(os.environ["REFOLD_SEED"]), 0, 0
+    print(f"seed {seed}")
+    quiet = Regime(entities=20, sources=3, tick_chance=1.0, past_chance=0.02, late_chance=0.02, late_max=3,
+                   copy_chance=0.05, clear_chance=0.1, retract_chance=0.005, unknown_chance=0.5, link_chance=0.2,
+                   priority_chance=0.3)  # fmt: skip
+    for number, regime in enumerate((None, None, None, quiet, quiet)):
+        tables, version = both(databases, THING)
+        history = []
+        for each in random_history(seed + number, 300, regime):
+            patch = {name: value for name, value in each.patch.items() if name in NATIVE}
+            cleared = tuple(name for name in each.cleared if name in NATIVE)
+            if each.link is not None or patch or cleared or each.retracts:
+                entity = each.entity.replace("/", f"/long-{number}-")
+                history.append(each._replace(entity=entity, patch=patch, cleared=cleared))
+        tables.fold_in_batches(tables.records(version, history), [5] * len(history))
+        if regime is quiet:
+            taken, folded = taken + tables.native.writer.kernel_records, folded + len(history)
+    assert taken > folded / 2
 
 
 def said(number: int, entity: str, patch: Mapping[str, Any], run: str = "run") -> Observation:
@@ -85,6 +114,7 @@ def test_long_histories_fold_alike_and_the_kernel_folds_them(databases: Database
     made[900:900] = made[915:918]  # early, so that those between come late
     tables.fold_in_batches(tables.records(version, made), [50] * 31)
     assert tables.native.writer.kernel_records > 0.9 * len(made)
+    assert tables.replayed > 80
     assert tables.python.writer.kernel_records == 0
 
 

@@ -1,4 +1,4 @@
-"""A kernel that is wrong is found: by the comparison with Python, and by `verify`, which folds with Python."""
+"""A kernel that is wrong is found: by the comparison with Python, and by `verify`, which folds with Python too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import refold
 from refold.avro import kernel
-from refold.avro.kernel import EntityRecords, FoldedBatch, KernelStatus, find_kernel
+from refold.avro.kernel import EntityRecords, FoldedBatch, KernelStatus, Replayed, StoredRecords, find_kernel
 from refold.avro.observation import Observation, Source
 from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
@@ -19,36 +19,48 @@ from refold_tests.sample_types import BEGIN
 
 
 class Wrong:
-    """The kernel, but it loses the last record of each entity's share of a batch."""
+    """The kernel, but it loses the last record of each entity's share of a batch.
 
-    def __init__(self, real: Any) -> None:
+    only: the one of its functions that is wrong; empty for all.
+    """
+
+    def __init__(self, real: Any, only: str = "") -> None:
         self._real = real
+        self._only = only
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def TypeFolder(self, *given: Any) -> WrongFolder:  # noqa: N802
-        return WrongFolder(self._real.TypeFolder(*given))
+        return WrongFolder(self._real.TypeFolder(*given), self._only)
 
 
 class WrongFolder:
     """What folds one type in it."""
 
-    def __init__(self, real: Any) -> None:
+    def __init__(self, real: Any, only: str) -> None:
         self._real = real
+        self._only = only
         self.fields_folded = real.fields_folded
 
     def fold(self, entities: Sequence[EntityRecords]) -> FoldedBatch:
-        found: FoldedBatch = self._real.fold([(name, state, end, records[:-1] or records)
-                                              for name, state, end, records in entities])  # fmt: skip
+        if self._only != "replay":
+            entities = [(name, state, end, records[:-1] or records) for name, state, end, records in entities]
+        found: FoldedBatch = self._real.fold(entities)
+        return found
+
+    def replay(self, entities: Sequence[StoredRecords]) -> list[Replayed | None]:
+        if self._only != "fold":
+            entities = [(name, state, records[:-1] or records) for name, state, records in entities]
+        found: list[Replayed | None] = self._real.replay(entities)
         return found
 
 
-@pytest.fixture(autouse=True)
-def _wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_wrong(monkeypatch: pytest.MonkeyPatch, only: str = "") -> None:
+    """Have a wrong kernel in the place of the real one."""
     status = find_kernel()
     assert status.kernel is not None
-    wrong: Any = Wrong(status.kernel)
+    wrong: Any = Wrong(status.kernel, only)
     monkeypatch.setattr(kernel, "_installed", lambda: KernelStatus(wrong, "kernel of a test"))
 
 
@@ -57,7 +69,9 @@ def observed(number: int) -> Observation:
     return Observation("tool_config/a", BEGIN + number, source=Source("agent", "run", seq=number), patch=patch)
 
 
-def test_the_comparison_finds_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("only", ["fold", "replay"])
+def test_the_comparison_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
+    use_wrong(monkeypatch, only)
     registry = Registry()
     version = registry.add(shipped_types()["tool_config"], 0)
     with open_databases(tmp_path) as databases:
@@ -66,11 +80,15 @@ def test_the_comparison_finds_it(tmp_path: Path) -> None:
             tables.fold(tables.records(version, map(observed, range(3))))
 
 
-def test_verify_finds_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("only", ["", "fold", "replay"])
+def test_verify_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
+    use_wrong(monkeypatch, only)
     with refold.open(f"file:{tmp_path}/log") as log:
         for number in range(3):
             log.observe("tool_config/a", {"rate_limit": number}, source="agent")
         log.flush()
         report = log.verify()
         assert not report.ok
-        assert any("tool_config/a" in str(each) for each in report.mismatches)
+        places = {each.place for each in report.mismatches if each.entity == "tool_config/a"}
+        assert ("state" in places) is (only != "replay")
+        assert ("kernel" in places) is (only != "fold")

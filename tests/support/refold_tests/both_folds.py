@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refold.avro.ids import identify
-from refold.avro.kernel import SWITCH
+from refold.avro.kernel import SWITCH, find_kernel
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry, TypeVersion
 from refold.streams.log.port import Record
+from refold.streams.partition import placed
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
 from refold.streams.table.batch import DecodedRecord, TableWriter
+from refold.streams.table.folds import Folds
+from refold.streams.table.native import replay
 
 Said = tuple[object, ...]
 
@@ -102,12 +105,17 @@ class _Table:
 
 
 class BothFolds:
-    """Two tables of one partition, and the records that both are given."""
+    """Two tables of one partition, and the records that both are given.
+
+    replayed: how many entities' shares of batches the kernel folded as a rebuild has it.
+    """
 
     def __init__(self, databases: Databases, registry: Registry) -> None:
         self.python = _Table(databases.python, registry, kernel=False)
         self.native = _Table(databases.native, registry, kernel=True)
         self._offset = 0
+        self._folds = Folds(registry)
+        self.replayed = 0
 
     def record(self, observation: Observation, observation_id: bytes, data: bytes) -> DecodedRecord:
         """The record of an observation, at the next offset."""
@@ -121,8 +129,21 @@ class BothFolds:
         return [self.record(each, identify(each), encode(each)) for each in observations]
 
     def fold(self, records: Sequence[DecodedRecord]) -> None:
-        """Fold a batch by both; each has to bring about the same."""
-        assert self.native.fold(records) == self.python.fold(records)
+        """Fold a batch by both; each has to bring about the same, and so has what a rebuild asks the kernel for."""
+        grouped: dict[str, list[Record]] = {}
+        for record, _ in records:
+            grouped.setdefault(record.entity, []).append(record)
+        stored = {name: self.python.database.get("state", placed(name)) for name in grouped}
+        said = self.native.fold(records)
+        assert said == self.python.fold(records)
+        if isinstance(said[0], str):  # an error
+            return
+        kernel = find_kernel().kernel
+        assert kernel is not None
+        entities = [(name, stored[name], records) for name, records in grouped.items()]
+        for name, (state, _) in replay(kernel, self._folds, entities).items():
+            assert (state or stored[name]) == self.python.database.get("state", placed(name))
+            self.replayed += 1
 
     def fold_in_batches(self, records: Sequence[DecodedRecord], sizes: Iterable[int]) -> None:
         """Fold records in batches of such sizes, in order; all of them have to fit."""

@@ -1,0 +1,84 @@
+"""The kernel's door against Python's: the same observation of whatever an author gives, or the same refusal."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.avro.codec import ObservationCodec
+from refold.avro.definition import TypeDefinition
+from refold.avro.envelope import ObservationValidator
+from refold.avro.errors import ValidationError
+from refold.avro.kernel import find_kernel
+from refold.avro.kernel_layouts import field_layouts
+from refold.avro.observation import Source
+from refold.avro.shipped import shipped_types
+from refold.avro.times import TIME_MAX
+from refold_tests import specimens
+from refold_tests.both_folds import switched
+from refold_tests.random_types import definitions
+
+
+class Text(str):
+    """No plain text."""
+
+
+class Mood(enum.StrEnum):
+    """Texts of another type."""
+
+    GOOD = "good"
+
+
+ODD = st.sampled_from((
+    None, True, False, 0, 1, -1, 2**31, 2**53, 2**53 + 1, 2**63, 2**64, 10**30, 0.0, -0.0, 0.1, 0.5, 1.0, 2.0**24 + 1,
+    2.0**63, 2.0**64, 1e300, float("inf"), float("nan"), "", "a", "\ud800", "é" * 3000, "x" * 40_000, Text("good"),
+    Mood.GOOD, "good", "2026-01-01", b"", b"four", bytearray(b"four"), [], ["a"], {}, {"x": 1}, (1, 2), {1, 2},
+))  # fmt: skip
+
+
+def said_of(definition: TypeDefinition, patch: Any, *, kernel: bool) -> str:
+    """What is made of a patch, with its bytes and id, as text: types count, and so does the order."""
+    with switched(on=kernel):
+        validator, codec = ObservationValidator(definition), ObservationCodec(definition)
+    source = Source("agent", "run", "step", "tool", 7)
+    try:
+        observation = validator.build(f"{definition.name}/a", patch, observed_at=1, now=TIME_MAX, source=source,
+                                      causes=[b"c" * 32], subject="é", priority=-1, blobs={})  # fmt: skip
+    except ValidationError as error:
+        return f"refused: {error}"
+    return f"{observation!r} {codec.encode_identified(observation)!r}"
+
+
+def compare(definition: TypeDefinition, patch: Any) -> None:
+    assert said_of(definition, patch, kernel=True) == said_of(definition, patch, kernel=False)
+
+
+@given(st.data())
+def test_any_patch_is_taken_alike(data: st.DataObject) -> None:
+    definition = data.draw(st.one_of(st.just(specimens.specimen()), definitions()))
+    compare(definition, data.draw(specimens.patches(definition)))
+
+
+@given(st.data())
+def test_odd_values_are_taken_or_refused_alike(data: st.DataObject) -> None:
+    definition = data.draw(st.one_of(st.just(specimens.specimen()), definitions()))
+    names = st.sampled_from([*definition.fields, *definition.by_first_name, "unknown", "\ud800"])
+    compare(definition, data.draw(st.dictionaries(names, ODD, max_size=3)))
+
+
+def test_a_common_patch_is_canonical_and_what_is_not_is_left_to_python() -> None:
+    definition = shipped_types()["tool_config"]
+    kernel = find_kernel().kernel
+    assert kernel is not None
+    reader = kernel.ObservationReader(definition.name, bytes(5), field_layouts(definition))
+    assert reader.is_canonical({"tool": "search", "rate_limit": 3, "enabled": True, "effect": "read"})
+    for patch in ({"rate_limit": 1.0}, {"tool": None}, {"tool": 1}, {"effect": "neither"}, {"rate_limit": 2**63}):
+        assert not reader.is_canonical(patch)
+    observation = ObservationValidator(definition).build(
+        "tool_config/a", {"tool": "search"}, observed_at=1, now=TIME_MAX, source=Source("agent")
+    )
+    assert reader.encode(observation) is not None
+    assert reader.encode(observation._replace(retracts=(b"r" * 32,))) is None
