@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+from msgspec.structs import replace
 
 from refold.agents.compare.compare import compare
 from refold.agents.compare.differences import differences
@@ -13,6 +15,8 @@ from refold.agents.compare.divergence import Divergence
 from refold.agents.compare.provenance import provenance
 from refold.agents.compare.render import WHYS, told
 from refold.agents.journal.record import Recording
+from refold.agents.log import AgentLog
+from refold.agents.redaction.redactor import Redact
 from refold.explorer.queries.compare import CompareQuery, compare_json
 from refold.explorer.queries.entity import DiffQuery
 from refold.explorer.queries.run_shapes import status_of
@@ -44,20 +48,31 @@ def compare_page(view: PageView) -> bytes:
         rows = view.log.runs(at=cut, limit=CHOSEN_FROM)
         return view.render("compare_choose.html", "Compare", cut, [], rows=rows, a=a, b=b)
     query = CompareQuery(a, b, str(cut), exact=bool(view.get("exact")))
-    pair = query.pair(view.log)
+    shown = comparison(view.log, query)
+    return view.render("compare.html", "Compare", cut, [("where they part", query)], is_exact=query.exact, shown=shown)
+
+
+def comparison(log: AgentLog, query: CompareQuery, redact: Redact | None = None) -> dict[str, Any]:
+    """What is shown of two runs. redact: what of each recorded tree may be shown; then nothing is told in sentences."""
+    pair = query.pair(log)
     found = compare(pair[0].run, pair[1].run, exact=query.exact)
     behind = [] if found is None else provenance(found, *pair, query.depth)
-    answer = compare_json({"a": view.log, "b": view.log}, pair, found, behind, str(cut))
+    answer = compare_json({"a": log, "b": log}, pair, found, behind, query.at)
     lines = list(told(found, is_short=True, is_folded=True))
-    steps = list(_steps(pair[0].run, pair[1].run, found))
+    steps: Any = list(_steps(pair[0].run, pair[1].run, found))
+    if redact is not None:
+        lines = (
+            lines[:1] if found is None else [f"first divergence at step {found.step}" if found.step else "other input"]
+        )
+        answer, steps = redact(answer), redact(steps)
     deepest = found
     while deepest is not None and deepest.within is not None:
         deepest = deepest.within
-    return view.render(
-        "compare.html", "Compare", cut, [("where they part", query)], answer=answer, lines=lines,
-        why="" if found is None else WHYS[found.why], a=pair[0].run, b=pair[1].run, steps=steps, is_exact=query.exact,
-        sides=[] if deepest is None else _sides(deepest),
-    )  # fmt: skip
+    return {
+        "answer": answer, "lines": lines, "why": "" if found is None else WHYS[found.why],
+        "a": _head(pair[0].run, redact), "b": _head(pair[1].run, redact), "steps": steps,
+        "sides": [] if deepest is None else _sides(deepest, redact),
+    }  # fmt: skip
 
 
 def diff_page(view: PageView) -> bytes:
@@ -73,15 +88,29 @@ def diff_page(view: PageView) -> bytes:
     )  # fmt: skip
 
 
-def _sides(found: Divergence) -> list[dict[str, Any]]:
+def _head(run: Recording, redact: Redact | None) -> Recording:
+    """A run, of which only what heads it is shown."""
+    return run if redact is None else replace(run, title=str(redact(run.title)), agent=str(redact(run.agent)))
+
+
+def _hidden(path: str, value: Any, redact: Redact | None) -> Any:
+    """A value without its secrets, which are known by the name that it stands under, too."""
+    if redact is None:
+        return value
+    name = path.rpartition(".")[2] or "value"
+    return cast("dict[str, Any]", redact({name: value}))[name]
+
+
+def _sides(found: Divergence, redact: Redact | None = None) -> list[dict[str, Any]]:
     """Each place that differs, what is on both sides, and texts word by word."""
     listed = found.differences or differences(found.a.value, found.b.value)
     shown = [
         {
-            "path": each.path or "all of it", "left": each.a, "right": each.b, "has_left": each.op != "add",
-            "has_right": each.op != "remove", "words": words(each.a, each.b),
+            "path": each.path or "all of it", "left": left, "right": right, "has_left": each.op != "add",
+            "has_right": each.op != "remove", "words": words(left, right),
         }
         for each in listed[:DIFFERENCES_MAX]
+        for left, right in [[_hidden(each.path, side, redact) for side in (each.a, each.b)]]
     ]  # fmt: skip
     return shown
 

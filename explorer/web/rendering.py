@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -13,7 +14,7 @@ from markupsafe import Markup
 
 from refold.avro.times import EPOCH, parse_time
 from refold.explorer.queries.query import Query, command_text
-from refold.explorer.web.text import cell, clipped, visible
+from refold.explorer.web.text import SHOWN_MAX, cell, clipped, visible
 
 NONE = "\N{EN DASH}"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -72,9 +73,10 @@ def number(given: int | None) -> str:
 
 
 class Renderer:
-    """Makes pages of one log. shown_url: the log as commands name it, None where REFOLD_LOG does."""
+    """Makes pages of one log. shown_url: the log as commands name it, None where REFOLD_LOG does; shown_max: how many
+    characters of one value are shown."""
 
-    def __init__(self, shown_url: str | None) -> None:
+    def __init__(self, shown_url: str | None, shown_max: int = SHOWN_MAX) -> None:
         self._shown_url = shown_url
         self._environment = Environment(
             loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -82,8 +84,8 @@ class Renderer:
         )  # fmt: skip
         self._environment.globals |= {"link": link, "entity_link": entity_link, "command": self.command}
         self._environment.filters |= {
-            "clip": clipped, "cell": cell, "visible": visible, "took": took, "duration": duration, "time": time_tag,
-            "number": number, "words": lambda text: text.replace("_", " "),
+            "clip": partial(clipped, most=shown_max), "cell": cell, "visible": visible, "took": took,
+            "duration": duration, "time": time_tag, "number": number, "words": lambda text: text.replace("_", " "),
         }  # fmt: skip
 
     def command(self, query: Query) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from refold.agents.journal.difference import ABSENT, Difference, differences
 from refold.agents.journal.record import Call, Plain, Recording, Step
 from refold.agents.journal.self_replay import begun_with, states
+from refold.agents.log import AgentLog
 from refold.agents.recorder.observations import model_call
+from refold.agents.redaction.redactor import Redact
 from refold.avro.errors import InputError, NotAnswerable, RefoldError
 from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.cli.runs.clear import clear_json
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
-from refold.explorer.queries.run_shapes import run_json, step_json
+from refold.explorer.queries.run_shapes import call_json, run_json, step_json
 from refold.explorer.web.messages import ModelMessage, ModelRequest, answered, asked, message_of, messages_of
 from refold.explorer.web.timeline import timeline, title_of
 from refold.explorer.web.view import PageMoved, PageView
@@ -58,12 +60,15 @@ def run_page(view: PageView) -> bytes:
     if number is None:
         number = opening_step(run)
     shown: list[tuple[str, Query]] = [("the run", query)]
-    given_step: dict[str, Any] = {"step": None}
+    shown_step: dict[str, Any] | None = None
     if run.steps:
         if not 1 <= number <= len(run.steps):
             raise InputError(f"run {run_id} has no step {number} at this cut: it has {len(run.steps)}")
         shown.append((f"step {number}", StepsQuery(run_id, str(cut), number)))
-        given_step, knew = _step(view, run, run.steps[number - 1], cut)
+        step = run.steps[number - 1]
+        before = begun_with(run, number, next(islice(states(run), number - 1, None)))
+        after = next(islice(states(run), number, None))
+        shown_step, knew = step_shown(view.log, run, step, before, after, cut)
         shown.append((f"what it knew by step {number}", knew))
     drawn = timeline(run, view.get("scale"))
     fields = view.log.state(f"run/{run_id}", cut).fields
@@ -71,7 +76,7 @@ def run_page(view: PageView) -> bytes:
         "run.html", title, cut, shown, is_live=not run.outcome, run={**NOT_WITHIN, **run_json(run)}, number=number,
         timeline=drawn, listed=list(_listed(view, run, number, cut)), forks=_forks(view, run_id, cut),
         is_raw=bool(view.get("raw")),
-        tokens={name: fields.get(f"{name}_tokens") for name in ("input", "output")}, **given_step,
+        tokens={name: fields.get(f"{name}_tokens") for name in ("input", "output")}, shown=shown_step,
     )  # fmt: skip
 
 
@@ -91,43 +96,45 @@ def opening_step(run: Recording) -> int:
     return failed[0] if failed else 1
 
 
-def _step(view: PageView, run: Recording, step: Step, cut: Cut) -> tuple[dict[str, Any], Query]:
-    """What is shown of a step, and the question for what was known by then."""
-    before = begun_with(run, step.number, next(islice(states(run), step.number - 1, None)))
-    after = next(islice(states(run), step.number, None))
+def step_shown(
+    log: AgentLog, run: Recording, step: Step, before: Plain, after: Plain, cut: Cut, redact: Redact = lambda tree: tree
+) -> tuple[dict[str, Any], Query]:
+    """What is shown of a step, and the question for what was known by then. before, after: the run's state around it;
+    redact: what of each tree may be shown."""
+    before, after = redact(before), redact(after)
     changed = differences(before, after)
     # A step that goes on, or was cut short, has no end to ask for: what the log holds at the cut counts.
     knew = KnewQuery(run.agent, f"run:{run.run}#{step.number}" if step.is_committed else str(cut), run.run)
     reads, not_known = [], ""
     try:
-        reads = knew.answer(view.log)["reads"]
+        reads = redact(knew.answer(log)["reads"])
     except RefoldError as error:
         not_known = str(error)
-    given = step_json(step, has_code=run.has_code)
+    given: Any = redact(step_json(step, has_code=run.has_code))
     is_asked = any(call.asked.kind == "model" for call in step.calls)
     said = () if is_asked or not isinstance(before, dict) else messages_of(before.get("messages"))
     return {
         "step": given,
-        "recorded": step,
-        "calls": list(_calls(run, step, given)),
+        "is_recorded": bool(step.attempts),
+        "calls": list(_calls(run, step, given, redact)),
         "attempts": [
             {**each, "told": [_call(call, each["failure"]) for call in step_calls]}
-            for each, step_calls in zip(given["attempts"][:-1], _earlier(step, run), strict=False)
+            for each, step_calls in zip(given["attempts"][:-1], _earlier(step, run, redact), strict=False)
         ],
         "changed": [_changed(each) for each in changed[:CHANGES_MAX]],
         "changed_count": len(changed),
         "before": before,
         "after": after,
         "context": said,
-        "observed": {} if step.attempts else _observed(view, run, [step], cut).get(step.number, {}),
+        "observed": {} if step.attempts else redact(_observed(log, run, [step], cut).get(step.number, {})),
         "reads": reads,
         "not_known": not_known,
     }, knew
 
 
-def _calls(run: Recording, step: Step, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _calls(run: Recording, step: Step, given: dict[str, Any], redact: Redact) -> Iterator[dict[str, Any]]:
     """The calls of a step. Of the messages of a model's request, how many the call before it had been asked already."""
-    before = _asked_before(run, step)
+    before = _asked_before(run, step, redact)
     for call, told in zip(step.calls, given["calls"], strict=True):
         made = _call(told, given["failure"])
         if call.asked.kind == "model":
@@ -136,12 +143,12 @@ def _calls(run: Recording, step: Step, given: dict[str, Any]) -> Iterator[dict[s
         yield made
 
 
-def _asked_before(run: Recording, step: Step) -> ModelRequest | None:
+def _asked_before(run: Recording, step: Step, redact: Redact) -> ModelRequest | None:
     """What the last model call before a step was asked."""
     for each in reversed(run.steps[: step.number - 1]):
         for call in reversed(each.calls):
             if call.asked.kind == "model":
-                return asked(call.asked.request)
+                return asked(redact(call.asked.request))
     return None
 
 
@@ -165,18 +172,16 @@ def model_facts(call: Call) -> list[str]:
     return [*facts, *(str(each).replace("_", " ") for each in found.get("finish_reasons") or ())]
 
 
-def _observed(view: PageView, run: Recording, steps: Iterable[Step], cut: Cut) -> dict[int, dict[str, Any]]:
+def _observed(log: AgentLog, run: Recording, steps: Iterable[Step], cut: Cut) -> dict[int, dict[str, Any]]:
     """By number, what was observed of steps that no recorder wrote: their entities' fields."""
     names = {f"step/{run.run}#{step.number}": step.number for step in steps}
-    return {names[name]: state.shown() for name, state in view.log.states(list(names), cut).items()}
+    return {names[name]: state.shown() for name, state in log.states(list(names), cut).items()}
 
 
-def _earlier(step: Step, run: Recording) -> Iterator[list[dict[str, Any]]]:
+def _earlier(step: Step, run: Recording, redact: Redact) -> Iterator[list[dict[str, Any]]]:
     """The calls of the attempts before the last, each as step_json gives those of the last."""
-    from refold.explorer.queries.run_shapes import call_json
-
     for attempt in step.attempts[:-1]:
-        yield [call_json(call, has_code=run.has_code) for call in attempt.calls]
+        yield [cast("dict[str, Any]", redact(call_json(call, has_code=run.has_code))) for call in attempt.calls]
 
 
 def _call(call: dict[str, Any], failure: dict[str, Any] | None) -> dict[str, Any]:
@@ -220,7 +225,7 @@ def _listed(view: PageView, run: Recording, number: int, cut: Cut) -> Iterator[d
     """The steps near one, for the list."""
     first = max(0, number - 1 - LISTED_AROUND)
     shown = run.steps[first : number + LISTED_AROUND]
-    observed = _observed(view, run, [step for step in shown if not step.attempts], cut)
+    observed = _observed(view.log, run, [step for step in shown if not step.attempts], cut)
     for step in shown:
         calls = [
             call.asked.name or call.asked.kind for call in step.calls if call.asked.kind in ("tool", "model", "run")

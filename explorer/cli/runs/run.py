@@ -16,6 +16,7 @@ COMMANDS = {
         "resume": ("runs.resume:resume", "Continue a run from where its record ends."),
         "fork": ("runs.fork:fork", "Run again from one of its steps, with something changed."),
         "compare": ("runs.compare:compare", "Find the first point where two runs differ, and why."),
+        "export": ("runs.export:export", "Write a run to one HTML file that opens without refold."),
         "flag": ("runs.marks:flag", "Flag a run: it is kept longer, and `runs --flagged` lists it."),
         "pin": ("runs.marks:pin", "Keep a run's content until it is unpinned."),
     }

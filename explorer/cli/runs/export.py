@@ -1,0 +1,55 @@
+"""`refold run export`: a run, or two compared, as one file for people without refold."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from refold.avro.errors import InputError
+from refold.explorer.cli.options import WHEN, LogTarget, on_log
+from refold.explorer.cli.options import at as at_option
+from refold.explorer.cli.output.screen import Screen
+from refold.explorer.cli.runs.argument import run_argument
+from refold.explorer.cli.runs.code import redactor_for
+from refold.streams.exchange.atomic_file import whole_file
+
+
+@click.command("export", epilog=WHEN)
+@run_argument
+@click.argument("other", metavar="[OTHER]", required=False)
+@click.option("--html", "file", metavar="FILE", required=True, help="The file to write.")
+@click.option("--redact", is_flag=False, flag_value="", default=None, metavar="[NAME]",
+              help="Replace secrets by tokens: by the standard rules, or a function, module:function.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace a file of that name.")
+@at_option
+@on_log
+def export(
+    place: LogTarget, run_id: str, other: str | None, file: str, redact: str | None, force: bool, at: str | None
+) -> int:
+    """Write a run to one HTML file that opens without refold.
+
+    All its steps are in it as the explorer shows them. With OTHER it is the comparison of the two runs. The file loads
+    nothing and runs no script. Contents that are sealed stand in it in clear, where their key is here.
+
+    \b
+    Examples
+      refold run export 8f2c --html incident.html
+      refold run export 8f2c 91aa --html difference.html --redact
+    """
+    if find_spec("jinja2") is None:
+        raise InputError("an export needs jinja2: install it with pip install 'refold[explore]'")
+    from refold.explorer.web.export import comparison_file, run_file
+
+    redactor = redactor_for(redact)
+    with place.read() as log:
+        content = (
+            run_file(log, run_id, at, redactor, place.url)
+            if other is None
+            else comparison_file(log, run_id, other, at, redactor, place.url)
+        )
+    with whole_file(Path(file), replace=force) as target:
+        target.write(content)
+    Screen().say(f"{file}: {len(content):,} bytes; any browser opens it")
+    return 0
