@@ -19,7 +19,7 @@ NATIVE = $(if $(shell command -v cargo),$(VENV)/.installed-kernel)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo kafka kernel check test test-kernel test-interpreters test-faults fuzz record-faults bench soak docs lint format clean
+.PHONY: help demo kafka kernel check test test-kernel test-interpreters test-faults fuzz record-faults bench soak docs pictures lint format clean
 
 help: ## this list
 	@echo 'refold: start with `make demo`; while you work, `make check`; before you push, `make test`.'
@@ -87,6 +87,9 @@ bench: $(VENV)/.installed-dev $(NATIVE) ## measure on this machine, with the nat
 
 docs: $(VENV)/.installed-dev ## build the documentation as a site, in build/docs/site; it needs no network to be read (needs npm)
 	@$(BIN)/python -P docs/site/build.py $(ARGS)
+
+pictures: $(VENV)/.installed-dev ## take the pictures of the explorer anew, from the demo (needs Debian's chromium)
+	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.pictures $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff and mypy --strict, changing nothing
 	@$(BIN)/ruff check --quiet

@@ -97,7 +97,7 @@ def stage(folder: Path) -> None:
         folder: Where to; what was there is removed.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    for page in pages():
+    for page in [*pages(), *sorted((ROOT / "docs").rglob("*.png"))]:
         copy = folder / page.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(page.read_bytes())

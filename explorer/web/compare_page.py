@@ -61,9 +61,8 @@ def comparison(log: AgentLog, query: CompareQuery, redact: Redact | None = None)
     lines = list(told(found, is_short=True, is_folded=True))
     steps: Any = list(_steps(pair[0].run, pair[1].run, found))
     if redact is not None:
-        lines = (
-            lines[:1] if found is None else [f"first divergence at step {found.step}" if found.step else "other input"]
-        )
+        if found is not None:
+            lines = [f"first divergence at step {found.step}" if found.step else "first divergence at the start"]
         answer, steps = redact(answer), redact(steps)
     deepest = found
     while deepest is not None and deepest.within is not None:

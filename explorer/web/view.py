@@ -67,12 +67,12 @@ class PageView:
         return f"/{path}" + (f"?{urlencode(query)}" if query else "")
 
     def render(
-        self, template: str, title: str, cut: Cut | None, shown: Sequence[tuple[str, Query]], *, is_live: bool = False,
-        **given: Any,
+        self, template: str, title: str, cut: Cut | None, queries: Sequence[tuple[str, Query]], /, *,
+        is_live: bool = False, **given: Any,
     ) -> bytes:  # fmt: skip
-        """The page. shown: the commands that give the same answers, each with what it shows; is_live: it may change as
-        the log grows."""
-        commands = [(what, self.renderer.command(query)) for what, query in shown]
+        """The page. queries: the commands that give the same answers, each with what it shows; is_live: it may change
+        as the log grows."""
+        commands = [(what, self.renderer.command(query)) for what, query in queries]
         return self.renderer.page(
             template,
             {
