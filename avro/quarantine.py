@@ -1,7 +1,8 @@
 """Rulings: which damaged records of a log an administrator has set aside. Pure; a function of `.schemas` alone.
 
 A ruling is about one record of `.observations` or `.changes`, by partition and offset, or about the records of a whole
-batch that cannot be read: so many offsets from one on.
+batch that cannot be read: so many offsets from one on. Of `.schemas`, `.manifests` and `.deadletters` only such batches
+are ruled on.
 1. The last ruling on a record counts: it is set aside, or it is not.
 2. A record that is set aside holds nothing, for every cut. So whoever read `.schemas` to the same place answers alike,
    and an answer at an earlier cut is that of a log without the record.
@@ -20,7 +21,9 @@ from typing import NamedTuple
 from refold.avro.errors import DamagedRecord
 
 OBSERVATIONS, CHANGES = "observations", "changes"
-TOPICS = (OBSERVATIONS, CHANGES)
+SCHEMAS, MANIFESTS, DEADLETTERS = "schemas", "manifests", "deadletters"
+TOPICS = (OBSERVATIONS, CHANGES, SCHEMAS, MANIFESTS, DEADLETTERS)
+"""Those whose records somebody needs: a reader stops at a damaged one that is not set aside."""
 NAME_BYTES_MAX = 2_048
 LENGTH_MAX = 1_000_000
 """More offsets than any batch of a broker's has."""

@@ -167,7 +167,7 @@ def foreign_json(foreign: Foreign) -> dict[str, Any]:
 
 
 def set_aside_json(aside: SetAside) -> dict[str, Any]:
-    """Damaged records of a topic that are set aside."""
+    """Damaged records of a topic that hold nothing."""
     return {"topic": aside.topic, "records": aside.records, "first": position_json(aside.first)}
 
 
@@ -180,6 +180,7 @@ def verdict_json(point: Point, verdict: VerifyReport) -> dict[str, Any]:
         "unchecked": verdict.unchecked,
         "foreign": [foreign_json(each) for each in verdict.foreign],
         "set_aside": [set_aside_json(each) for each in verdict.set_aside],
+        "passed_over": [set_aside_json(each) for each in verdict.passed_over],
         "observations": verdict.observations,
         "entities": verdict.entities,
         **point_json(point),

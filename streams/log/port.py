@@ -132,7 +132,7 @@ class Foreign(NamedTuple):
 
 
 class SetAside(NamedTuple):
-    """Damaged records that an administrator set aside, in a topic of the log: how many, and where the first one is."""
+    """Damaged records of a topic of the log that hold nothing: how many, and where the first one is."""
 
     topic: str
     records: int
@@ -318,6 +318,11 @@ class LogPort(ABC):
 
     def set_aside(self) -> Sequence[SetAside]:
         """The damaged records that are set aside, by topic, as of what was seen last: they hold nothing."""
+        return ()
+
+    def passed_over(self) -> Sequence[SetAside]:
+        """The records in batches that cannot be read, and that every reader passes over, by topic, as far as was read:
+        nobody needs them, or who needs one says so."""
         return ()
 
     @abstractmethod

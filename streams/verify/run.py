@@ -162,7 +162,7 @@ def verify(log: LogPort, cut: Cut, progress: Progress = lambda more, total: None
         verdict.add(check_table(log.stored_entities(), log.partitions, layers))
         verdict.add(check_totals(log.totals, replayed))
     verdict.foreign = log.foreign(last=None)
-    verdict.set_aside = log.set_aside()
+    verdict.set_aside, verdict.passed_over = log.set_aside(), log.passed_over()
     elsewhere = aside.answer()
     verdict.add(iter(elsewhere.mismatches))
     verdict.unchecked += elsewhere.unchecked

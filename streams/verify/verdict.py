@@ -18,7 +18,7 @@ class VerifyReport:
 
     unchecked: what could not be looked at, and what to do about it. foreign: records in the log's topics that refold
     did not write, which every reader passes over: no mismatches. set_aside: damaged ones that an
-    administrator ruled on.
+    administrator ruled on. passed_over: those in batches that cannot be read and that nobody needs.
     """
 
     cut: Cut
@@ -29,6 +29,7 @@ class VerifyReport:
     unchecked: list[str] = field(default_factory=list)
     foreign: Sequence[Foreign] = ()
     set_aside: Sequence[SetAside] = ()
+    passed_over: Sequence[SetAside] = ()
 
     @property
     def ok(self) -> bool:

@@ -11,6 +11,10 @@ its end, and is still at the same offset a while later, a new consumer fetches i
 The same is done for a partition that is not behind, and whose end was never reported: seen after a broker that had
 stopped for over a minute continued. Its fold would never be caught up.
 
+A new consumer that is stuck at the same offset has met a damaged record: where the length of one is damaged, the client
+gives neither a record nor an error (range_reader.py). That counts as a batch that cannot be unpacked, from this offset
+on.
+
 The client fetches a batch that cannot be unpacked again and again, as fast as it can, and nothing after it comes:
 1. What came before the batch is given out, then the error (log/kafka/damaged.py). The partition is not fetched further.
 2. DAMAGED_AGAIN_S later it is fetched again: the brokers' data may be restored, or the batch set aside.
@@ -31,7 +35,7 @@ from refold.streams.events import tell
 from refold.streams.log.kafka.access import READ, TOPIC, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.damaged import UnreadableBatches
-from refold.streams.log.kafka.faults import is_unreadable, raise_lasting, storage_error, text_of
+from refold.streams.log.kafka.faults import SILENT, is_unreadable, raise_lasting, storage_error, text_of
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.range_reader import Raw, raw_of
 
@@ -94,6 +98,9 @@ class Fetcher:
         self._unreadable = unreadable
         # What is not fetched now, for a batch there cannot be read: when it is to be fetched again.
         self._damaged: dict[TopicPlace, float] = {}
+        # Where the consumer before was stuck, and where this one gives nothing, too.
+        self._stuck_before: dict[TopicPlace, int] = {}
+        self._silent: dict[TopicPlace, int] = {}
         self.schemas_moved = False
         if schemas is not None:
             self._assign({TopicPlace(schemas[0], 0): schemas[1]})
@@ -122,13 +129,13 @@ class Fetcher:
 
     def fetch(self, records_max: int, timeout_s: float) -> Iterator[tuple[int, Fetched]]:
         """What came by partition; an error that waiting does not mend is raised."""
-        self._fetch_again()
+        yield from self._fetch_again()
         try:
             messages = self._consumer.consume(records_max, timeout_s)
         except KafkaException as failed:
             raise storage_error("the log cannot be read", failed) from failed
         if len(messages) < records_max and time.monotonic() - self._looked_s > STUCK_S:
-            self._look()
+            yield from self._look()
         messages, unreadable = self._parted(messages)
         self._heard(messages)
         for message in messages:
@@ -140,7 +147,9 @@ class Fetcher:
             else:
                 yield from self._judged(message)
         for place, message in unreadable.items():
-            yield from self._passed(place, message)
+            error = message.error()
+            if error is not None and place in self._next:
+                yield from self._passed(place, message.offset() or 0, text_of(error))
 
     def end_of(self, partition: int) -> int:
         """Up to where a partition is known to reach, as the last fetch of it said; 0 before one."""
@@ -151,7 +160,7 @@ class Fetcher:
     def close(self) -> None:
         self._consumer.close()
 
-    def _fetch_again(self) -> None:
+    def _fetch_again(self) -> Iterator[tuple[int, Fetched]]:
         """Fetch again what was not for a while, for a batch there could not be read."""
         now_s = time.monotonic()
         due = [place for place, again_s in self._damaged.items() if now_s >= again_s]
@@ -160,6 +169,11 @@ class Fetcher:
         if due:
             self._assign({place: self._next[place] for place in due})
             self._pause_held(due)
+        for place in [each for each in self._silent if each in self._next and each not in self._damaged]:
+            if self._silent[place] != self._next[place]:
+                del self._silent[place]
+            elif self._unreadable.is_aside(place, self._next[place]):
+                yield from self._passed(place, self._next[place], SILENT)
 
     def _parted(self, messages: Sequence[Message]) -> tuple[list[Message], dict[TopicPlace, Message]]:
         """What can be used, and by partition the first batch that cannot be read: what comes after it is not used."""
@@ -169,20 +183,21 @@ class Fetcher:
             place, error = TopicPlace(message.topic() or "", message.partition() or 0), message.error()
             if place in unreadable:
                 continue
-            if error is not None and is_unreadable(error) and place.topic == self._topic:
-                unreadable[place] = message
-            else:
+            if error is None or not is_unreadable(error):
                 used.append(message)
+            elif place.topic == self._topic:
+                unreadable[place] = message
+            elif place not in self._damaged:  # of `.schemas`: who reads it on says so
+                self.schemas_moved = True
+                self._consumer.incremental_unassign([TopicPartition(*place)])
+                self._damaged[place] = time.monotonic() + DAMAGED_AGAIN_S
         return used, unreadable
 
-    def _passed(self, place: TopicPlace, message: Message) -> Iterator[tuple[int, Fetched]]:
-        """Go on after a batch that cannot be read, or give out that it is not set aside."""
-        error = message.error()
-        if error is None or place not in self._next:
-            return
+    def _passed(self, place: TopicPlace, first: int, why: str) -> Iterator[tuple[int, Fetched]]:
+        """Go on after a batch that cannot be read, or give out that it is not set aside. first: its first offset."""
         self._consumer.incremental_unassign([TopicPartition(*place)])
         try:
-            after = self._unreadable.after(place, message.offset() or 0, self._next[place], text_of(error))
+            after = self._unreadable.after(place, first, self._next[place], why)
         except DamagedRecord as damaged:
             self._damaged[place] = time.monotonic() + DAMAGED_AGAIN_S
             yield place.partition, damaged
@@ -224,8 +239,9 @@ class Fetcher:
                 self._heard_s[place] = now_s
                 (self._unended.add if error is None else self._unended.discard)(place)
 
-    def _look(self) -> None:
-        """Ask for the ends of what is silent; begin with a new consumer where one is stuck."""
+    def _look(self) -> Iterator[tuple[int, Fetched]]:
+        """Ask for the ends of what is silent; begin with a new consumer where one is stuck, and give out what a new one
+        is stuck at, too."""
         self._looked_s = time.monotonic()
         silent = [
             place for place, heard_s in self._heard_s.items()
@@ -244,8 +260,17 @@ class Fetcher:
             if end > self._next[place] or place in self._unended
         }  # fmt: skip
         stuck = [place for place, offset in self._stuck.items() if before.get(place) == offset]
-        if stuck:
-            self._begin_anew(stuck)
+        damaged = [
+            place for place in stuck
+            if ends[place] > self._next[place] == self._stuck_before.get(place) and place.topic == self._topic
+        ]  # fmt: skip
+        for place in damaged:
+            self._silent[place] = self._next[place]
+            yield from self._passed(place, self._next[place], SILENT)
+        anew = [place for place in stuck if place not in damaged]
+        if anew:
+            self._stuck_before = {place: self._next[place] for place in stuck}
+            self._begin_anew(anew)
 
     def _begin_anew(self, stuck: Sequence[TopicPlace]) -> None:
         why = "a broker says where these end, and the client that fetches them is told nothing"

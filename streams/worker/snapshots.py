@@ -69,8 +69,9 @@ class Sealing:
         self._held: dict[int, _Held] = {}
         self._touched = Touched()
         self._taken: dict[int, _Held] = {}
-        self._reading = LogReaders(log.clients, TIMEOUT_S, ahead_kb=AHEAD_KB)
-        self._undecided = LogReaders(log.clients, TIMEOUT_S, committed=False, ahead_kb=AHEAD_KB)
+        known = log.unreadable
+        self._reading = LogReaders(log.clients, TIMEOUT_S, ahead_kb=AHEAD_KB, unreadable=known)
+        self._undecided = LogReaders(log.clients, TIMEOUT_S, committed=False, ahead_kb=AHEAD_KB, unreadable=known)
         self._store = KafkaSnapshotStore(
             log.clients, log.topics, log.manifests, log.offsets, self._reading, self._undecided, owns=self._owns
         )

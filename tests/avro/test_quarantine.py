@@ -84,7 +84,7 @@ def test_odd_parts_are_no_ruling(parts: list[object]) -> None:
     "parts",
     [
         ["observations", 0, 1, 0, "", False, 1], ["observations", 0, 1, LENGTH_MAX + 1, "", False, 1],
-        ["schemas", 0, 1, 1, "", False, 1], ["changes", -1, 1, 1, "", False, 1], ["changes", 0, True, 1, "", False, 1],
+        ["contents", 0, 1, 1, "", False, 1], ["changes", -1, 1, 1, "", False, 1], ["changes", 0, True, 1, "", False, 1],
         ["changes", 0, 1, 1, "x" * 5_000, False, 1], ["changes", 0, 1, 1, b"", False, 1],
         ["changes", 0, 1, 1, "", 0, 1], ["changes", 0, 1 << 63, 1, "", False, 1], {}, None, 7,
     ],

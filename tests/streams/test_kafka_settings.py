@@ -54,6 +54,12 @@ def test_javas_file_is_understood(tmp_path: Path) -> None:
     assert found.principal == "User:refold-worker"
 
 
+def test_checksums_are_not_checked_by_a_client_that_may_end_at_them() -> None:
+    with pytest.raises(InputError, match=r"check\.crcs is not to be set: at a batch whose checksum does not match"):
+        translated({"check.crcs": "true"}, "here")
+    assert translated({"check.crcs": "false"}, "here") == {"check.crcs": "false"}
+
+
 def test_variables_stand_over_the_file_and_those_of_kubernetes_are_none(tmp_path: Path) -> None:
     found = read(
         tmp_path / "kafka.conf",

@@ -273,7 +273,9 @@ def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url
     return Pages(
         status=service.status,
         around=service.around,
-        metrics=metrics_of(service.status, service.around, about, service.log.foreign, service.log.set_aside),
+        metrics=metrics_of(
+            service.status, service.around, about, service.log.foreign, service.log.set_aside, service.log.passed_over
+        ),
         partition_of=port.partition_of,
         owns=lambda partition: service.table(partition) is not None,
         workers=lambda: workers_of(admin, port.topics.group, port.topics.observations),

@@ -96,7 +96,15 @@ def inside(
     findings: list[Finding] = []
     try:
         with place.read() as log:
-            for part in (size, lambda log: clock(log, looking, clock_remedy), types, foreign, set_aside, *more):
+            for part in (
+                size,
+                lambda log: clock(log, looking, clock_remedy),
+                types,
+                foreign,
+                set_aside,
+                passed_over,
+                *more,
+            ):
                 findings += _guarded(part, log)
     except RefoldError as error:
         findings.append(Finding("log", False, str(error), remedy))
@@ -139,6 +147,19 @@ def set_aside(log: Log) -> Iterator[Finding]:
     """Damaged records that an administrator set aside. No problem of the log: they hold nothing."""
     for each in log.port.set_aside():
         yield Finding(f"set aside in {each.topic}", True, f"{set_aside_text(each)}; refold quarantine list shows each")
+
+
+def passed_over(log: Log) -> Iterator[Finding]:
+    """Records in batches that cannot be read. Readers do without: but the brokers' disks should be looked at."""
+    for each in log.port.passed_over():
+        remedy = "look at the brokers' disks; restore their data if you can"
+        yield Finding(f"damaged in {each.topic}", False, passed_over_text(each), remedy)
+
+
+def passed_over_text(each: SetAside) -> str:
+    """How many records of a topic cannot be read and are passed over, and where the first one is."""
+    counted = f"{each.records:,} {'record' if each.records == 1 else 'records'} in batches that cannot be read"
+    return f"{each.topic}: {counted}, the first at {each.first}; every reader passes over them"
 
 
 def set_aside_text(each: SetAside) -> str:

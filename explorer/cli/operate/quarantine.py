@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from refold.avro.errors import InputError
+from refold.avro.quarantine import CHANGES, OBSERVATIONS, SCHEMAS, TOPICS
 from refold.avro.times import millis_text
 from refold.explorer.cli.options import InOrder, LogTarget, as_json, merged, on_log, place_options
 from refold.explorer.cli.output.fitting import TableColumn
@@ -20,17 +21,19 @@ from refold.streams.open import given_url, is_kafka
 if TYPE_CHECKING:
     from refold.streams.log.kafka.log import KafkaLog
     from refold.streams.log.kafka.quarantine import Entry, RecordEntry
+    from refold.streams.log.kafka.url import Address
 
 POSITION = (
     "POSITION is 0=OFFSET of a definition in .schemas, as `refold quarantine list` shows it, or TOPIC/PARTITION/OFFSET "
-    "of a damaged record of .observations or .changes, as the error that it causes names it."
+    "of a damaged record, as the error that it causes names it."
 )
 _POSITION = re.compile(r"(?:(.+)/(\d{1,6})/|0=)(\d{1,18})\Z")
 FORMS = (
     "give 0=OFFSET of a definition, as `refold quarantine list` shows it, or TOPIC/PARTITION/OFFSET of a damaged "
     "record, as the error names it"
 )
-SCHEMAS = "schemas"
+RECORDS = (OBSERVATIONS, CHANGES)
+"""Topics of which single records may be set aside."""
 COLUMNS = (
     TableColumn("position", "cyan", is_fixed=True), TableColumn("of"), TableColumn("is", is_fixed=True),
     TableColumn("registered", "dim", is_fixed=True),
@@ -62,7 +65,9 @@ def quarantine(
     can. What can be read is never set aside: a wrong observation is corrected by another one.
 
     Producers send records in compressed batches. Where a batch is so damaged that it cannot be unpacked, all of its
-    records are set aside together, and taken back together.
+    records are set aside together, and taken back together. Such a batch of .schemas, .deadletters or partition 0 of
+    .manifests is set aside likewise: what it held of definitions, verdicts, markers and rulings is unknown from then
+    on. One of any other topic is passed over by every reader.
 
     Setting aside and taking back are records in the log. They need the rights of the role admin; a producer
     cannot write them.
@@ -92,7 +97,7 @@ def list_(place: LogTarget, as_json: bool) -> int:
       refold quarantine list --json
     """
     screen = Screen()
-    with _opened(place, is_writing=False) as log:
+    with _opened(place, is_writing=False, is_lenient=True) as log:
         from refold.streams.log.kafka.quarantine import entries, record_entries
 
         found, records = entries(log), record_entries(log)
@@ -153,9 +158,10 @@ def _decide(place: LogTarget, position: str, *, is_lifted: bool, is_dry: bool, a
     if match is None:
         raise InputError(f"{position!r:.80}: {FORMS}")
     now_ms, offset = time.time_ns() // 1_000_000, int(match[3])
-    with _opened(place, is_writing=not is_dry) as log:
-        topic = _topic(log, match[1], position)
-        if topic != SCHEMAS:
+    topic = _topic(place, match[1], position)
+    is_definition = match[1] is None or (topic == SCHEMAS and _is_readable(place, offset))
+    with _opened(place, is_writing=not is_dry, is_lenient=not is_definition and topic not in RECORDS) as log:
+        if not is_definition:
             record = _decide_record(log, topic, int(match[2]), offset, now_ms, is_lifted=is_lifted, apply=not is_dry)
             shown = _record_json(record)
             at = f"{topic}/{record.partition}/{record.offset}"
@@ -174,14 +180,26 @@ def _decide(place: LogTarget, position: str, *, is_lifted: bool, is_dry: bool, a
     return 0
 
 
-def _topic(log: KafkaLog, given: str | None, position: str) -> str:
+def _topic(place: LogTarget, given: str | None, position: str) -> str:
     """Which topic a position is of, by its whole name or its last part."""
     if given is None:
         return SCHEMAS
-    found = given.removeprefix(f"{log.topics.observations.removesuffix('observations')}")
-    if found not in {SCHEMAS, "observations", "changes"}:
+    found = given.removeprefix(f"{_address(place).prefix}.")
+    if found not in TOPICS:
         raise InputError(f"{position!r:.80}: {FORMS}")
     return found
+
+
+def _is_readable(place: LogTarget, offset: int) -> bool:
+    """Whether the batch at an offset of `.schemas` can be read and is not set aside: then a definition is meant."""
+    with _opened(place, is_writing=False, is_lenient=True) as log:
+        from refold.streams.log.kafka.offsets import TopicPlace
+
+        if offset in log.registry.rulings.of(SCHEMAS, 0):
+            return False
+        schemas = TopicPlace(log.topics.schemas, 0)
+        end = log.offsets.ends([schemas])[schemas]
+        return offset >= end or log.reading.unreadable_at(schemas, offset, end) is None
 
 
 def _decide_record(
@@ -193,15 +211,27 @@ def _decide_record(
     return decide(log, topic, partition, offset, now_ms, apply=apply)
 
 
-@contextmanager
-def _opened(place: LogTarget, *, is_writing: bool) -> Iterator[KafkaLog]:
+def _address(place: LogTarget) -> Address:
+    from refold.streams.log.kafka.url import parse_url
+
     if not is_kafka(place.url):
         raise InputError(
             f"{given_url(place.url)}: only on Kafka may others register definitions, and only there a damaged record "
             "can be set aside; give kafka://HOST:PORT/NAME"
         )
+    return parse_url(given_url(place.url))
+
+
+@contextmanager
+def _opened(place: LogTarget, *, is_writing: bool, is_lenient: bool = False) -> Iterator[KafkaLog]:
+    """is_lenient: pass over batches that cannot be read, of other topics than .observations and .changes."""
+    address = _address(place)
     from refold.streams.log.kafka.log import KafkaLog
 
+    if is_lenient:
+        with closing(KafkaLog(address, read_only=not is_writing, is_lenient=True)) as lenient:
+            yield lenient
+        return
     with place.write(make=False) if is_writing else place.read() as log:
         assert isinstance(log.port, KafkaLog)
         yield log.port

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from refold.explorer.cli.operate.doctor_findings import foreign_text, set_aside_text
+from refold.explorer.cli.operate.doctor_findings import foreign_text, passed_over_text, set_aside_text
 from refold.explorer.cli.options import LogTarget, as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.progress import reading
@@ -54,6 +54,8 @@ def verify(place: LogTarget, as_json: bool) -> int:
             screen.say(foreign_text(foreign), "yellow")
         for aside in verdict.set_aside:
             screen.say(set_aside_text(aside), "yellow")
+        for passed in verdict.passed_over:
+            screen.say(passed_over_text(passed), "yellow")
         rows = [[each.place, each.entity or "-", each.field or "-", each.problem] for each in verdict.mismatches]
         screen.table([TableColumn(header) for header in ("place", "entity", "field", "problem")], rows)
     return 0 if verdict.ok else 1

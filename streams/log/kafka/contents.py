@@ -61,6 +61,7 @@ from refold.streams.log.kafka.content_records import (
     partition_of_content,
     split_key,
 )
+from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.offsets import SHOWS_POLL_S, Offsets, TopicPlace
 from refold.streams.log.kafka.producer import LogProducer, Sent
@@ -83,14 +84,16 @@ class TopicContents(ContentStore):
 
     def __init__(
         self, topic: str, partitions: int, clients: Clients, offsets: Offsets, timeout_s: float,
-        foreign: ForeignRecords, *, clock_s: Callable[[], float] = time.monotonic,
+        foreign: ForeignRecords, unreadable: UnreadableBatches | None = None, *,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """partitions: those of the log; the topic has twice as many."""
+        """partitions: those of the log; the topic has twice as many. unreadable: counts what cannot be read."""
         self.url = f"kafka://{clients.servers}/{topic}"
         self._partitions = partitions
         self._timeout_s = timeout_s
         self._clock_s = clock_s
-        self._reading = LogReaders(clients, timeout_s, committed=False)
+        self._unreadable = unreadable
+        self._reading = LogReaders(clients, timeout_s, committed=False, unreadable=unreadable)
         # Each record is waited for, so nothing is gained by waiting for more to go with it.
         self._outgoing = LogProducer(clients, **{"linger.ms": 0})
         self._lock = RLock()
@@ -175,8 +178,16 @@ class TopicContents(ContentStore):
                 self._write_all(index.place, dict.fromkeys(erased))
 
     def sweep(self, before_ms: int, *, dry_run: bool) -> int:
-        """Reads every chunk."""
+        """Reads every chunk. CorruptionError where a batch cannot be read: it may name chunks that are needed."""
         found = 0
+        self.read_on()
+        damaged = () if self._unreadable is None else self._unreadable.passed_over()
+        for each in damaged:
+            if each.topic == self._indexes[0].place.topic:
+                raise CorruptionError(
+                    f"{each.topic} {each.first}: {each.records} records cannot be read, so nobody knows which chunks "
+                    "are named; restore the brokers' data, then repeat"
+                )
         with self._lock:
             for index in self._indexes:
                 unnamed = [*self._unnamed(index, before_ms)]

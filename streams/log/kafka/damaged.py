@@ -19,14 +19,24 @@ that holds no change.
    to nothing, and sinks read its type again.
 5. Taking it back is another ruling, and goes by the same steps: the record is needed again. What was made meanwhile
    leaves it out, and is not used.
+Of the other topics only whole batches are damaged.
+6. A batch of `.snapshots`, of `.contents`, or of `.manifests` outside of partition 0 is passed over by every reader,
+   and counted. Epochs are made again; a reader that needs a content names it.
+7. `.schemas`, `.deadletters` and partition 0 of `.manifests` are needed: answers change where a definition, a verdict,
+   a marker or a ruling is not known. A reader stops, as in 1, and a ruling is as in 2. In `.schemas` and `.manifests`
+   the ruling comes after the batch. So a reader that meets a batch there reads ahead for it, past all that cannot be
+   read (rulings_ahead.py).
 Who ends anywhere in between leaves readers that know the ruling and readers that do not know it yet; a worker's table
 is asked about no entity that was ever ruled on, so that one who knows it answers alike whatever workers know.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from threading import Lock
+
 from refold.avro.errors import CorruptionError
-from refold.avro.quarantine import CHANGES, OBSERVATIONS, TOPICS, Rulings
+from refold.avro.quarantine import CHANGES, DEADLETTERS, MANIFESTS, OBSERVATIONS, SCHEMAS, TOPICS, Rulings
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import Position, SetAside
@@ -35,9 +45,54 @@ from refold.streams.log.port import Position, SetAside
 class UnreadableBatches:
     """Where reading goes on at a batch of a log that cannot be unpacked. For any thread."""
 
-    def __init__(self, topics: Topics, rulings: Rulings) -> None:
-        self._names = {topics.observations: OBSERVATIONS, topics.changes: CHANGES}
+    def __init__(
+        self, topics: Topics, rulings: Rulings, ahead: Callable[[], Rulings] = Rulings, *, is_lenient: bool = False
+    ) -> None:  # fmt: skip
+        """ahead: the rulings that there are, also those that stand after a batch that cannot be read.
+
+        is_lenient: pass over what is needed, too, but for observations and changes: for who sets it aside.
+        """
+        self._names = {
+            topics.observations: OBSERVATIONS, topics.changes: CHANGES, topics.schemas: SCHEMAS,
+            topics.manifests: MANIFESTS, topics.deadletters: DEADLETTERS,
+        }  # fmt: skip
         self._rulings = rulings
+        self._ahead = ahead
+        self._is_lenient = is_lenient
+        self._unneeded = {topics.snapshots, topics.contents}
+        self._lock = Lock()
+        self._passed: dict[TopicPlace, set[int]] = {}
+
+    def is_aside(self, place: TopicPlace, offset: int) -> bool:
+        """Whether an offset is set aside."""
+        name = self._names.get(place.topic)
+        return name is not None and offset in self._rulings.of(name, place.partition)
+
+    def is_needed(self, place: TopicPlace) -> bool:
+        """Whether a reader stops at a batch that is not set aside; else it passes over it (6)."""
+        name = self._names.get(place.topic)
+        if name in (OBSERVATIONS, CHANGES):
+            return True
+        is_passed = place.topic in self._unneeded or (name == MANIFESTS and place.partition > 0)
+        return not is_passed and not self._is_lenient
+
+    def pass_over(self, place: TopicPlace, start: int, end: int) -> None:
+        """Count what was passed over: start <= offset < end."""
+        with self._lock:
+            self._passed.setdefault(place, set()).update(range(start, end))
+
+    def passed_over(self) -> list[SetAside]:
+        """What was passed over, by topic."""
+        with self._lock:
+            passed = {place: (len(offsets), min(offsets)) for place, offsets in self._passed.items()}
+        return [
+            SetAside(
+                topic,
+                sum(records for each, (records, _) in passed.items() if each.topic == topic),
+                min(Position(each.partition, first) for each, (_, first) in passed.items() if each.topic == topic),
+            )
+            for topic in sorted({each.topic for each in passed})
+        ]
 
     def after(self, place: TopicPlace, first: int, wanted: int, why: str) -> int:
         """The first offset from a wanted one on that is not set aside.
@@ -60,6 +115,8 @@ class UnreadableBatches:
             raise unreadable(place, first, why)
         aside = self._rulings.of(name, place.partition)
         begin = after = max(first, wanted)
+        if begin not in aside and name in (SCHEMAS, MANIFESTS):
+            aside = self._ahead().of(name, place.partition)
         while after in aside:
             after += 1
         if after == begin:

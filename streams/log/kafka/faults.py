@@ -31,8 +31,10 @@ _UNLISTED = frozenset({
 })  # fmt: skip
 
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-# What a batch is that cannot be unpacked, or whose checksum does not match where `check.crcs` is set.
+# What a batch is that cannot be unpacked.
 _UNREADABLE = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
+SILENT = "nothing is given out from here on, though what comes after it is: the length of a record may be damaged"
+"""What is said of a batch in which the client finds neither a record nor an error (confluentinc/librdkafka#5581)."""
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 

@@ -40,6 +40,7 @@ from refold.streams.log.kafka.producer import LogProducer, Sent
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.kafka.records import Records, sent_observation
+from refold.streams.log.kafka.rulings_ahead import rulings_ahead
 from refold.streams.log.kafka.schemas import SchemaFollower
 from refold.streams.log.kafka.settings import Settings
 from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, is_snapshot, pin_alone
@@ -84,10 +85,12 @@ class KafkaLog(LogPort):
         schema_ids: SchemaIds | None = None,
         tables: TableClient | None = None,
         folding: Folding | None = None,
+        is_lenient: bool = False,
     ) -> None:
         """config: settings of Kafka's clients, over those of REFOLD_KAFKA_CONFIG. timeout_s: how long to wait for an
         answer. schema_ids: the Schema Registry, where there is one, closed with the log. tables, folding: those of the
-        log's workers, where they are to be asked.
+        log's workers, where they are to be asked. is_lenient: pass over all batches of other topics than
+        `.observations` and `.changes` that cannot be read, for who sets them aside.
         """
         self.url = address.url
         self.config = Settings(config or {})
@@ -105,7 +108,8 @@ class KafkaLog(LogPort):
         found = TopicAdmin(admin, timeout_s, self.clients).open(address, make=not read_only)
         self.topics, self.log_id, self.partitions = found.topics, found.log_id, found.partitions
         self.offsets = Offsets(admin, timeout_s, self.clients.admin)
-        self.unreadable = UnreadableBatches(self.topics, self.registry.rulings)
+        ahead = partial(rulings_ahead, self.topics, self.clients, self.offsets, timeout_s)
+        self.unreadable = UnreadableBatches(self.topics, self.registry.rulings, ahead, is_lenient=is_lenient)
         self.reading = LogReaders(self.clients, timeout_s, unreadable=self.unreadable)
         self._outgoing = LogProducer(self.clients)
         observations = [TopicPlace(self.topics.observations, each) for each in range(self.partitions)]
@@ -113,7 +117,7 @@ class KafkaLog(LogPort):
         self._schema_ids = schema_ids
         give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
         self._foreign = ForeignRecords()
-        self.stores = LogStores(address, found, self.clients, self.offsets, timeout_s, self._foreign)
+        self.stores = LogStores(address, found, self.clients, self.offsets, timeout_s, self._foreign, self.unreadable)
         self._take_store(self.stores.open())
         self.manifests = ManifestMap(
             self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
@@ -396,6 +400,9 @@ class KafkaLog(LogPort):
 
     def set_aside(self) -> Sequence[SetAside]:
         return set_aside_in(self.registry.rulings)
+
+    def passed_over(self) -> Sequence[SetAside]:
+        return self.unreadable.passed_over()
 
     def decided(self, partition: int) -> int:
         """The offset below which workers have decided every record, as of the last `refresh`."""

@@ -14,8 +14,10 @@ a worker. Taking it back asks nothing: where it is damaged still, whoever needs 
 
 Where the record's batch cannot be unpacked, the ruling is on all offsets of the batch, whichever of them was given; so
 is what takes it back. How far the batch reaches is found by reading from offsets after it (range_reader.py). It need
-not be
-decided: no worker gets past it.
+not be decided: no worker gets past it.
+
+Of `.schemas`, partition 0 of `.manifests` and `.deadletters` only such batches are ruled on. Who sets one aside has the
+log open leniently (KafkaLog), for else nothing of it can be asked.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import NamedTuple
 
 from refold.avro.codec import framed_id
 from refold.avro.errors import DamagedRecord, InputError, UndecodableError, UnknownWireId
-from refold.avro.quarantine import LENGTH_MAX, OBSERVATIONS, Ruling
+from refold.avro.quarantine import CHANGES, LENGTH_MAX, MANIFESTS, OBSERVATIONS, SCHEMAS, Ruling
 from refold.avro.registry import TypeVersion
 from refold.streams.log.kafka.activations import write_in_order
 from refold.streams.log.kafka.fold_position import is_emitted
@@ -140,18 +142,12 @@ def set_record_aside(
     if offset in log.registry.rulings.of(topic, partition):
         raise InputError(f"{_shown(place, offset)}: it is set aside; refold quarantine remove takes that back")
     end = log.offsets.ends([place])[place]
+    if topic not in (OBSERVATIONS, CHANGES):
+        return _set_batch_aside(log, topic, place, offset, end, now_ms, apply=apply)
     try:
         raw = log.reading.first(place, offset, min(offset + 1, end))
-    except DamagedRecord as error:
-        batch = log.reading.unreadable_at(place, offset, end)
-        if batch is None:
-            raise InputError(f"{_shown(place, offset)}: it can be read again; repeat this to see what it is") from error
-        records = batch.end - batch.first
-        if records > LENGTH_MAX:
-            raise InputError(f"{_shown(place, offset)}: its batch has {records} offsets, and no batch has") from error
-        if apply:
-            _decide(log, Ruling(topic, partition, batch.first, records, "", is_lifted=False, decided_at=now_ms))
-        return RecordEntry(topic, partition, batch.first, "", apply, now_ms, batch.why, records)
+    except DamagedRecord:
+        return _set_batch_aside(log, topic, place, offset, end, now_ms, apply=apply)
     if raw is None:
         raise InputError(f"{_shown(place, offset)}: no record is there, so every reader passes over it already")
     why = (_damage_of_observation if topic == OBSERVATIONS else _damage_of_change)(log, place, raw)
@@ -161,6 +157,20 @@ def set_record_aside(
     if apply:
         _decide(log, Ruling(topic, partition, offset, 1, entity, is_lifted=False, decided_at=now_ms))
     return RecordEntry(topic, partition, offset, entity, apply, now_ms, why)
+
+
+def _set_batch_aside(
+    log: KafkaLog, topic: str, place: TopicPlace, offset: int, end: int, now_ms: int, *, apply: bool
+) -> RecordEntry:  # fmt: skip
+    batch = log.reading.unreadable_at(place, offset, end) if offset < end else None
+    if batch is None or offset < batch.first:
+        raise InputError(f"{_shown(place, offset)}: nothing there is damaged, so nothing has to be set aside")
+    records = batch.end - batch.first
+    if records > LENGTH_MAX:
+        raise InputError(f"{_shown(place, offset)}: its batch has {records} offsets, and no batch has")
+    if apply:
+        _decide(log, Ruling(topic, place.partition, batch.first, records, "", is_lifted=False, decided_at=now_ms))
+    return RecordEntry(topic, place.partition, batch.first, "", apply, now_ms, batch.why, records)
 
 
 def take_record_back(
@@ -189,9 +199,10 @@ def _ruled_on(log: KafkaLog, topic: str, partition: int, offset: int) -> tuple[i
 
 
 def _record_place(log: KafkaLog, topic: str, partition: int) -> TopicPlace:
-    if not 0 <= partition < log.partitions:
-        raise InputError(f"{topic}/{partition}: the log has the partitions 0 to {log.partitions - 1}")
-    return TopicPlace(log.topics.observations if topic == OBSERVATIONS else log.topics.changes, partition)
+    partitions = 1 if topic in (SCHEMAS, MANIFESTS) else log.partitions
+    if not 0 <= partition < partitions:
+        raise InputError(f"{topic}/{partition}: what can be set aside there is in the partitions 0 to {partitions - 1}")
+    return TopicPlace(f"{log.topics.prefix}.{topic}", partition)
 
 
 def _shown(place: TopicPlace, offset: int) -> str:

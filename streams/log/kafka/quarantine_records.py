@@ -8,10 +8,10 @@ The CBOR is, of a definition in `.schemas`,
 
     [offset, is_lifted, decided_at in milliseconds]
 
-and of a damaged record of `.observations` or `.changes` (avro/quarantine.py)
+and of a damaged record, or batch of records (avro/quarantine.py)
 
-    ["observations" or "changes", partition, offset, how many offsets, entity or "", is_lifted, decided_at in
-     milliseconds]
+    ["observations", "changes", "schemas", "manifests" or "deadletters", partition, offset, how many offsets,
+     entity or "", is_lifted, decided_at in milliseconds]
 
 Where it applies is in `.schemas`: a record with the header `refold-quarantine`, the token, written after the first one
 shows. Its offset is the decision's place in the order of definitions. Of a definition, a cut before that place is

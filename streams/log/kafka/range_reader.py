@@ -8,6 +8,8 @@ the markers of transactions, what compaction took):
 4. Where neither comes and nothing else, the broker is gone: after a while that is an error.
 5. At a batch that cannot be unpacked the client gives an error at its first offset, again and again. Reading begins
    again after what is set aside (damaged.py); where the batch is not, that is an error.
+6. At a record whose length is damaged, in a batch that is not compressed, the client gives nothing more. Where nothing
+   came for a while, and the end of the partition can be read, that is as in 5, from this record on.
 
 Whoever reads has a consumer of his own until he is done: a read under way is not disturbed by the next one. Consumers
 are kept for the next reader; single records are read by others that fetch little.
@@ -21,19 +23,21 @@ from itertools import chain
 from threading import Lock
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from refold.avro.errors import DamagedRecord, StorageError, Unanswered
 from refold.reducers.cells import new_tuple
 from refold.streams.log.kafka.access import READ, TOPIC, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.damaged import UnreadableBatches, unreadable
-from refold.streams.log.kafka.faults import is_unreadable, raise_lasting, storage_error, text_of
+from refold.streams.log.kafka.faults import SILENT, is_unreadable, raise_lasting, storage_error, text_of
 from refold.streams.log.kafka.offsets import TopicPlace
 
 AT_ONCE = 1000
 IDLE_MAX = 4
 _POLL_S = 0.5
+SILENT_S = 10.0
+"""Twice this without an answer about an offset, with an answer about another one between, is no slow broker."""
 _FEW = {"fetch.message.max.bytes": 4096, "queued.min.messages": 1}
 
 Headers = list[tuple[str, "str | bytes | None"]]
@@ -65,7 +69,7 @@ class UnreadableBatch(NamedTuple):
 
 
 class _Unreadable(Exception):
-    """The client met a batch that it cannot unpack."""
+    """The client met a batch that it cannot unpack, or gives nothing of."""
 
     def __init__(self, first: int, why: str) -> None:
         super().__init__(why)
@@ -131,7 +135,7 @@ class LogReaders:
                 while at < end:
                     reader.assign(place, at)
                     try:
-                        for message in self._messages(reader.consumer, place, at, end):
+                        for message in self._messages(reader, place, at, end):
                             offset = message.offset() or 0
                             if offset < end:
                                 is_empty = False
@@ -142,7 +146,7 @@ class LogReaders:
                         break
                     except _Unreadable as met:
                         is_empty = False  # a ruling may be taken back: then it is met again
-                        at = self._after(place, met, at)
+                        at = self._after(place, met, at, end)
             except KafkaException as failed:
                 doing = f"{place.topic}/{place.partition} cannot be read"
                 raise storage_error(doing, failed, needs=self._needs(place)) from failed
@@ -200,11 +204,11 @@ class LogReaders:
             if met is None:
                 return None
             inside, step = max(offset, met.first), 1
-            while (outside := min(inside + step, end)) < end and self._is_met(reader, place, outside, end, met.first):
+            while (outside := min(inside + step, end)) < end and self._is_met(reader, place, outside, end, met):
                 inside, step = outside, step * 2
             while outside - inside > 1:
                 middle = (inside + outside) // 2
-                if self._is_met(reader, place, middle, end, met.first):
+                if self._is_met(reader, place, middle, end, met):
                     inside = middle
                 else:
                     outside = middle
@@ -212,23 +216,50 @@ class LogReaders:
         finally:
             reader.consumer.close()
 
-    def _is_met(self, reader: _Reader, place: TopicPlace, offset: int, end: int, first: int) -> bool:
-        """Whether who reads from an offset on meets the batch that begins at `first`."""
-        met = self._met_at(reader, place, offset, end)
-        return met is not None and met.first == first
+    def _is_met(self, reader: _Reader, place: TopicPlace, offset: int, end: int, met: _Unreadable) -> bool:
+        """Whether who reads from an offset on meets the same batch."""
+        if met.why == SILENT:
+            return self._is_silent(reader, place, offset)
+        again = self._met_at(reader, place, offset, end)
+        return again is not None and again.first == met.first
 
     def _met_at(self, reader: _Reader, place: TopicPlace, offset: int, end: int) -> _Unreadable | None:
         reader.assign(place, offset)
         try:
-            next(self._messages(reader.consumer, place, offset, end), None)
+            next(self._messages(reader, place, offset, end), None)
         except _Unreadable as met:
             return met
         return None
 
-    def _after(self, place: TopicPlace, met: _Unreadable, wanted: int) -> int:
-        """Where reading goes on after a batch that cannot be unpacked; raises where that is not set aside."""
+    def _is_silent(self, reader: _Reader, place: TopicPlace, offset: int) -> bool:
+        """Whether nothing is given out from an offset on, while the end of the partition can be read."""
+        return (
+            not self._is_heard(reader, place, offset)
+            and self._is_heard(reader, place, OFFSET_END)
+            and not self._is_heard(reader, place, offset)
+        )
+
+    def _is_heard(self, reader: _Reader, place: TopicPlace, offset: int) -> bool:
+        """Whether a record, the end or an error comes of a partition from an offset on."""
+        reader.assign(place, offset)
+        waited_s = 0.0
+        while waited_s < SILENT_S:
+            message = reader.consumer.poll(_POLL_S)
+            if message is not None and (message.topic(), message.partition()) == (place.topic, place.partition):
+                return True
+            waited_s += _POLL_S
+        return False
+
+    def _after(self, place: TopicPlace, met: _Unreadable, wanted: int, end: int) -> int:
+        """Where reading goes on after a batch that cannot be unpacked; raises where it is needed and not set aside."""
         if self._unreadable is None:
             raise unreadable(place, met.first, met.why)
+        if not self._unreadable.is_needed(place):
+            batch = self.unreadable_at(place, max(met.first, wanted), end)
+            if batch is None:
+                return wanted
+            self._unreadable.pass_over(place, max(batch.first, wanted), batch.end)
+            return batch.end
         return self._unreadable.after(place, met.first, wanted, met.why)
 
     def close(self) -> None:
@@ -240,14 +271,21 @@ class LogReaders:
         for each in idle:
             each.consumer.close()
 
-    def _messages(self, consumer: Consumer, place: TopicPlace, start: int, end: int) -> Iterator[Message]:
+    def _messages(self, reader: _Reader, place: TopicPlace, start: int, end: int) -> Iterator[Message]:
         """What comes, until the partition's end is there; errors that do not pass are raised."""
-        waited_s = 0.0
+        consumer, waited_s, at, was_tried = reader.consumer, 0.0, start, False
         while True:
             first = consumer.poll(_POLL_S)
             if first is None:
                 waited_s += _POLL_S
-                if waited_s > self._timeout_s:
+                if self._unreadable is not None and self._unreadable.is_aside(place, at):
+                    raise _Unreadable(at, SILENT)
+                if waited_s > SILENT_S and not was_tried:
+                    was_tried = True
+                    if self._is_silent(reader, place, at):
+                        raise _Unreadable(at, SILENT)
+                    reader.assign(place, at)
+                elif waited_s > self._timeout_s:
                     raise Unanswered(
                         f"{place.topic}/{place.partition}: nothing came from {self._clients.servers} for "
                         f"{self._timeout_s:g} s, with offsets {start} to {end} to be read; "
@@ -257,7 +295,7 @@ class LogReaders:
             for message in chain((first,), consumer.consume(AT_ONCE, 0)):
                 error = message.error()
                 if error is None:
-                    waited_s = 0.0
+                    waited_s, at = 0.0, (message.offset() or 0) + 1
                     yield message
                 elif error.code() == KafkaError._PARTITION_EOF:
                     if (message.offset() or 0) >= end:

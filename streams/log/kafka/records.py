@@ -173,7 +173,10 @@ class Records:
         given = raw.header(ID)
         through = max(self._decided.through(partition), self._looked_at[partition])
         if raw.offset < through and given is not None and len(given) == ID_BYTES and raw.key and raw.value:
-            return Record(partition, raw.offset, recorded_at, raw.key.decode(), given, raw.value)
+            try:
+                return Record(partition, raw.offset, recorded_at, raw.key.decode(), given, raw.value)
+            except UnicodeDecodeError:
+                pass  # it is damaged, which is told below
         observation, observation_id = self._observed(partition, raw)
         return Record(partition, raw.offset, recorded_at, observation.entity, observation_id, raw.value or b"")
 

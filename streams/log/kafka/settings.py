@@ -34,6 +34,7 @@ _OWN = frozenset({
     "partition.assignment.strategy", "allow.auto.create.topics", "client.id", "retries", "message.send.max.retries",
     "max.in.flight", "max.in.flight.requests.per.connection",
 })  # fmt: skip
+_CHECKSUMS = "check.crcs"
 _PEM, _PKCS12 = "PEM", "PKCS12"
 # Java's name, and librdkafka's for the same. The kinds of stores, and JAAS, are taken care of one by one.
 _JAVA = {
@@ -118,6 +119,11 @@ def translated(given: Mapping[str, str], where: str) -> Settings:
     for name in sorted(found):
         if name in _OWN:
             raise InputError(f"{where}: {name} is not to be set: refold sets it itself, its promises rest on it")
+        if name == _CHECKSUMS and found[name].lower() != "false":
+            raise InputError(
+                f"{where}: {name} is not to be set: at a batch whose checksum does not match, librdkafka may end the "
+                "process (docs/decisions/056-checksums-of-batches.md); `refold verify` compares what batches hold"
+            )
         if name in _JAVA_ONLY:
             raise InputError(f"{where}: {name} is not supported: {_JAVA_ONLY[name]}")
     _take_truststore(found, where)

@@ -10,6 +10,7 @@ from refold.streams.blobs.store import ContentStore
 from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.contents import TopicContents
+from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.topics import LogTopics, TopicAdmin
@@ -21,7 +22,7 @@ class LogStores:
 
     def __init__(
         self, address: Address, found: LogTopics, clients: Clients, offsets: Offsets, timeout_s: float,
-        foreign: ForeignRecords,
+        foreign: ForeignRecords, unreadable: UnreadableBatches,
     ) -> None:  # fmt: skip
         self._address = address
         self._found = found
@@ -29,6 +30,7 @@ class LogStores:
         self._offsets = offsets
         self._timeout_s = timeout_s
         self._foreign = foreign
+        self._unreadable = unreadable
 
     def open(self) -> ContentStore | None:
         """The log's store; None where no URL names one and there is no topic."""
@@ -74,5 +76,5 @@ class LogStores:
     def _topic(self) -> TopicContents:
         return TopicContents(
             self._found.topics.contents, self._found.partitions, self._clients, self._offsets, self._timeout_s,
-            self._foreign,
+            self._foreign, self._unreadable,
         )  # fmt: skip

@@ -120,21 +120,25 @@ class About:
 FOLLOWED = ("deadletters", "manifests", "schemas")
 TOPIC_GAUGES = {
     "set_aside": ("refold_set_aside_records", "Damaged records of a topic that an administrator set aside."),
+    "passed_over": ("refold_damaged_records", "Records of a topic in batches that cannot be read, passed over."),
     "foreign": ("refold_foreign_records", "Records in a topic that refold did not write, as far as it was read."),
 }
 
 ForeignFound = Callable[[], Iterable[Foreign]]
 """Lists the topics with records that refold did not write."""
 AsideFound = Callable[[], Iterable[SetAside]]
-"""Lists the topics with records that are set aside."""
+"""Lists the topics with records that are set aside, or passed over."""
+UNNEEDED = ("contents", "manifests", "snapshots")
+"""Topics of which damaged batches are passed over."""
 
 
 class _StatusCollector(Collector):
     def __init__(
         self, status: Callable[[], Status], around: Callable[[], WorkerCondition], about: About, foreign: ForeignFound,
-        clock_ms: Callable[[], int], set_aside: AsideFound,
+        clock_ms: Callable[[], int], set_aside: AsideFound, passed_over: AsideFound,
     ) -> None:  # fmt: skip
         self._set_aside = set_aside
+        self._passed_over = passed_over
         self._status = status
         self._around = around
         self._about = about
@@ -153,7 +157,8 @@ class _StatusCollector(Collector):
         yield from self._of_worker(status, around)
         yield from self._of_surroundings(around, now_ms)
         yield self._of_others()
-        yield self._of_set_aside()
+        yield self._of_damaged("set_aside", TOPICS, self._set_aside())
+        yield self._of_damaged("passed_over", UNNEEDED, self._passed_over())
         folded = {number: each for number, each in status.items() if each.get("state") == "folding"}
         standby = {number: each for number, each in status.items() if each.get("state") == "standby"}
         yield self._gauge(
@@ -233,9 +238,11 @@ class _StatusCollector(Collector):
             gauge.add_metric([self._about.log, topic], float(records))
         return gauge
 
-    def _of_set_aside(self) -> Metric:
-        gauge = GaugeMetricFamily(*TOPIC_GAUGES["set_aside"], labels=["log", "topic"])
-        counts = dict.fromkeys(TOPICS, 0) | {each.topic: each.records for each in self._set_aside()}
+    def _of_damaged(self, key: str, topics: Iterable[str], found: Iterable[SetAside]) -> Metric:
+        gauge = GaugeMetricFamily(*TOPIC_GAUGES[key], labels=["log", "topic"])
+        counts = dict.fromkeys(topics, 0) | {
+            each.topic.removeprefix(f"{self._about.log}."): each.records for each in found
+        }
         for topic, records in sorted(counts.items()):
             gauge.add_metric([self._about.log, topic], float(records))
         return gauge
@@ -260,7 +267,7 @@ def _now_ms() -> int:
 
 def metrics_of(
     status: Callable[[], Status], around: Callable[[], WorkerCondition], about: About,
-    foreign: ForeignFound = lambda: (), set_aside: AsideFound = lambda: (),
+    foreign: ForeignFound = lambda: (), set_aside: AsideFound = lambda: (), passed_over: AsideFound = lambda: (),
     clock_ms: Callable[[], int] = _now_ms,
 ) -> Callable[[], bytes]:  # fmt: skip
     """What renders a fold's status and condition in Prometheus' text format, anew at each call.
@@ -268,5 +275,5 @@ def metrics_of(
     clock_ms: milliseconds since 1970.
     """
     registry = CollectorRegistry()
-    registry.register(_StatusCollector(status, around, about, foreign, clock_ms, set_aside))
+    registry.register(_StatusCollector(status, around, about, foreign, clock_ms, set_aside, passed_over))
     return lambda: generate_latest(registry)

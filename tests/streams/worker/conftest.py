@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from refold.streams.log.kafka.log import KafkaLog
-from refold_tests.brokers import SharedKafka
+from refold.testing.kafka import Kafka
+from refold_tests.brokers import SharedKafka, started
 from refold_tests.folding import opened, url_of
 from refold_tests.sample_types import THING
 
@@ -24,3 +25,10 @@ def log(kafka: SharedKafka, prefix: str, partitions: int) -> Iterator[KafkaLog]:
     with opened(url_of(kafka.bootstrap, prefix, partitions)) as found:
         found.register(THING)
         yield found
+
+
+@pytest.fixture(scope="session")
+def rotting() -> Iterator[Kafka]:
+    """A broker whose files tests damage: each test those of its own log."""
+    with started() as kafka:
+        yield kafka

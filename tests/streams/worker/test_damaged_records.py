@@ -8,7 +8,7 @@ import shlex
 import shutil
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from refold.streams.worker.host.health import health_of, readiness_of
 from refold.testing.kafka import Kafka
 from refold_tests.asked import asked_worker
 from refold_tests.bitrot import Rot, rot, without_compression
-from refold_tests.brokers import started
 from refold_tests.command import refold_command
 from refold_tests.folding import Running, append, await_folded, history, opened, running, url_of
 from refold_tests.kafka_topics import Broker
@@ -39,13 +38,6 @@ from refold_tests.worker_process import starting
 pytestmark = pytest.mark.timeout(600)
 
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture(scope="module")
-def rotting() -> Iterator[Kafka]:
-    """A broker whose files tests damage."""
-    with started() as kafka:
-        yield kafka
 
 
 @pytest.fixture

@@ -83,6 +83,25 @@ def rot_batch(kafka: Kafka, topic: str, partition: int, offset: int, *, keeps_cr
     return batch
 
 
+def rot_length(kafka: Kafka, topic: str, partition: int, offset: int) -> BatchRot:
+    """Damage the length of the last record but one of the batch that has an offset, and that is not compressed.
+
+    What is returned begins at that record: those before it are sound.
+    """
+    batch = _batch_of(kafka, topic, partition, offset)
+    wounded = max(batch.first, batch.last - 1)
+    at = _HEADER_BYTES
+    for _ in range(wounded - batch.first):
+        length, at = _varint(batch.before, at)
+        at += length
+    _, end = _varint(batch.before, at)
+    damaged = bytearray(batch.before)
+    damaged[at:end] = b"\xff" * (end - at - 1) + b"\x7e"
+    assert damaged != batch.before
+    _write(batch.path, batch.at, bytes(damaged))
+    return batch._replace(first=wounded)
+
+
 def _files(kafka: Kafka, topic: str, partition: int) -> list[Path]:
     return sorted(kafka.folder.glob(f"node*/**/{topic}-{partition}/*.log"))
 
@@ -117,6 +136,16 @@ def _match_checksum(path: Path, at: int) -> None:
 def _with_checksum(batch: bytes) -> bytes:
     crc: int = google_crc32c.value(batch[21:])
     return batch[:17] + crc.to_bytes(4, "big") + batch[21:]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A record's length at a place, and where it ends."""
+    raw = shift = 0
+    while True:
+        raw |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not data[at - 1] & 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
 
 
 def _write(path: Path, at: int, data: bytes) -> None:
