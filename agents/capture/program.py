@@ -18,7 +18,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -126,8 +126,14 @@ def _codex_switches(url: str) -> list[str]:
     return [part for each in settings for part in ("-c", each)]
 
 
-def run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+Passing = Callable[[subprocess.Popen[bytes]], Callable[[], None]]
+"""Begins to pass on what a program with pipes says and is told; what it returns waits for the end of that."""
+
+
+def run_program(arguments: Sequence[str], environment: Mapping[str, str], passing: Passing | None = None) -> int:
     """Run it to its end; its exit status, or minus the signal that ended it.
+
+    passing: its standard input and output are pipes, which this serves; None: they are this process's own.
 
     Raises:
         InputError: it cannot be started.
@@ -144,11 +150,14 @@ def run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> int
     before = {each: signal.signal(each, pass_on) for each in (*_PASSED_ON, signal.SIGINT)}
     try:
         try:
-            started.append(subprocess.Popen(list(arguments), env=dict(environment)))
+            pipe = None if passing is None else subprocess.PIPE
+            started.append(subprocess.Popen(list(arguments), env=dict(environment), stdin=pipe, stdout=pipe, bufsize=0))
         except OSError as error:
             raise InputError(f"{arguments[0]}: {error.strerror or error}") from None
         for number in early:
             started[0].send_signal(number)
+        if passing is not None:
+            passing(started[0])()
         return started[0].wait()
     finally:
         for each, handler in before.items():

@@ -24,7 +24,7 @@ log: with its open step, the calls in it, and its conversation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -63,7 +63,9 @@ _LOOSE = "calls that are no turn of a conversation"
 
 
 class Sessions:
-    """The sessions of one open log."""
+    """The sessions of one open log. kind: of their runs."""
+
+    kind = KIND
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class Sessions:
     def _head(self, title: str, at: int, spool: str, run: str) -> Recording:
         settings = {"capture": {**self._settings, "spool": spool}}
         return Recording(
-            run=run, agent=self._agent, kind=KIND, title=title, state={}, metadata=settings, started_at=at,
+            run=run, agent=self._agent, kind=self.kind, title=title, state={}, metadata=settings, started_at=at,
             redacted=self._is_redacting,
         )  # fmt: skip
 
@@ -198,14 +200,8 @@ class Sessions:
             self._by_response[reply.id] = session
 
     def _recover(self, spools: frozenset[str]) -> None:
-        log = self._log
-        for row in reversed(log.runs(outcome="running")):
-            recording = log.recording(row.run)
-            captured = recording.metadata.get("capture") if recording.kind == KIND else None
-            if not isinstance(captured, dict) or captured.get("spool") not in spools:
-                continue
-            attempts = log.state(f"run/{row.run}").fields.get("attempts", 1)
-            session = CapturedSession(self._capturing.resume(recording, attempts + 1), recording.agent)
+        for recording, captured, _ in self._unfinished(spools):
+            session = CapturedSession(captured, recording.agent)
             last = session.taken_up(recording, self._capturing.around.now_micros())
             self._stored |= session.stored
             if not recording.steps:
@@ -215,6 +211,16 @@ class Sessions:
             else:
                 self._live.append(session)
                 self._index(session, *last)
+
+    def _unfinished(self, spools: frozenset[str]) -> Iterator[tuple[Recording, CapturedRun, str]]:
+        """The runs that did not end and came by one of these spools, taken up; each with its spool."""
+        log = self._log
+        for row in reversed(log.runs(outcome="running")):
+            recording = log.recording(row.run)
+            captured = recording.metadata.get("capture") if recording.kind == self.kind else None
+            if isinstance(captured, dict) and captured.get("spool") in spools:
+                attempts = log.state(f"run/{row.run}").fields.get("attempts", 1)
+                yield recording, self._capturing.resume(recording, attempts + 1), str(captured["spool"])
 
 
 class CapturedSession:

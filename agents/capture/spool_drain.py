@@ -50,9 +50,9 @@ class Storing:
     def __init__(
         self, open_log: Callable[[], AgentLog], root: Path, spool: Spool, agent: str, settings: Plain,
         say: Callable[[str], None], around: RuntimeContext, redact: Redact | None = None,
-        parents: Sequence[Recording] = (),
+        parents: Sequence[Recording] = (), sessions: type[Sessions] = Sessions,
     ) -> None:  # fmt: skip
-        """parents: recordings that conversations may be forks of."""
+        """parents: recordings that conversations may be forks of. sessions: makes runs of what is in the spool."""
         self._parents = parents
         self._open_log = open_log
         self._root = root
@@ -62,6 +62,7 @@ class Storing:
         self._say = say
         self._around = around
         self._redact = redact
+        self._making = sessions
         self._log: AgentLog | None = None
         self._sessions: Sessions | None = None
         self._ended = threading.Event()
@@ -147,7 +148,7 @@ class Storing:
         if self._sessions is None:
             self._log = self._open_log()
             names = [each.name for each in self._spools]
-            self._sessions = Sessions(
+            self._sessions = self._making(
                 self._log, self._log.capturing(self._redact), self._agent, names, self._settings,
                 is_redacting=is_redacting(self._redact), parents=self._parents,
             )  # fmt: skip

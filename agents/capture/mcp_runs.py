@@ -1,0 +1,144 @@
+"""What passed between a client and an MCP server becomes a run: a step for each request, with its answer.
+
+    run       agent NAME, kind `mcp`; its metadata says in `capture` which server was started
+    step n    the n-th request, as a call with its answer: of a tool, by its name and arguments; of any other method,
+              by `mcp:METHOD` and its parameters
+    action    each call of a tool once more, as `action/RUN#n.1`, with its effect
+
+A process is one run. One that was killed left its spool; whoever takes that over takes the run up where it stands.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from refold.agents.capture.exchange import bytes_of
+from refold.agents.capture.mcp_wire import CALL
+from refold.agents.capture.sessions import Sessions
+from refold.agents.capture.spool import SpooledExchange
+from refold.agents.journal.record import Failure, Plain
+from refold.agents.live import CapturedRun
+from refold.agents.recorder.plain import encoded
+from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
+from refold.agents.recordings.imported import ERROR
+
+RPC_ERROR = "JSON-RPC error"
+
+
+class McpRuns(Sessions):
+    """The runs of one open log: one for each spool."""
+
+    kind = "mcp"
+
+    def store(self, exchange: SpooledExchange, spool: str) -> None:
+        """One request with its answer; durable on return."""
+        found = self._runs().get(spool)
+        if found is None:
+            head = self._head("calls of an MCP server", exchange.at, spool, self._capturing.around.new_id())
+            found = self._runs()[spool] = McpRun(self._capturing.begin(head), self._agent)
+        if exchange.at not in found.stored:
+            found.take(exchange)
+            found.sink.flush()
+
+    def end(self) -> list[str]:
+        """End every run; their ids."""
+        ended = list(self._runs().values())
+        for each in ended:
+            each.end()
+        self._runs().clear()
+        return [each.run for each in ended]
+
+    def _runs(self) -> dict[str, McpRun]:
+        found: dict[str, McpRun] = self.__dict__.setdefault("_by_spool", {})
+        return found
+
+    def _recover(self, spools: frozenset[str]) -> None:
+        for recording, captured, spool in self._unfinished(spools):
+            run = self._runs()[spool] = McpRun(captured, recording.agent)
+            for step in recording.steps:
+                if step.is_committed:
+                    run.number = step.number
+                    run.stored |= {call.started_at for call in step.calls}
+                    run.sink.taken(step, {})
+            run.last_at = self._capturing.around.now_micros()
+
+
+class McpRun:
+    """One session's run. stored: the exchanges that it has, by when they began. last_at: microseconds."""
+
+    def __init__(self, captured: CapturedRun, agent: str) -> None:
+        self.run = captured.id
+        self.sink = captured.sink
+        self.stored: set[int] = set()
+        self.number = 0
+        self.last_at = 0
+        self._captured = captured
+        self._agent = agent
+
+    def take(self, exchange: SpooledExchange) -> None:
+        """One request, as a step."""
+        request: Any = exchange.request
+        answer, failure = _said(exchange)
+        self.number += 1
+        ended_at = exchange.at + round(exchange.duration_ms * 1000)
+        made = Made(
+            "tool", exchange.name, encoded(request["asked"], "arguments"), effect=request["effect"],
+            answer=encoded(answer, "an answer"), failure=failure, started_at=exchange.at,
+            duration_ms=exchange.duration_ms, is_open=False,
+        )  # fmt: skip
+        attempt = MadeAttempt(1, exchange.at, [made], ended_at=ended_at)
+        self.sink.step_begun(self.number, exchange.name, 1, exchange.at)
+        nothing = encoded(None, "a result")
+        self.sink.step_ended(
+            MadeStep(self.number, exchange.name, [attempt], encoded({}, "the state"), nothing, "succeeded")
+        )
+        if request["method"] == CALL:
+            self._act(exchange, answer, failure, ended_at)
+        self.stored.add(exchange.at)
+        self.last_at = max(self.last_at, ended_at)
+
+    def end(self) -> None:
+        """The session ended."""
+        self.sink.ended("succeeded", None, None, self.last_at)
+
+    def _act(self, exchange: SpooledExchange, answer: Plain, failure: Failure | None, ended_at: int) -> None:
+        request: Any = exchange.request
+        step = f"{self.run}#{self.number}"
+        entity = f"action/{step}.1"
+        status = "succeeded" if failure is None else "unknown" if exchange.failure is not None else "failed"
+        patch = {
+            "tool": exchange.name, "agent": self._agent, "run": self.run, "step": step, "position": 1,
+            "effect": request["effect"], "status": status, "started_at": exchange.at, "ended_at": ended_at,
+        }  # fmt: skip
+        given = {"inputs": request["asked"], "output": answer}
+        payloads = {name: value for name, value in given.items() if value is not None}
+        self._captured.observe(entity, patch, self.number, ended_at, payloads=payloads)
+        self._captured.link(entity, "of", f"step/{step}", self.number, ended_at)
+        listed = [{"position": 1, "tool": exchange.name, "action": f"{step}.1", "call_id": None}]
+        self._captured.observe(f"step/{step}", {"calls": listed}, self.number, ended_at)
+
+
+def _said(exchange: SpooledExchange) -> tuple[Plain, Failure | None]:
+    """The answer, and how it failed: no answer, an error of the protocol, or a tool's own."""
+    if exchange.failure is not None:
+        return None, Failure(exception=exchange.failure.name, message=exchange.failure.message)
+    answer: Any = exchange.answer
+    content = b"".join(bytes_of(data) for _, data in answer["chunks"])
+    if answer["end"] != "whole":
+        return None, Failure(exception="AnswerLost", message="the process was killed while the answer came")
+    said = json.loads(content)
+    if "error" in said:
+        error = said["error"]
+        message = error.get("message") if isinstance(error, dict) else None
+        return error, Failure(exception=RPC_ERROR, message=str(message or error))
+    result = said["result"]
+    if isinstance(result, dict) and result.get("isError") is True:
+        content = result.get("content")
+        texts = (
+            [str(each.get("text", "")) for each in content if isinstance(each, dict)]
+            if isinstance(content, list)
+            else []
+        )
+        return result, Failure(exception=ERROR, message="\n".join(texts))
+    return result, None

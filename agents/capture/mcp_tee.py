@@ -1,0 +1,85 @@
+"""A tee between a client and the MCP server that it starts: every byte is passed on at once, and a copy is captured.
+
+1. The server is a child of this process, with its own standard error. Two threads pass bytes on, as they come: from the
+   client to the server, and back.
+2. Where the client closes its end, the server's input is closed. Where the server closes its end, so is the client's.
+3. Signals are passed on and the exit status is returned, as for `refold record` (program.py).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from subprocess import Popen
+
+from refold.agents.capture.capture import CaptureSettings, spool_root
+from refold.agents.capture.mcp_runs import McpRuns
+from refold.agents.capture.mcp_wire import McpWire
+from refold.agents.capture.program import run_program
+from refold.agents.capture.spool import Spool
+from refold.agents.capture.spool_drain import Stored, Storing
+from refold.streams.open import process_surroundings
+
+FOLDER = "mcp"
+"""Of the spools of tees: those of proxies hold what proxies understand."""
+_PIECE_BYTES = 1 << 16
+_STDIN, _STDOUT = 0, 1
+
+
+class McpTee:
+    """One session's capture, under way on return."""
+
+    def __init__(self, given: CaptureSettings) -> None:
+        around = given.around or process_surroundings()
+        root = (given.spool or spool_root(given.log_url, os.environ)) / FOLDER
+        spool = Spool(root, around, given.spool_bytes_max)
+        self._wire = McpWire(spool, around.now_micros)
+        self._storing = Storing(
+            given.open_log, root, spool, given.agent, given.settings, given.say, around, given.redact, McpRuns
+        )
+
+    def run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Run the server to its end; its exit status, or minus the signal that ended it."""
+        return run_program(arguments, environment, self._pass)
+
+    def close(self, closing_s: float) -> Stored:
+        """End it; what came of it. closing_s: how long the log may take for the rest."""
+        self._wire.end()
+        return self._storing.close(closing_s)
+
+    def _pass(self, server: Popen[bytes]) -> Callable[[], None]:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        to_server, from_server = server.stdin, server.stdout
+        forth = threading.Thread(
+            target=_pump, args=(_STDIN, to_server.fileno(), self._wire.sent, to_server.close), daemon=True
+        )
+        back = threading.Thread(
+            target=_pump,
+            args=(from_server.fileno(), _STDOUT, self._wire.said, from_server.close, _hang_up),
+            daemon=True,
+        )
+        forth.start()
+        back.start()
+        return back.join
+
+
+def _pump(source: int, target: int, seen: Callable[[bytes], None], *closes: Callable[[], None]) -> None:
+    """Pass on what comes, until one end is closed."""
+    with suppress(OSError):
+        while data := os.read(source, _PIECE_BYTES):
+            seen(data)
+            while data:
+                data = data[os.write(target, data) :]
+    for close in closes:
+        with suppress(OSError):
+            close()
+
+
+def _hang_up() -> None:
+    """Close standard output; its number stays taken, so that no file of ours gets it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDOUT)
+    os.close(nowhere)
