@@ -30,6 +30,7 @@ LONG = {
     "tests/agents/capture/test_encodings.py": "reads large bodies in every encoding, in pieces of every size",
     "tests/agents/capture/test_faults.py": "captures through proxies that fail, each with a provider of its own",
     "tests/agents/capture/test_malformed.py": "sends hundreds of malformed requests by a proxy",
+    "tests/agents/capture/test_mcp_record.py": "runs MCP servers below a tee, in processes of their own",
     "tests/agents/capture/test_program.py": "runs programs below a proxy, in processes of their own",
     "tests/agents/capture/test_providers.py": "imports the SDKs of further providers, and sends each use by a proxy",
     "tests/agents/capture/test_proxy.py": "imports the SDKs of model providers, and sends each use of them by a proxy",

@@ -33,29 +33,26 @@ class McpRuns(Sessions):
 
     def store(self, exchange: SpooledExchange, spool: str) -> None:
         """One request with its answer; durable on return."""
-        found = self._runs().get(spool)
+        found = self._by_spool.get(spool)
         if found is None:
             head = self._head("calls of an MCP server", exchange.at, spool, self._capturing.around.new_id())
-            found = self._runs()[spool] = McpRun(self._capturing.begin(head), self._agent)
+            found = self._by_spool[spool] = McpRun(self._capturing.begin(head), self._agent)
         if exchange.at not in found.stored:
             found.take(exchange)
             found.sink.flush()
 
     def end(self) -> list[str]:
         """End every run; their ids."""
-        ended = list(self._runs().values())
+        ended = list(self._by_spool.values())
         for each in ended:
             each.end()
-        self._runs().clear()
+        self._by_spool.clear()
         return [each.run for each in ended]
 
-    def _runs(self) -> dict[str, McpRun]:
-        found: dict[str, McpRun] = self.__dict__.setdefault("_by_spool", {})
-        return found
-
     def _recover(self, spools: frozenset[str]) -> None:
+        self._by_spool: dict[str, McpRun] = {}
         for recording, captured, spool in self._unfinished(spools):
-            run = self._runs()[spool] = McpRun(captured, recording.agent)
+            run = self._by_spool[spool] = McpRun(captured, recording.agent)
             for step in recording.steps:
                 if step.is_committed:
                     run.number = step.number
@@ -89,12 +86,13 @@ class McpRun:
         )  # fmt: skip
         attempt = MadeAttempt(1, exchange.at, [made], ended_at=ended_at)
         self.sink.step_begun(self.number, exchange.name, 1, exchange.at)
+        # Before the step's end, by which an exchange is known to be stored: of a killed process it is written again.
+        if request["method"] == CALL:
+            self._act(exchange, answer, failure, ended_at)
         nothing = encoded(None, "a result")
         self.sink.step_ended(
             MadeStep(self.number, exchange.name, [attempt], encoded({}, "the state"), nothing, "succeeded")
         )
-        if request["method"] == CALL:
-            self._act(exchange, answer, failure, ended_at)
         self.stored.add(exchange.at)
         self.last_at = max(self.last_at, ended_at)
 

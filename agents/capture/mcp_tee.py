@@ -37,7 +37,7 @@ class McpTee:
         spool = Spool(root, around, given.spool_bytes_max)
         self._wire = McpWire(spool, around.now_micros)
         self._storing = Storing(
-            given.open_log, root, spool, given.agent, given.settings, given.say, around, given.redact, McpRuns
+            given.open_log, root, spool, given.agent, given.settings, given.say, around, given.redact, sessions=McpRuns
         )
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> int:

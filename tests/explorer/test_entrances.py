@@ -172,6 +172,7 @@ REFUSED: dict[str, Tries | list[str]] = {
         "explorer/mcp/test_tools.py::test_it_records_only_where_it_may",
         "explorer/mcp/test_tools.py::test_wrong_options_are_refused_before_anything_is_served",
     ],
+    "what passes between a client and an MCP server": [],  # for whoever started it
     "a worker's URL": ["explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command"],
     "an agent's code under replay": ["agents/test_entry.py::test_a_recorded_name_finds_nothing_outside_of_the_folder"],
     "the files of a key ring": ["agents/keys/test_rings.py::test_only_their_user_can_read_key_files"],

@@ -151,6 +151,9 @@ def test_what_was_answered_is_recorded_though_the_tee_is_killed(tmp_path: Path) 
     numbers = [call.asked.request["number"] for run in runs for call in calls_of(run, "call") if call.failure is None]
     assert sorted(numbers) == list(range(answered + 1))
     assert {run.outcome for run in runs} == {"succeeded"}
+    with open_log(f"file:{tmp_path / 'log'}", read_only=True) as log:
+        actions = log.rebuild(types=["action"])
+        assert sum(actions[name].fields["status"] == "succeeded" for name in actions) == answered + 1
 
 
 def test_a_call_that_the_server_was_killed_in_is_recorded_as_unanswered(tmp_path: Path) -> None:
