@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from refold.agents.capture.mcp_runs import RPC_ERROR
-from refold.agents.capture.mcp_wire import CALL, PREFIX, LineReader, messages_in
+from refold.agents.capture.mcp_wire import CALL, PREFIX, MessageLines, messages_in
 from refold.agents.journal.record import Call, Plain, Recording
 from refold.agents.redaction.redactor import Redact
 
@@ -39,7 +39,7 @@ class RecordedSession:
 
     def serve(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """What is answered to a client's bytes, line by line."""
-        reader = LineReader()
+        reader = MessageLines()
         for piece in pieces:
             for line in reader.lines(piece):
                 for message in messages_in(line):

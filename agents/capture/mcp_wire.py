@@ -27,7 +27,7 @@ PREFIX = "mcp:"
 """Before the method, in the name of what is no call of a tool."""
 
 
-class LineReader:
+class MessageLines:
     """Puts lines together from pieces. One that is longer than LINE_BYTES_MAX is passed over."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class McpWire:
         self._spool = spool
         self._now_micros = now_micros
         self._turn = threading.Lock()
-        self._sent, self._said = LineReader(), LineReader()
+        self._sent, self._said = MessageLines(), MessageLines()
         self._asked: dict[str, tuple[Spooling | None, float, str]] = {}
         self._effects: dict[str, Effect] = {}
 

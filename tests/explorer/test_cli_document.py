@@ -26,7 +26,9 @@ def test_the_page_is_what_the_commands_say() -> None:
 
 
 def test_every_command_is_on_the_page_with_an_example() -> None:
-    sections = dict(re.findall(r"^## refold (\w+)\n(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL))
+    sections = dict(
+        re.findall(r"^## refold ([\w-]+)\n(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    )
     assert sections.keys() == commands_of(cli).keys()
     for name, body in sections.items():
         assert f"  refold {name}" in body.partition("Example")[2].replace("| refold", "  refold"), name

@@ -110,7 +110,7 @@ def test_every_byte_is_passed_on_and_the_end_is_the_servers(tmp_path: Path, scri
 
 
 def test_a_signal_is_passed_on_and_pieces_are_not_held_back(tmp_path: Path) -> None:
-    process = tee(tmp_path, "--", "sh", "-c", "trap 'exit 5' TERM; cat")
+    process = tee(tmp_path, "--", "sh", "-c", "trap 'echo told; exit 5' TERM; exec 3<&0; cat <&3 & wait")
     assert process.stdin is not None
     assert process.stdout is not None
     for piece in (b"a", b"b\n", b"half of a li"):
@@ -118,6 +118,7 @@ def test_a_signal_is_passed_on_and_pieces_are_not_held_back(tmp_path: Path) -> N
         process.stdin.flush()
         assert process.stdout.read1(100) == piece  # type: ignore[attr-defined]
     process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == b"told\n"
     process.communicate(timeout=240)
     assert process.returncode == 5
 
