@@ -132,11 +132,7 @@ def _said(exchange: SpooledExchange) -> tuple[Plain, Failure | None]:
         return error, Failure(exception=RPC_ERROR, message=str(message or error))
     result = said["result"]
     if isinstance(result, dict) and result.get("isError") is True:
-        content = result.get("content")
-        texts = (
-            [str(each.get("text", "")) for each in content if isinstance(each, dict)]
-            if isinstance(content, list)
-            else []
-        )
+        parts = result.get("content")
+        texts = [str(each.get("text", "")) for each in parts or () if isinstance(each, dict)]
         return result, Failure(exception=ERROR, message="\n".join(texts))
     return result, None
