@@ -56,6 +56,7 @@ LONG = {
     "tests/explorer/web/test_pages.py": "serves the explorer, and runs each command that its pages show",
     "tests/explorer/web/test_scripts.py": "runs the compiler of TypeScript",
     "tests/explorer/web/test_real_runs.py": "serves the explorer, and opens each step of recorded conversations",
+    "tests/kernel/test_wrong_build.py": "builds a kernel",
     "tests/streams/test_asof.py": "folds long histories at many cuts",
     "tests/streams/test_exchange.py": "exports and imports logs of every type",
     "tests/streams/test_held_code.py": "rebuilds and seals in processes of their own",
