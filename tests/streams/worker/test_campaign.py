@@ -216,6 +216,7 @@ def test_nothing_that_strangers_brokers_and_disks_do_is_lost_doubled_hidden_or_f
                     == stranger.written[log.topics.schemas] and found.value("refold_dead_letters_total") > 0,
                     "it does not show what the stranger wrote",
                 )  # fmt: skip
+                await_event(sound, "dead_letter", 1)
                 await_true(lambda: len(sound.folding) == PARTITIONS, "it does not take over", within_s=SETTLED_S)
                 await_folded(log)
                 status, said = sound.stop()
