@@ -7,7 +7,8 @@ import os
 import random
 import signal
 import subprocess
-from typing import Any
+import threading
+from typing import IO, Any
 
 import pytest
 
@@ -87,13 +88,29 @@ def test_damaged_messages_over_stdio_are_passed_over(incident_url: str) -> None:
     chance = random.Random(SEED + 1)
     process = started(incident_url)
     assert process.stdin is not None
+    assert process.stdout is not None
     sent = b"\n".join(damaged(chance).replace(b"\n", b" ") for _ in range(COUNT))
-    said, log = process.communicate(sent + b"\n" + json.dumps(PING).encode() + b"\n", timeout=280)
-    answers = [json.loads(each) for each in said.splitlines()]
-    assert {"jsonrpc": "2.0", "id": "alive", "result": {}} in answers, (SEED, log[-2_000:])
+    # It answers while it is written to, and what it is asked last it answers only while its input is open.
+    writer = threading.Thread(target=say, args=(process.stdin, sent + b"\n" + json.dumps(PING).encode() + b"\n"))
+    writer.start()
+    said = b""
+    alive = {"jsonrpc": "2.0", "id": "alive", "result": {}}
+    for line in process.stdout:
+        said += line
+        if json.loads(line) == alive:
+            break
+    else:
+        pytest.fail(f"seed {SEED}: it ended before its last answer: {process.communicate()[1][-2_000:]!r}")
+    writer.join()
+    more, log = process.communicate(timeout=280)
     assert process.returncode == 0
-    for text in (said.decode(), log.decode()):
+    for text in (said.decode(), more.decode(), log.decode()):
         checked(text)
+
+
+def say(to: IO[bytes], text: bytes) -> None:
+    to.write(text)
+    to.flush()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "interrupted"])
