@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import os
+import selectors
 import shutil
 import socket
 import subprocess
@@ -54,32 +54,64 @@ void reach_by_a_process(int port) {
 
 
 class Counting:
-    """A server on loopback that counts what arrives: connections, and bytes on them."""
+    """A server on loopback that counts what arrives: connections, and bytes on them.
+
+    One thread takes all that is there before it says so. Whoever sees that a byte was counted also sees every byte that
+    was sent before it, on any connection.
+    """
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening.setblocking(False)
         self.port: int = self._listening.getsockname()[1]
         self._counted = threading.Condition()
         self._connections = self._ended = self._bytes = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listening, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+    def _serve(self) -> None:
+        is_open = True
+        while is_open:
+            ready = [key.fileobj for key, _ in self._selector.select()]
+            with self._counted:
+                for each in ready:
+                    assert isinstance(each, socket.socket)
+                    if each is self._listening:
+                        is_open = self._accept()
+                    else:
+                        self._read(each)
+                self._counted.notify_all()
+        for key in [*self._selector.get_map().values()]:
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+        self._selector.close()
+
+    def _accept(self) -> bool:
+        """Take every connection that waits; whether there may be more."""
+        try:
             while True:
                 connection, _ = self._listening.accept()
-                with self._counted:
-                    self._connections += 1
-                threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+                connection.setblocking(False)
+                self._selector.register(connection, selectors.EVENT_READ)
+                self._connections += 1
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     def _read(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            while data := connection.recv(100):
-                with self._counted:
-                    self._bytes += len(data)
-                    self._counted.notify_all()
-        with self._counted:
-            self._ended += 1
-            self._counted.notify_all()
+        try:
+            while data := connection.recv(1 << 16):
+                self._bytes += len(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._selector.unregister(connection)
+        connection.close()
+        self._ended += 1
 
     def arrived(self) -> tuple[int, int]:
         """Connections and bytes so far: one more connection is made, behind all others, and awaited."""
@@ -98,7 +130,7 @@ class Counting:
 
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+        self._thread.join()
 
 
 @pytest.fixture
