@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from refold.agents.journal.record import Recording
 from refold.agents.policy.decision import PolicyDecision, decide
-from refold.agents.policy.facts import DECIDED_ON, RunFacts
-from refold.agents.policy.guard import calls_of, is_denial
+from refold.agents.policy.facts import DECIDED_ON, RunFacts, title_of
+from refold.agents.policy.guard import calls_of, count_recorded, is_denial
 from refold.agents.policy.rules import Policy
 
 
@@ -40,11 +40,6 @@ def check(policy: Policy, recording: Recording) -> list[PolicyCheck]:
     for step, call in calls_of(recording):
         was_denied = is_denial(call)
         if call.asked.kind in DECIDED_ON:
-            title = f"{call.asked.kind} {call.asked.name}"
-            found.append(PolicyCheck(step, title, decide(policy, facts, call.asked), was_denied))
-        if was_denied:
-            facts.denied += 1
-        else:
-            facts.begin(call.asked, step)
-            facts.end(call, step)
+            found.append(PolicyCheck(step, title_of(call.asked), decide(policy, facts, call.asked), was_denied))
+        count_recorded(facts, call, step)
     return found

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from refold.agents.journal.record import Plain, RecordedRequest, Recording
 from refold.agents.policy.decision import PolicyDecision
-from refold.agents.policy.facts import arguments_of
+from refold.agents.policy.facts import arguments_of, title_of
 from refold.agents.recorder.observations import Seal
 from refold.agents.recorder.sinks import LogSink
 from refold.avro.errors import Expired, InputError, NotAnswerable, UnknownEntity
@@ -64,7 +64,7 @@ class DecisionLog:
         """Observe a denial. It holds nothing of what the call was asked with. number: of the step."""
         step = f"{self._head.run}#{number}"
         details = {
-            "policy": decision.policy, "rule": decision.rule, "call": f"{asked.kind} {asked.name}",
+            "policy": decision.policy, "rule": decision.rule, "call": title_of(asked),
             "request_hash": asked.hash, "evidence": list(decision.evidence),
         }  # fmt: skip
         patch = {

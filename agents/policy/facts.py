@@ -83,6 +83,11 @@ def result_hash(answer: Plain, failure: Failure | None) -> str:
     return hashlib.sha256(msgspec.json.encode(tree, order="sorted")).hexdigest()
 
 
+def title_of(asked: RecordedRequest) -> str:
+    """What decisions call a call: `tool refund`."""
+    return f"{asked.kind} {asked.name}"
+
+
 def arguments_of(asked: RecordedRequest) -> Plain:
     """What a call is asked with, by name: a tool's or a model's keyword arguments, or the JSON of an exchange."""
     if is_exchange(asked.request):

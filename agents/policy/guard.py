@@ -36,7 +36,7 @@ from refold.agents.entry import class_name
 from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, Plain, RecordedRequest, Recording, Step
 from refold.agents.policy.decision import ApprovalNeeded, PolicyDecision, PolicyDenied, decide
 from refold.agents.policy.decision_log import Approval, DecisionLog, question_id
-from refold.agents.policy.facts import RunFacts
+from refold.agents.policy.facts import RunFacts, title_of
 from refold.agents.policy.rules import Policy
 from refold.agents.recorder.answers import Answers, CallSite, Departure, Within
 from refold.agents.recorder.failures import failure_of
@@ -86,11 +86,7 @@ class Guard:
         """Count what stands recorded of a run, and of the runs within it."""
         with self._lock:
             for step, call in calls_of(recording):
-                if is_denial(call):
-                    self._facts.denied += 1
-                else:
-                    self._facts.begin(call.asked, step)
-                    self._facts.end(call, step)
+                count_recorded(self._facts, call, step)
 
 
 Guarding: TypeAlias = Policy | str | Path
@@ -116,6 +112,15 @@ def calls_of(recording: Recording) -> list[tuple[str, Call]]:
         for run in recording.family for step in run.steps for attempt in step.attempts for call in attempt.calls
     ]  # fmt: skip
     return sorted(found, key=lambda each: each[1].started_at)
+
+
+def count_recorded(facts: RunFacts, call: Call, step: str) -> None:
+    """Count a call that stands recorded. step: as RUN#NUMBER."""
+    if is_denial(call):
+        facts.denied += 1
+    else:
+        facts.begin(call.asked, step)
+        facts.end(call, step)
 
 
 def is_denial(call: Call) -> bool:
@@ -168,17 +173,15 @@ class GuardedAnswers:
         decision = self._guard.decide(asked, step)
         if decision is None:
             return None
-        now = self._now_micros()
+        now, title = self._now_micros(), title_of(asked)
         if decision.action == "ask":
             question = question_id(self._run, place.step, asked, self._nth(place, asked))
             approval = self._decisions.approval(question)
             if approval is None:
                 self._decisions.ask(decision, asked, question, place.step, now)
             if approval is None or (approval.decision == "requested" and not _is_late(approval, decision, now)):
-                title = f"{asked.kind} {asked.name}"
-                return _not_made(
-                    ApprovalNeeded(decision.policy, decision.rule, title, question, decision.why), asked, now
-                )
+                needed = ApprovalNeeded(decision.policy, decision.rule, title, question, decision.why)
+                return _not_made(needed, asked, now)
             if approval.decision == "approved" and not _is_late(approval, decision, approval.at):
                 decision = self._guard.decide(asked, step, is_approved=True)
                 if decision is None:
@@ -186,7 +189,6 @@ class GuardedAnswers:
             else:
                 decision = _refused(decision, approval)
         self._decisions.deny(decision, asked, place.step, now)
-        title = f"{asked.kind} {asked.name}"
         return _not_made(PolicyDenied(decision.policy, decision.rule, title, decision.why), asked, now)
 
     def _nth(self, place: CallSite, asked: RecordedRequest) -> int:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from refold_tests.explored import write_incident
+from refold_tests.explored import incident_in
 from refold_tests.mcp import HttpServer, http_server
 
 
 @pytest.fixture(scope="module")
 def incident_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The log of an incident; see write_incident."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [each for each in os.environ if each.startswith("REFOLD_")]:
-            patch.delenv(name)
-        url = f"file:{tmp_path_factory.mktemp('asked') / 'log'}"
-        write_incident(url)
-    return url
+    return incident_in(tmp_path_factory.mktemp("asked"))
 
 
 @pytest.fixture(scope="module")

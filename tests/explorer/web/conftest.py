@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from refold_tests.explored import Explored, explored, write_incident
+from refold_tests.explored import Explored, explored, incident_in
 
 
 @pytest.fixture(scope="module")
 def incident_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The log of an incident; see write_incident."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [each for each in os.environ if each.startswith("REFOLD_")]:
-            patch.delenv(name)
-        url = f"file:{tmp_path_factory.mktemp('explored') / 'log'}"
-        write_incident(url)
-    return url
+    return incident_in(tmp_path_factory.mktemp("explored"))
 
 
 @pytest.fixture(scope="module")

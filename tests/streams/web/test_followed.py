@@ -12,6 +12,7 @@ from refold.streams.web.connection import Bounds
 from refold.streams.web.listening import Listener
 from refold.streams.web.page import PageResponse, Request, Route, json_answer
 from refold.streams.web.server import WebServer
+from refold_tests.raw_http import connect, until_closed
 
 
 class Count:
@@ -33,22 +34,6 @@ class Count:
 def site() -> Count:
     """What is served."""
     return Count()
-
-
-def connect(server: WebServer) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
-    connection.settimeout(60)
-    return connection
-
-
-def until_closed(connection: socket.socket) -> bytes:
-    answer = bytearray()
-    try:
-        while part := connection.recv(1 << 16):
-            answer += part
-    except ConnectionError:
-        pass
-    return bytes(answer)
 
 
 ONCE = b"GET /once HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

@@ -25,6 +25,7 @@ from refold.streams.web.listening import Access
 from refold.streams.web.page import PageResponse, Request, Route, json_answer, problem
 from refold.streams.web.server import WebServer
 from refold.testing.kafka.security import certificates
+from refold_tests.raw_http import connect, until_closed
 from refold_tests.waiting import await_true
 
 TOKEN = "0123456789abcdef-secret"
@@ -77,27 +78,11 @@ def serve(site: Site) -> Iterator[Serve]:
         yield start
 
 
-def connect(server: WebServer) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
-    connection.settimeout(60)
-    return connection
-
-
 def sent(server: WebServer, content: bytes) -> bytes:
     """All that is answered to some bytes, until the server closes."""
     with connect(server) as connection:
         connection.sendall(content)
         return until_closed(connection)
-
-
-def until_closed(connection: socket.socket) -> bytes:
-    answer = bytearray()
-    try:
-        while part := connection.recv(1 << 16):
-            answer += part
-    except ConnectionError:
-        pass
-    return bytes(answer)
 
 
 def asked(server: WebServer, target: str = "/x", *headers: str, host: str = "127.0.0.1", method: str = "GET") -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import html
 import http.client
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+
+import pytest
 
 import refold
 from refold.explorer.cli.options import LogTarget
@@ -26,6 +30,16 @@ FORK = f"{RUN}-what-if"
 READER = "reader-1"
 _COMMAND = re.compile(r"<code data-command>(.*?)</code>", re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
+
+
+def incident_in(folder: Path) -> str:
+    """The URL of a log in a folder, with an incident; see write_incident. Written without a user's settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [each for each in os.environ if each.startswith("REFOLD_")]:
+            patch.delenv(name)
+        url = f"file:{folder / 'log'}"
+        write_incident(url)
+    return url
 
 
 def write_incident(url: str) -> None:

@@ -1,0 +1,25 @@
+"""Bare connections to a web server, for callers that no HTTP client would be."""
+
+from __future__ import annotations
+
+import socket
+
+from refold.streams.web.server import WebServer
+
+
+def connect(server: WebServer) -> socket.socket:
+    """A connection on which nothing was said yet."""
+    connection = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
+    connection.settimeout(60)
+    return connection
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    """All that comes until the server closes."""
+    answer = bytearray()
+    try:
+        while part := connection.recv(1 << 16):
+            answer += part
+    except ConnectionError:
+        pass
+    return bytes(answer)
