@@ -1,7 +1,7 @@
 """What a checkpoint needs of its ancestors.
 
-A delta channel (LangGraph's DeltaChannel) stands in few checkpoints whole. In any other it is what the nearest ancestor
-holds that has it, and what tasks wrote to it since.
+Few checkpoints store the whole value of a delta channel (LangGraph's DeltaChannel). For any other checkpoint the value
+is that of the nearest ancestor that stores it, plus the writes of tasks since then.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from refold.avro.errors import CorruptionError
 from refold.streams.client import Log
 from refold.streams.log.port import observation_in
 
-# A value up to this size stands in its checkpoint: a content of its own takes more room than that.
+# A value up to this size is stored in its checkpoint: a separate content would take more space.
 IN_CHECKPOINT_BYTES = 512
 CACHE_BYTES = 64 << 20
 

@@ -5,12 +5,12 @@
     with RefoldSaver("file:.refold") as saver:
         graph = builder.compile(checkpointer=saver)
 
-What stands in the log:
+The log stores:
 
 | entity | one for each | holds |
 |---|---|---|
 | langgraph_thread | thread | the state now, and one entry for each change of which checkpoints there are |
-| langgraph_checkpoint | checkpoint | where its channels' values stand, its metadata, the writes of the tasks after it |
+| langgraph_checkpoint | checkpoint | where its channels' values are, its metadata, the writes of the tasks after it |
 | langgraph_content | content of a value | bytes, by their hash (pieces.py: a value that grows stores what is new) |
 | langgraph_directory | log | the names of threads |
 
