@@ -138,7 +138,7 @@ def answer(log: Log, question: str, now: int, *, is_approved: bool, by: str, rea
     except UnknownEntity:
         approval = None
     if approval is None:
-        raise InputError(f"{question} is no question: `refold approvals` lists those that wait for an answer")
+        raise InputError(f"there is no question {question}: `refold approvals` lists those that wait for an answer")
     if approval.decision != "requested":
         raise InputError(f"{question} was {approval.decision} by {approval.by}: a question is answered once")
     decision = {"decision": "approved" if is_approved else "rejected", "by": by, "at": now}
