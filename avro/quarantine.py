@@ -9,7 +9,7 @@ are ruled on.
 3. A cut's own place in `.schemas` plays no part: at an earlier place the record could not be read either, and every
    question about the past would go on failing.
 4. What was made of the record while it was whole (tables, epochs) says which records it leaves out. Where that is not
-   what is set aside by now, it is not used (streams/worker/position.py, streams/snapshots/manifest.py).
+   what is set aside by now, it is not used (streams/worker/commit.py, streams/snapshots/manifest.py).
 """
 
 from __future__ import annotations

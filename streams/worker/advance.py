@@ -30,7 +30,8 @@ from refold.streams.log.kafka.fold_position import Reached
 from refold.streams.log.port import LogPort, Record, observation_in
 from refold.streams.table.batch import DecodedRecord
 from refold.streams.table.folds import TypeFold
-from refold.streams.worker.table import Overlay, PartitionTable, rows_by_place
+from refold.streams.worker.commit import Overlay
+from refold.streams.worker.table import PartitionTable, rows_by_place
 
 ENTITIES_AT_ONCE = 500
 RECORDS_AT_ONCE = 2_000

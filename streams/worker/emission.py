@@ -39,12 +39,11 @@ import logging
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from refold.avro.errors import StorageError
-from refold.streams.deadletters import Verdict, verdict_value
+from refold.streams.deadletters import verdict_value
 from refold.streams.deadline import Deadline
 from refold.streams.events import tell
 from refold.streams.log.kafka.access import GROUP, READ, TOPIC, TRANSACTIONAL_ID, WRITE, Grant
@@ -55,7 +54,7 @@ from refold.streams.log.kafka.faults import error_of, is_denied, may_pass, stora
 from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.partition import PLACE_BYTES
-from refold.streams.worker.table import Overlay, PartitionTable
+from refold.streams.worker.commit import PendingCommit
 
 TIMES_MAX = 20
 FOR_S = 300.0
@@ -132,15 +131,6 @@ class NotEmitted(Exception):
 
 class Undecided(Exception):
     """The commit was asked for, and whether it was made is not known here."""
-
-
-class PendingCommit(NamedTuple):
-    """What one partition has to emit."""
-
-    partition: int
-    table: PartitionTable
-    overlay: Overlay
-    verdicts: Sequence[Verdict]
 
 
 class Emitter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from refold.avro.errors import DamagedRecord, RegistryUnavailable, StorageError, UndecodableError
@@ -13,9 +13,9 @@ from refold.avro.registry import Registry
 from refold.streams.deadletters import Verdict
 from refold.streams.held_types import held
 from refold.streams.log.kafka.range_reader import Raw
-from refold.streams.table.batch import DecodedRecord, NotFolded
+from refold.streams.table.batch import NotFolded
 from refold.streams.worker.advance import pass_over, redefine
-from refold.streams.worker.emission import PendingCommit
+from refold.streams.worker.commit import DecidedRecords, PendingCommit
 from refold.streams.worker.fetcher import UnreadableOffsets
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider
@@ -36,19 +36,6 @@ class Counts:
     deadletters: int = 0
     steps: int = 0
     redefinitions: int = 0
-
-
-@dataclass(slots=True)
-class _Batch:
-    """The records of the step to come. passed: how many offsets of them are set aside."""
-
-    arrived: list[DecodedRecord] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
-    passed: int = 0
-    size: int = 0
-
-    def __len__(self) -> int:
-        return len(self.arrived) + len(self.verdicts) + self.passed
 
 
 class Partition:
@@ -79,7 +66,8 @@ class Partition:
         self._registry = registry
         self._decider = decider
         self._waiting: deque[Raw | UnreadableOffsets] = deque()
-        self._batch = _Batch()
+        self._batch = DecidedRecords()
+        self._pending: PendingCommit | None = None
         self._taken = self._next = table.here.at.offset
         self._recorded_at = table.here.recorded_at
 
@@ -231,11 +219,12 @@ class Partition:
             self._step_again_s = self._now_s() + STEP_AGAIN_S
             return None
         self._damage = None
+        self._pending = step
         return step
 
     def _step(self) -> PendingCommit | None:
         if self._batch:
-            batch, self._batch = self._batch, _Batch()
+            batch, self._batch = self._batch, DecidedRecords()
             try:
                 overlay = self.table.fold(batch.arrived, self._next, self._recorded_at)
             except NotFolded as error:
@@ -244,13 +233,20 @@ class Partition:
                     f"refold quarantine add 0={error.definition}"
                 ) from error
             self.counts.records += len(batch)
-            return PendingCommit(self.number, self.table, overlay, batch.verdicts)
+            return PendingCommit(self.number, overlay, batch.verdicts)
         if self.is_due:
             version = pass_over(self.table, self._registry, len(self._registry))
             if version is not None:
                 self.counts.redefinitions += 1
-                return PendingCommit(self.number, self.table, redefine(self.table, version), ())
+                return PendingCommit(self.number, redefine(self.table, version), ())
         return None
+
+    def awaits(self, step: PendingCommit) -> bool:
+        """Whether `step` is what this partition made last, and has not written yet.
+
+        False where the partition was taken up anew since.
+        """
+        return self._pending is step
 
     def written(self, step: PendingCommit, deadletters: int | None) -> None:
         """The step was emitted: put it into the table. deadletters: their next offset, where there are new ones."""
@@ -258,6 +254,7 @@ class Partition:
         if deadletters is not None:
             overlay.stored = replace(overlay.stored, deadletters=deadletters)
         self.table.write(overlay)
+        self._pending = None
         # Where records keep coming something always is on its way: who has seen the end since the last step keeps up.
         self.is_caught_up, self._was_at_end = self._was_at_end, self._is_at_end
         self._committed_at_s = self._now_s()

@@ -16,7 +16,7 @@ from refold.streams.log.port import LogPort
 from refold.streams.rebuild.rebuilt import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.table.recovery import recover
-from refold.streams.worker.position import StoredPosition
+from refold.streams.worker.commit import StoredPosition
 from refold.streams.worker.table import PartitionTable
 
 _log = logging.getLogger(__name__)

@@ -43,10 +43,11 @@ from refold.streams.registry.ids import SchemaIds
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.broker_watch import BrokerWatch
 from refold.streams.worker.close_all import close_all
+from refold.streams.worker.commit import PendingCommit
 from refold.streams.worker.condition import CurrentCondition, WorkerCondition
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.data_folder import DataFolder, folder_problem, held
-from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, PendingCommit, Undecided
+from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, Undecided
 from refold.streams.worker.fetcher import AtEnd, Fetcher, UnreadableOffsets
 from refold.streams.worker.membership import GroupMember, Membership
 from refold.streams.worker.partition import Partition
@@ -369,7 +370,7 @@ class FoldService:
 
     def _still_has(self, step: PendingCommit) -> bool:
         partition = self._partitions.get(step.partition)
-        return partition is not None and partition.table is step.table
+        return partition is not None and partition.awaits(step)
 
     # Definitions
 

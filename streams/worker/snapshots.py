@@ -36,8 +36,8 @@ from refold.streams.snapshots.sealing_process.sealer import ApartSealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table.pinned import PinnedTable
-from refold.streams.worker.position import StoredPosition, read_stored
-from refold.streams.worker.table import Overlay, PartitionTable
+from refold.streams.worker.commit import Overlay, StoredPosition, read_stored
+from refold.streams.worker.table import PartitionTable
 
 EVERY_MS = 10_000
 # What is read for a base is handed on in parts, and held until then as fetched, unpacked and taken: a little is enough.

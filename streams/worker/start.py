@@ -41,7 +41,7 @@ from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.kafka.records import ID
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.advance import follow, require_folded, standing
-from refold.streams.worker.position import StoredPosition
+from refold.streams.worker.commit import StoredPosition
 from refold.streams.worker.recovery import recover_table
 from refold.streams.worker.table import GONE, PartitionTable, open_database, usable
 

@@ -22,16 +22,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
-from typing import NamedTuple
 
 from refold.avro.errors import CorruptionError, DamagedRecord, InputError, LockedError
 from refold.avro.registry import Registry
-from refold.reducers.cells import new_tuple
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.fold_position import Reached
 from refold.streams.partition import place_in
-from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Memory
 from refold.streams.rocks.layout import is_log
@@ -42,7 +39,7 @@ from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import Read, read_gaps
 from refold.streams.table.redefine import fold_again
-from refold.streams.worker.position import StoredPosition, read_stored
+from refold.streams.worker.commit import Overlay, StoredPosition, read_stored
 
 LOCK_WAIT_S = 0.1
 FILL_AGAIN_S = 2.0
@@ -52,44 +49,6 @@ GONE = (
 )
 
 _log = logging.getLogger(__name__)
-
-
-class PendingChange(NamedTuple):
-    """One record of `.changes` to be: the entity as it is `placed`, its stored form then, and the framed change."""
-
-    placed: bytes
-    state: bytes
-    data: bytes
-
-
-class Overlay:
-    """What a step brings about: changes to be emitted, and then a write to the table that moves it to `stored`."""
-
-    def __init__(self, write: WriteSet, stored: StoredPosition) -> None:
-        self.write = write
-        self.stored = stored
-        self.changes: list[PendingChange] = []
-        self.entities = self.distinct = self.late = self.reopened = 0
-
-    def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
-        """See streams/table/batch.py."""
-        self.changes.append(new_tuple(PendingChange, (placed, state, change)))
-
-    def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
-        """See streams/table/batch.py."""
-        self.entities += entities
-        self.distinct += observations
-        self.late += late
-        self.reopened += reopened
-
-    def to(self, at: Reached, recorded_at: int) -> Overlay:
-        """This step, as one that leads to a point."""
-        stored = self.stored
-        self.stored = replace(
-            stored, at=at, recorded_at=max(recorded_at, stored.recorded_at),
-            entities=stored.entities + self.entities, distinct=stored.distinct + self.distinct,
-        )  # fmt: skip
-        return self
 
 
 class PartitionTable:

@@ -31,7 +31,7 @@ from refold.streams.verify.run import check_totals
 from refold.streams.verify.spool import RecordSpool
 from refold.streams.verify.table import check_table
 from refold.streams.verify.verdict import MISMATCHES_MAX
-from refold.streams.worker.position import StoredPosition, read_stored
+from refold.streams.worker.commit import StoredPosition, read_stored
 
 WAIT_S = 60.0
 POLL_S = 0.1

@@ -12,7 +12,7 @@ one transaction, and says where it ends in three spots:
 1. with the group's committed offset, as its metadata: "refold 1 SCHEMAS PLACE". These can expire or be reset.
 2. in the headers of every change and dead letter: `refold-through` (offset u64) and `refold-taken` (schemas u64,
    place u32), big-endian. These stay.
-3. in the worker's table, in the write that follows the commit (streams/worker/position.py).
+3. in the worker's table, in the write that follows the commit (streams/worker/commit.py).
 
 `refold-through`: the header of each change and dead letter that says through where its partition was folded then.
 

@@ -18,11 +18,11 @@ from refold.streams.log.kafka.fold_position import Reached
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.partition import placed
 from refold.streams.rocks.families import Memory
+from refold.streams.worker.commit import PendingChange, PendingCommit, StoredPosition
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, PendingCommit, is_member
+from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, is_member
 from refold.streams.worker.membership import ANEW_MAX, GroupMember, Membership
-from refold.streams.worker.position import StoredPosition
-from refold.streams.worker.table import PartitionTable, PendingChange, open_database
+from refold.streams.worker.table import PartitionTable, open_database
 from refold_tests.child import Child
 from refold_tests.folding import (
     append,
@@ -211,10 +211,10 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
         overlay = table.nothing().to(Reached(3, 1), 0)
         overlay.changes.append(PendingChange(placed("t/1"), b"", b"change"))
         with pytest.raises(NotEmitted):
-            emitter.emit([PendingCommit(1, table, overlay, ())], lambda: nobody)
+            emitter.emit([PendingCommit(1, overlay, ())], lambda: nobody)
         assert committed(log)[1] == 0
         assert list(log.read_changes(1, 0)) == []
-        emitter.emit([PendingCommit(1, table, overlay, ())], member.metadata)
+        emitter.emit([PendingCommit(1, overlay, ())], member.metadata)
     await_true(lambda: committed(log)[1] == 3 and log.changes_end(1) > 0, within_s=TIMEOUT_S)
     assert [each.data for each in log.read_changes(1, 0)] == [b"change"]
     member.leave()

@@ -19,12 +19,12 @@ from refold.reducers.order import order_key
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.rocks.database import Database
+from refold.streams.worker.commit import StoredPosition
 from refold.streams.worker.condition import well
 from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.host.health import STALLED_S, health_of, readiness_of
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.partition import Partition
-from refold.streams.worker.position import StoredPosition
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider, Missing
 from refold_tests.folding import Running, append, await_status, history, running

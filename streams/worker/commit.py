@@ -1,21 +1,29 @@
-"""What a worker's table says of itself, in its `meta`: where it stands, and of which log and partition it is.
+"""The unit of work of one partition: what arrived, what it changes, and the position that it leads to.
 
-It is put in the write that follows the commit of a step (streams/log/kafka/fold_position.py): so a table never is past
-what was emitted.
+1. `DecidedRecords`: the records of the next commit, each either folded or a dead letter.
+2. `Overlay`: the changes to emit, the write to the table, and the `StoredPosition` that this write moves the table to.
+3. `PendingCommit`: the overlay and the dead letters, emitted in one transaction (streams/worker/emission.py).
+
+A table's position is stored in its `meta`, in the same write as the overlay. That write follows the commit of the
+transaction (streams/log/kafka/fold_position.py), so a table is never ahead of what was emitted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import cbor2
 
 from refold.avro.errors import CorruptionError
+from refold.reducers.cells import new_tuple
 from refold.streams.cut import FOLD_VERSION
+from refold.streams.deadletters import Verdict
 from refold.streams.log.kafka.fold_position import BEGIN, Reached
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
+from refold.streams.table.batch import DecodedRecord
 
 POSITION = b"position"
 FORMAT = 2
@@ -84,3 +92,62 @@ def read_stored(database: Database) -> StoredPosition | None:
         )  # fmt: skip
     except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError) as error:
         raise CorruptionError(f"{database.path}: the table's position cannot be read: {error}") from error
+
+
+@dataclass(slots=True)
+class DecidedRecords:
+    """What arrived for the next commit, decided. passed: how many offsets of it are set aside. size: in bytes."""
+
+    arrived: list[DecodedRecord] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    passed: int = 0
+    size: int = 0
+
+    def __len__(self) -> int:
+        return len(self.arrived) + len(self.verdicts) + self.passed
+
+
+class PendingChange(NamedTuple):
+    """One record of `.changes` to be: the entity as it is `placed`, its stored form then, and the framed change."""
+
+    placed: bytes
+    state: bytes
+    data: bytes
+
+
+class Overlay:
+    """What a step brings about: changes to be emitted, and then a write to the table that moves it to `stored`."""
+
+    def __init__(self, write: WriteSet, stored: StoredPosition) -> None:
+        self.write = write
+        self.stored = stored
+        self.changes: list[PendingChange] = []
+        self.entities = self.distinct = self.late = self.reopened = 0
+
+    def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
+        """See streams/table/batch.py."""
+        self.changes.append(new_tuple(PendingChange, (placed, state, change)))
+
+    def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
+        """See streams/table/batch.py."""
+        self.entities += entities
+        self.distinct += observations
+        self.late += late
+        self.reopened += reopened
+
+    def to(self, at: Reached, recorded_at: int) -> Overlay:
+        """This step, as one that leads to a point."""
+        stored = self.stored
+        self.stored = replace(
+            stored, at=at, recorded_at=max(recorded_at, stored.recorded_at),
+            entities=stored.entities + self.entities, distinct=stored.distinct + self.distinct,
+        )  # fmt: skip
+        return self
+
+
+class PendingCommit(NamedTuple):
+    """What one partition has to emit."""
+
+    partition: int
+    overlay: Overlay
+    verdicts: Sequence[Verdict]
