@@ -34,7 +34,7 @@ from refold.streams.changes import Change, Shown
 from refold.streams.cut import Cut
 from refold.streams.feed import ChangeReader, first_past
 from refold.streams.log.port import LogPort
-from refold.streams.rebuild.part import Progress
+from refold.streams.rebuild.partition import Progress
 from refold.streams.table.folds import Folds
 
 Held = Callable[[Collection[str]], Mapping[str, bytes]]

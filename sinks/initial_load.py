@@ -20,10 +20,10 @@ from refold.streams.changes import Change, Shown
 from refold.streams.cut import Cut
 from refold.streams.feed import ChangeReader
 from refold.streams.log.port import LogPort
-from refold.streams.rebuild.limits import limits_of
-from refold.streams.rebuild.part import Progress
-from refold.streams.rebuild.rebuilt import Rebuilt
-from refold.streams.rebuild.run import rebuild
+from refold.streams.rebuild.partition import Progress
+from refold.streams.rebuild.plan import limits_of
+from refold.streams.rebuild.result import Rebuilt
+from refold.streams.rebuild.workers import rebuild
 from refold.streams.table.folds import Folds
 
 TIMED_AT_ONCE = 50_000

@@ -25,8 +25,8 @@ from refold.sinks.port import Batch, EntityState, Load, Sink, SinkBusy, SinkRefu
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.point import Points
-from refold.streams.rebuild.part import Progress
-from refold.streams.rebuild.run import rebuild
+from refold.streams.rebuild.partition import Progress
+from refold.streams.rebuild.workers import rebuild
 from refold.streams.view import StateView
 
 POLL_S = 0.2

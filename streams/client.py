@@ -27,9 +27,9 @@ from refold.streams.feed import changes_from
 from refold.streams.history import moments, observed_below
 from refold.streams.log.port import LogPort, Marked
 from refold.streams.point import Point, Points, When
-from refold.streams.rebuild.limits import limits_of
-from refold.streams.rebuild.part import Progress
-from refold.streams.rebuild.run import rebuild
+from refold.streams.rebuild.partition import Progress
+from refold.streams.rebuild.plan import limits_of
+from refold.streams.rebuild.workers import rebuild
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import Snapshot, every_epoch, listed

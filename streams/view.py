@@ -20,7 +20,7 @@ from refold.reducers.state import hash_state, state_tree
 from refold.streams.cut import Cut
 from refold.streams.history import Observed, observed_below
 from refold.streams.log.port import LogPort, observation_in
-from refold.streams.rebuild.rebuilt import Rebuilt
+from refold.streams.rebuild.result import Rebuilt
 from refold.streams.table.folds import Folds
 from refold.streams.trace import TraceLink, trace
 

@@ -1,4 +1,4 @@
-"""The child process that rebuilds partitions for its parent (run.py describes the protocol).
+"""The child process that rebuilds partitions for its parent (workers.py describes the protocol).
 
 1. Take over standard input and output for the protocol; a user's reducer reads and prints elsewhere.
 2. Open the log to read. It has to reach the cut.
@@ -19,14 +19,13 @@ from threading import Thread
 from typing import IO, Any
 
 from refold.avro.errors import RefoldError, StorageError
-from refold.streams.cut import Cut, parse_cut
+from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.open import open_port
 from refold.streams.partition import slots_of
-from refold.streams.rebuild.base_epoch import Beginning
-from refold.streams.rebuild.limits import RebuildLimits
-from refold.streams.rebuild.part import RecordsToRead, rebuild_part
-from refold.streams.rebuild.transfer import write_entities
+from refold.streams.rebuild.partition import BaseEpoch, RecordsToRead, rebuild_partition
+from refold.streams.rebuild.plan import plan_of_json
+from refold.streams.rebuild.result import write_entities
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
@@ -67,10 +66,10 @@ def _listen(asked: IO[bytes], lines: queue.SimpleQueue[Any], folder: str) -> Non
 
 
 def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], say: Say) -> None:
-    cut = parse_cut(setup["cut"])
+    plan = plan_of_json(setup["plan"])
+    cut = plan.cut
     log = open_port(setup["url"], read_only=True, config=setup["config"])
     _require_reached(log, cut)
-    limits = None if setup["is_whole"] else RebuildLimits(_names(setup["types"]), _names(setup["entities"]))
     folds = Folds(log.registry, cut.schemas)
     with os.fdopen(setup["file"], "wb") as file:
         while True:
@@ -79,10 +78,10 @@ def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], say: Say) ->
             known = RecordsToRead(cut.offsets[partition], lambda more, total: say({"read": more, "total": total}))
             store = ChunkStore(setup["memory_bytes"])
             with RunningHashes() as hashes:
-                beginning = Beginning(log, cut, partition, folds, store, hashes, limits, full=setup["full"])
-                part = rebuild_part(log, cut, beginning, folds, known, limits)
+                base = BaseEpoch(log, plan, partition, folds, store, hashes)
+                part = rebuild_partition(log, plan, base, folds, known)
             start = file.tell()
-            digests = part.layers.rehash() if limits is None else None
+            digests = part.layers.rehash() if plan.limits is None else None
             write_entities(file, part.layers, digests, slots_of(partition, log.partitions))
             say(
                 {
@@ -99,10 +98,6 @@ def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], say: Say) ->
                     }
                 }
             )
-
-
-def _names(given: list[str] | None) -> frozenset[str] | None:
-    return None if given is None else frozenset(given)
 
 
 def _require_reached(log: LogPort, cut: Cut) -> None:

@@ -16,9 +16,9 @@ from itertools import islice
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.partition import placed
-from refold.streams.rebuild.part import Progress
-from refold.streams.rebuild.rebuilt import Rebuilt
-from refold.streams.rebuild.run import rebuild
+from refold.streams.rebuild.partition import Progress
+from refold.streams.rebuild.result import Rebuilt
+from refold.streams.rebuild.workers import rebuild
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family

@@ -10,8 +10,8 @@ from refold.avro.errors import RefoldError, SchemaError, StorageError
 from refold.avro.observation import type_of
 from refold.streams.digest import Digests
 from refold.streams.log.port import LogPort, Mismatch
-from refold.streams.rebuild.rebuilt import RebuiltPartition
 from refold.streams.rebuild.replay import Choose, Replay
+from refold.streams.rebuild.result import RebuiltPartition
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds

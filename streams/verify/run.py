@@ -39,8 +39,8 @@ from refold.avro.quarantine import OBSERVATIONS
 from refold.reducers.entity import stored_hash
 from refold.streams.cut import Cut, read_cut
 from refold.streams.log.port import FoldPosition, LogPort, Mismatch, Record, is_hole
-from refold.streams.rebuild.part import Progress
-from refold.streams.rebuild.rebuilt import Rebuilt
+from refold.streams.rebuild.partition import Progress
+from refold.streams.rebuild.result import Rebuilt
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.verify.changes import check_changes
 from refold.streams.verify.refold import Refold, some_entities

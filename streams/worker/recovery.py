@@ -13,7 +13,7 @@ from dataclasses import replace
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.fold_position import Reached
 from refold.streams.log.port import LogPort
-from refold.streams.rebuild.rebuilt import Rebuilt
+from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.table.recovery import recover
 from refold.streams.worker.commit import StoredPosition

@@ -24,10 +24,12 @@ from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.digest import Digests
 from refold.streams.open import file_path
-from refold.streams.rebuild.run import PROCESSES_MAX, RECORDS_MIN, Job, processes_worth
-from refold.streams.rebuild.transfer import read_entities, write_entities
+from refold.streams.rebuild.plan import PartitionRange, RebuildPlan
+from refold.streams.rebuild.result import read_entities, write_entities
+from refold.streams.rebuild.workers import PROCESSES_MAX, RECORDS_MIN, processes_worth
 from refold.streams.rocks.layout import url_of
 from refold.streams.snapshots.layers import Layers
+from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.view import StateView
 from refold_tests.child import Child
@@ -401,7 +403,11 @@ def test_it_is_done_in_several_processes_when_that_pays(monkeypatch: pytest.Monk
     def worth(cores: int, *records: int, begun: int = 0, asked: bool | None = None) -> int:
         monkeypatch.setattr(runtime, "cores", lambda: cores)
         cut = Cut(bytes(16), dict(enumerate(records)), 0, bytes(32))
-        return processes_worth(cut, [Job(partition, begun) for partition in cut.offsets], asked)
+        ranges = {
+            partition: PartitionRange(partition, Epoch(partition, begun, 0) if begun else None, end)
+            for partition, end in cut.offsets.items()
+        }
+        return processes_worth(RebuildPlan(cut, ranges), asked)
 
     half = RECORDS_MIN // 2
     assert worth(2, half, half) == 2

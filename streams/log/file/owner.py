@@ -37,7 +37,7 @@ from refold.streams.log.file.tables import TableViews
 from refold.streams.log.port import LogPort, Marked, Record
 from refold.streams.log.stored_markers import marker_key, marker_value, taken
 from refold.streams.partition import partition_of
-from refold.streams.rebuild.rebuilt import Rebuilt
+from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.faults import archived_error

@@ -13,7 +13,7 @@ from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
 from refold.streams.partition import placed
-from refold.streams.rebuild.run import rebuild
+from refold.streams.rebuild.workers import rebuild
 from refold.streams.snapshots.closed_entities import closings
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.seal import Sealer

@@ -18,7 +18,7 @@ from refold.streams.changes import Change
 from refold.streams.feed import ChangeReader
 from refold.streams.log.port import LogPort, Record
 from refold.streams.point import Points
-from refold.streams.rebuild.run import rebuild
+from refold.streams.rebuild.workers import rebuild
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.histories import random_history
 from refold_tests.reference import reference_hash, reference_state

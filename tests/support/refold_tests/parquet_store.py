@@ -17,7 +17,7 @@ from refold.sinks.parquet.manifest import CommitManifest, decoded
 from refold.sinks.parquet.sink import CURRENT
 from refold.streams.log.port import LogPort
 from refold.streams.objects.port import Objects
-from refold.streams.rebuild.run import rebuild
+from refold.streams.rebuild.workers import rebuild
 from refold.streams.view import StateView
 from refold_tests.sink_conformance import Held
 

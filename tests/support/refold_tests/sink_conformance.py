@@ -25,7 +25,7 @@ from refold.sinks.run import Report, SinkWatch, keep_up
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.open import log_on, process_surroundings
-from refold.streams.rebuild.run import rebuild
+from refold.streams.rebuild.workers import rebuild
 from refold.streams.view import StateView
 from refold_tests.child import Child
 from refold_tests.histories import random_history

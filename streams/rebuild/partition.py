@@ -1,72 +1,74 @@
-"""Where the rebuild of one partition starts: a sealed epoch, or nothing.
+"""Rebuilds one partition of a log at a cut.
 
 1. Of the sealed epochs at or below the cut, read the nearest one (streams/snapshots/read.py; for a few entities that
-   were asked for by name, their slots: partial.py). If it cannot be read, it is named in `fallbacks` and the next older
-   one is tried; the last resort is to start from nothing.
+   were asked for by name, only their slots). If it cannot be read, it is named in `fallbacks` and the next older one is
+   tried; the last resort is to start from nothing.
 2. The epoch is verified when its result is needed: it is hashed while other partitions are read. If it fails, it is
    named, and step 1 continues with the next one.
+3. Set aside the entities of types whose definition at the cut is not the epoch's: they are folded from nothing.
+4. Fold the records between the epoch and the cut (replay.py).
+With `full`, and for an observed-clock cut, start from nothing. The entities are the same whatever the start, byte for
+byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Callable
 
 from refold.avro.errors import CorruptionError, StorageError
 from refold.avro.observation import type_of
 from refold.avro.quarantine import OBSERVATIONS
+from refold.avro.registry import Registry
 from refold.streams.cut import FOLD_VERSION, Cut
 from refold.streams.log.port import LogPort
 from refold.streams.partition import slot_of, slots_of
-from refold.streams.rebuild.limits import RebuildLimits
+from refold.streams.rebuild.plan import RebuildLimits, RebuildPlan
 from refold.streams.rebuild.replay import Replay
+from refold.streams.rebuild.result import RebuiltPartition
 from refold.streams.snapshots.closed_entities import Instead
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers
-from refold.streams.snapshots.manifest import OFFSET_MAX, Epoch, Manifest
+from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.read import Unchecked, begin_epoch, read_slots
 from refold.streams.snapshots.spill import ChunkStore
-from refold.streams.snapshots.store import EpochReader
 from refold.streams.table.folds import Folds
 
 # Fewer of an epoch's slots than one in so many are looked up; else all of it is read in one go.
 FEW = 8
 
-
-def candidates(log: LogPort, cut: Cut, partition: int, *, full: bool) -> Iterator[Epoch]:
-    """The epochs to begin from, nearest to the cut first; each is looked up when it is asked for."""
-    if full or cut.observed_until is not None:
-        return
-    for _, alike in groupby(_down(log.snapshots, partition, cut.offsets[partition]), lambda each: each.offset):
-        yield from sorted(alike, key=lambda each: (each.schemas <= cut.schemas, each.schemas), reverse=True)
+Progress = Callable[[int, int], None]
+"""Told how many more records were read, and how many are to be read in all as far as is known by now."""
 
 
-def _down(reader: EpochReader, partition: int, end: int) -> Iterator[Epoch]:
-    """A partition's epochs that have something below an offset, or up to it, the latest first."""
-    found = reader.latest(Epoch(partition, end, OFFSET_MAX))
-    while found is not None and found.offset > 0:
-        yield found
-        _, offset, schemas = found
-        found = reader.latest(
-            Epoch(partition, offset, schemas - 1) if schemas else Epoch(partition, offset - 1, OFFSET_MAX)
-        )
+class RecordsToRead:
+    """How many records are to be read, as it becomes known: at first all below the cut."""
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._progress = progress
+        self.total = total
+
+    def read(self, more: int) -> None:
+        """More records were read."""
+        self._progress(more, self.total)
 
 
-class Beginning:
-    """Reads when it is made; fallbacks: why epochs were not used."""
+class BaseEpoch:
+    """The epoch that the rebuild of one partition begins from, if any; made by one that begins to read it.
+
+    fallbacks: why epochs were not used.
+    """
 
     def __init__(
-        self, log: LogPort, cut: Cut, partition: int, folds: Folds, store: ChunkStore, hashes: RunningHashes,
-        limits: RebuildLimits | None, *, full: bool,
-    ) -> None:  # fmt: skip
+        self, log: LogPort, plan: RebuildPlan, partition: int, folds: Folds, store: ChunkStore, hashes: RunningHashes
+    ) -> None:
         self.partition = partition
         self.fallbacks: list[str] = []
         self._log = log
         self._folds = folds
         self._store = store
         self._hashes = hashes
-        self._limits = limits
-        self._epochs = candidates(log, cut, partition, full=full)
+        self._limits = plan.limits
+        self._epochs = plan.epochs(log.snapshots, partition)
         self._begun = self._next()
 
     def checked(self) -> tuple[Manifest | None, Layers]:
@@ -133,3 +135,49 @@ def _usable(manifest: Manifest, log: LogPort) -> Manifest:
     if not manifest.leaves_out(log.registry.rulings.of(OBSERVATIONS, manifest.epoch.partition)):
         raise StorageError("other observations are set aside now than when it was sealed")
     return manifest
+
+
+def rebuild_partition(
+    log: LogPort, plan: RebuildPlan, base: BaseEpoch, folds: Folds, known: RecordsToRead
+) -> RebuiltPartition:
+    """One partition at the plan's cut."""
+    cut, limits, partition = plan.cut, plan.limits, base.partition
+    manifest, layers = base.checked()
+    wants = None if limits is None else limits.wants
+    replay = Replay(log, partition, layers, folds, known.read, wants)
+    begin = 0
+    aside: list[str] = []
+    if manifest is not None:
+        begin = manifest.epoch.offset
+        known.total -= begin
+        replay.entities, replay.observations = manifest.entities, manifest.observations
+        aside = _aside(replay.layers, changed_types(log.registry, cut, manifest), limits)
+    replay.advance(begin, cut.offsets[partition], cut.observed_until, aside)
+    replay.finish()
+    return RebuiltPartition(
+        replay.layers,
+        replay.entities,
+        replay.observations,
+        replay.replayed,
+        replay.reopened,
+        replay.scanned,
+        None if manifest is None else manifest.epoch,
+        base.fallbacks,
+    )
+
+
+def _aside(layers: Layers, changed: frozenset[str], limits: RebuildLimits | None) -> list[str]:
+    """The wanted entities of the changed types."""
+    if not changed:
+        return []
+    if limits is not None and limits.by_name_alone:
+        named = (name for name in sorted(limits.entities or ()) if type_of(name) in changed)
+        return [name for name in named if layers.get(name) is not None]
+    names = (name for name in layers.names() if type_of(name) in changed)
+    return [name for name in names if limits is None or limits.wants(name)]
+
+
+def changed_types(registry: Registry, cut: Cut, manifest: Manifest) -> frozenset[str]:
+    """The types of an epoch whose definition at the cut is another."""
+    newest = registry.fingerprints(cut.schemas)
+    return frozenset(name for name, fingerprint in manifest.types.items() if newest.get(name) != fingerprint)

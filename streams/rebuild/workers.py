@@ -1,13 +1,13 @@
-"""Rebuilds a log at a cut: each partition by itself (part.py), in this process or in several (child.py).
+"""Rebuilds a log at a cut: each partition by itself (partition.py), in this process or in several (child.py).
 
 Python folds one partition at a time in a process, so a parallel rebuild uses several processes:
 
 1. Make a temporary folder for the children, and start them: separate interpreters (streams/runtime.py) that run
    streams/rebuild/child.py.
-2. Send each, as JSON lines on its standard input, the request and then one partition after another: the next one when
+2. Send each, as JSON lines on its standard input, the plan and then one partition after another: the next one when
    it has answered. It opens the log to read, by its URL.
 3. It sends, as JSON lines on its standard output, how much more it read, and finally the partition's figures. The
-   entities are in a temporary file without a name that both have open (transfer.py). Load them from there.
+   entities are in a temporary file without a name that both have open (result.py). Load them from there.
 4. If a child cannot do something, or dies while it does it, that is left to the caller, with the reason; the child gets
    nothing more.
 5. Whatever happens, at the end kill the children, wait for them and remove the folder. If this process is gone, a
@@ -22,20 +22,17 @@ import os
 import selectors
 import subprocess
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 from refold.avro.errors import StorageError
 from refold.streams import runtime
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
-from refold.streams.partition import partition_of
-from refold.streams.rebuild.base_epoch import Beginning, candidates, folded_instead
-from refold.streams.rebuild.limits import RebuildLimits
-from refold.streams.rebuild.part import Progress, RecordsToRead, rebuild_part
-from refold.streams.rebuild.rebuilt import Rebuilt, RebuiltPartition
-from refold.streams.rebuild.transfer import read_entities
+from refold.streams.rebuild.partition import BaseEpoch, Progress, RecordsToRead, folded_instead, rebuild_partition
+from refold.streams.rebuild.plan import PartitionRange, RebuildLimits, RebuildPlan, plan_rebuild
+from refold.streams.rebuild.result import Rebuilt, RebuiltPartition, read_entities
 from refold.streams.snapshots.closed_entities import closed_in
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers
@@ -51,39 +48,26 @@ _MODULE = "refold.streams.rebuild.child"
 _READ_BYTES = 65_536
 
 
-class Job(NamedTuple):
-    """A partition to rebuild, and the offset of the epoch nearest to the cut; 0 without one."""
-
-    partition: int
-    begin: int
-
-
-def processes_worth(cut: Cut, jobs: Sequence[Job], parallel: bool | None) -> int:
+def processes_worth(plan: RebuildPlan, parallel: bool | None) -> int:
     """How many processes to start; 0 where this one does it alone."""
     if parallel is False or not runtime.is_there():
         return 0
-    processes = min(runtime.cores(), len(jobs), PROCESSES_MAX)
+    processes = min(runtime.cores(), len(plan.ranges), PROCESSES_MAX)
     if parallel:
-        return max(processes, min(len(jobs), 1))
-    records = sum(cut.offsets[job.partition] - job.begin for job in jobs)
-    return processes if processes > 1 and records >= RECORDS_MIN else 0
+        return max(processes, min(len(plan.ranges), 1))
+    return processes if processes > 1 and plan.records >= RECORDS_MIN else 0
 
 
 def rebuild_apart(
-    log: LogPort, cut: Cut, jobs: Sequence[Job], processes: int, store: ChunkStore, known: RecordsToRead,
-    limits: RebuildLimits | None, memory_bytes: int, *, full: bool,
-) -> tuple[dict[int, RebuiltPartition], dict[int, str]]:  # fmt: skip
+    log: LogPort, plan: RebuildPlan, processes: int, store: ChunkStore, known: RecordsToRead, memory_bytes: int
+) -> tuple[dict[int, RebuiltPartition], dict[int, str]]:
     """The partitions that other processes rebuilt, sharing memory_bytes, and for those that one failed at, why."""
     # From the end: the longest first, so that no child is left alone with it.
-    waiting = sorted(jobs, key=lambda job: cut.offsets[job.partition])
+    waiting = sorted(plan.ranges.values(), key=lambda each: each.end)
     setup = {
         "url": log.url,
         "config": dict(log.config),
-        "cut": str(cut),
-        "full": full,
-        "is_whole": limits is None,
-        "types": None if limits is None or limits.types is None else sorted(limits.types),
-        "entities": None if limits is None or limits.entities is None else sorted(limits.entities),
+        "plan": plan.to_json(),
         "memory_bytes": memory_bytes // processes,
     }
     parts: dict[int, RebuiltPartition] = {}
@@ -92,7 +76,7 @@ def rebuild_apart(
         folder = str(ending.enter_context(TemporaryFolder("refold-rebuild-")))
         for _ in range(processes):
             try:
-                child = _Child(folder, setup, log, cut, store, known, ending)
+                child = _Child(folder, setup, log, plan.cut, store, known, ending)
             except OSError as error:
                 failed[waiting[-1].partition] = f"no process for it could be started: {error}"
                 break
@@ -151,10 +135,10 @@ class _Child:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def give(self, job: Job) -> None:
+    def give(self, job: PartitionRange) -> None:
         """Let it rebuild a partition."""
         self.job = job
-        self._total = self._cut.offsets[job.partition]
+        self._total = job.end
         self._read = 0
         self._tell({"partition": job.partition})
 
@@ -189,7 +173,7 @@ class _Child:
 
     def _failed(self, why: str) -> StorageError:
         """The error; what it read is to be read again."""
-        self._known.total += self._cut.offsets[self.job.partition] - self._total + self._read
+        self._known.total += self.job.end - self._total + self._read
         return StorageError(why)
 
     def _why_it_ended(self) -> str:
@@ -241,34 +225,24 @@ def rebuild(
     for whatever is faster. memory_bytes: what stands in memory at most, VIEW_BYTES for None; the rest is filed away.
     The entities are the same.
     """
-    asked = _asked(cut, limits)
-    jobs = [Job(each, next((nearest.offset for nearest in candidates(log, cut, each, full=full)), 0)) for each in asked]
-    known = RecordsToRead(sum(cut.offsets[partition] for partition in asked), progress)
+    plan = plan_rebuild(log, cut, limits, full=full)
+    known = RecordsToRead(sum(each.end for each in plan.ranges.values()), progress)
     memory_bytes = VIEW_BYTES if memory_bytes is None else memory_bytes
     store = ChunkStore(memory_bytes)
     parts: dict[int, RebuiltPartition] = {}
     failed: dict[int, str] = {}
-    processes = processes_worth(cut, jobs, parallel)
+    processes = processes_worth(plan, parallel)
     if processes:
-        parts, failed = rebuild_apart(log, cut, jobs, processes, store, known, limits, memory_bytes, full=full)
+        parts, failed = rebuild_apart(log, plan, processes, store, known, memory_bytes)
     folds = Folds(log.registry, cut.schemas)
     with RunningHashes() as hashes:
         begun = [
-            Beginning(log, cut, partition, folds, store, hashes, limits, full=full)
-            for partition in asked
-            if partition not in parts
+            BaseEpoch(log, plan, partition, folds, store, hashes) for partition in plan.ranges if partition not in parts
         ]
-        for each in begun:
-            part = parts[each.partition] = rebuild_part(log, cut, each, folds, known, limits)
-            if each.partition in failed:
-                part.fallbacks.append(f"partition {each.partition} was folded here: {failed[each.partition]}")
+        for base in begun:
+            part = parts[base.partition] = rebuild_partition(log, plan, base, folds, known)
+            if base.partition in failed:
+                part.fallbacks.append(f"partition {base.partition} was folded here: {failed[base.partition]}")
     for partition in cut.offsets.keys() - parts.keys():
         parts[partition] = RebuiltPartition(Layers(store))
     return Rebuilt(dict(sorted(parts.items())), limits)
-
-
-def _asked(cut: Cut, limits: RebuildLimits | None) -> Collection[int]:
-    """The partitions that can hold what is asked for."""
-    if limits is None or not limits.by_name_alone:
-        return sorted(cut.offsets)
-    return sorted({partition_of(name, len(cut.offsets)) for name in limits.entities or ()})
