@@ -75,7 +75,7 @@ fuzz: $(VENV)/.installed-dev $(NATIVE) ## drive every entrance with damaged and 
 	@$(if $(NATIVE),PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.fuzz.kernel)
 	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.fuzz.campaign $(ARGS)
 
-record-faults: $(VENV)/.installed-dev ## record a worker's metrics in real faults anew, for the tests of alerts: 25 minutes
+record-faults: $(VENV)/.installed-dev ## record a worker's metrics in real faults anew, for the tests of alerts: 25 minutes, or one: ARGS="--only damaged"
 	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.record_faults $(ARGS)
 
 soak: $(VENV)/.installed-dev ## fault tests with 300 rounds and property tests with many more examples: hours

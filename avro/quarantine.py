@@ -1,8 +1,8 @@
 """Rulings: which damaged records of a log an administrator has set aside. Pure; a function of `.schemas` alone.
 
 A ruling is about one record of `.observations` or `.changes`, by partition and offset, or about the records of a whole
-batch that cannot be read: so many offsets from one on. Of `.schemas`, `.manifests` and `.deadletters` only such batches
-are ruled on.
+batch that cannot be read: so many offsets from one on. Of `.schemas`, `.manifests`, `.deadletters` and `.keys` only
+such batches are ruled on.
 1. The last ruling on a record counts: it is set aside, or it is not.
 2. A record that is set aside holds nothing, for every cut. So whoever read `.schemas` to the same place answers alike,
    and an answer at an earlier cut is that of a log without the record.
@@ -21,9 +21,11 @@ from typing import NamedTuple
 from refold.avro.errors import DamagedRecord
 
 OBSERVATIONS, CHANGES = "observations", "changes"
-SCHEMAS, MANIFESTS, DEADLETTERS = "schemas", "manifests", "deadletters"
-TOPICS = (OBSERVATIONS, CHANGES, SCHEMAS, MANIFESTS, DEADLETTERS)
+SCHEMAS, MANIFESTS, DEADLETTERS, KEYS = "schemas", "manifests", "deadletters", "keys"
+TOPICS = (OBSERVATIONS, CHANGES, SCHEMAS, MANIFESTS, DEADLETTERS, KEYS)
 """Those whose records somebody needs: a reader stops at a damaged one that is not set aside."""
+GIVE_UP_KEYS = "--give-up-keys"
+"""The option without which the command sets no batch of `.keys` aside."""
 NAME_BYTES_MAX = 2_048
 LENGTH_MAX = 1_000_000
 """More offsets than any batch of a broker's has."""
@@ -126,10 +128,12 @@ class Rulings:
                 "An embedded log has no quarantine: restore its folder from a backup, or import an archive or export "
                 "of it into a new one"
             )
-        return f"Restore the brokers' data; or go on without it: {self.command(topic, partition, offset)}"
+        cost = " and without all keys that were made before it" if topic == KEYS else ""
+        return f"Restore the brokers' data; or go on without it{cost}: {self.command(topic, partition, offset)}"
 
     def command(self, topic: str, partition: int, offset: int) -> str:
         """The command that sets a record aside; empty where the log has no rulings."""
         if not self._name:
             return ""
-        return f"refold quarantine add {self._name}.{topic}/{partition}/{offset} --log {self._url}"
+        flag = f" {GIVE_UP_KEYS}" if topic == KEYS else ""
+        return f"refold quarantine add {self._name}.{topic}/{partition}/{offset}{flag} --log {self._url}"

@@ -10,8 +10,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from refold.streams.log.port import Foreign, SetAside
+
 LETTERS_MAX = 10
 LETTERS_EVERY_S = 60.0
+PASSED_EVERY_S = 60.0
 
 
 def tell(log: logging.Logger, event: str, level: int = logging.INFO, **fields: object) -> None:
@@ -64,3 +67,25 @@ class LetterLog:
             tell(self._log, "dead_letters_suppressed", logging.WARNING, count=self._suppressed,
                  seconds=round(now_s - self._begun_s))  # fmt: skip
         self._begun_s, self._told, self._suppressed = now_s, 0, 0
+
+
+class PassedLog:
+    """Logs how many records of a topic are passed over, when there are more: of a topic once in PASSED_EVERY_S.
+
+    For one thread.
+    """
+
+    def __init__(self, log: logging.Logger, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._now_s = now_s
+        self._told: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def look(self, event: str, found: Iterable[Foreign | SetAside]) -> None:
+        """What is passed over now, and the event that says so."""
+        now_s = self._now_s()
+        for each in found:
+            records, told_s = self._told.get((event, each.topic), (0, now_s - PASSED_EVERY_S))
+            if each.records > records and now_s - told_s >= PASSED_EVERY_S:
+                self._told[event, each.topic] = each.records, now_s
+                tell(self._log, event, logging.WARNING, topic=each.topic, records=each.records,
+                     partition=each.first.partition, offset=each.first.offset)  # fmt: skip

@@ -56,9 +56,10 @@ def ring_of(log: Log, environment: Mapping[str, str]) -> KeyRing | None:
         return None
     from refold.agents.keys.kafka import KafkaKeyRing
     from refold.streams.log.kafka.clients import Clients
-    from refold.streams.log.kafka.log import TIMEOUT_S
+    from refold.streams.log.kafka.log import TIMEOUT_S, KafkaLog
     from refold.streams.log.kafka.url import merged, parse_url
 
     address = parse_url(url)
     clients = Clients(merged(address, log.port.config), address.prefix)
-    return KafkaKeyRing(address, clients, read_masters(master), TIMEOUT_S)
+    unreadable = log.port.unreadable if isinstance(log.port, KafkaLog) else None
+    return KafkaKeyRing(address, clients, read_masters(master), TIMEOUT_S, unreadable=unreadable)

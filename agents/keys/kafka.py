@@ -16,6 +16,11 @@ Destroying one:
 
 Who follows the topic sees it at the next `refresh`, which `get` makes by itself once what it knows is REFRESH_S old.
 
+Where a batch of the topic cannot be read, whoever reads the ring gets an error that names it, until an administrator
+sets it aside (streams/log/kafka/damaged.py). It may have held the record that destroyed a key. So a key that counts by
+a record before the batch is not used any more: `get` and `create` raise KeyUnreadable, and `destroy` destroys it. No
+record says so, and such keys can be used again once the batch was restored and taken back.
+
 When the bytes of a destroyed key, which are wrapped, are gone from the brokers' disks:
 1. The segment with the record that destroyed it is closed. A broker closes one that is `segment.ms` (an hour) old when
    the next record is written, and never by itself: where nobody makes a key, `settle` writes a record. Its key is CBOR
@@ -31,6 +36,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from threading import RLock
+from typing import NamedTuple
 
 import cbor2
 
@@ -39,11 +45,12 @@ from refold.agents.keys.ring import Damage, new_key
 from refold.avro.canonical import encode
 from refold.avro.errors import KeyUnreadable
 from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.producer import LogProducer, Sent
 from refold.streams.log.kafka.range_reader import LogReaders
-from refold.streams.log.kafka.topics import TopicAdmin
+from refold.streams.log.kafka.topics import TopicAdmin, Topics
 from refold.streams.log.kafka.url import Address
 
 REFRESH_S = 60.0
@@ -56,15 +63,22 @@ _EXTRA = {
 }  # fmt: skip
 
 
+class _Held(NamedTuple):
+    offset: int
+    wrapped: bytes
+
+
 class KafkaKeyRing:
     """Keys in a topic; see KeyRing. clock_s: seconds that only grow."""
 
     def __init__(
         self, address: Address, clients: Clients, masters: Masters, timeout_s: float, *,
         make: Callable[[], bytes] = new_key, clock_s: Callable[[], float] = time.monotonic,
+        unreadable: UnreadableBatches | None = None,
     ) -> None:  # fmt: skip
-        """InputError where the keys that are there need another master key."""
-        self._topic = f"{address.prefix}.keys"
+        """unreadable: knows what is set aside in the log. InputError where the keys that are there need another master
+        key; DamagedRecord where a batch of them cannot be read."""
+        self._topic = Topics(address.prefix).keys
         self.place = f"the topic {self._topic}"
         self._address = address
         self._masters = masters
@@ -73,18 +87,19 @@ class KafkaKeyRing:
         admin = clients.admin()
         self._topics = TopicAdmin(admin, timeout_s, clients)
         self._offsets = Offsets(admin, timeout_s, clients.admin)
-        self._reading = LogReaders(clients, timeout_s)
+        self._unreadable = unreadable
+        self._reading = LogReaders(clients, timeout_s, unreadable=unreadable)
         self._outgoing = LogProducer(clients)
         self._lock = RLock()
         self._is_there = False
         self._next = 0
         self._read_at = clock_s()
-        # By id, each record's key and value by offset: the first counts.
-        self._held: dict[str, dict[bytes, bytes]] = {}
+        # By id, each record's key with its offset and value: the first counts.
+        self._held: dict[str, dict[bytes, _Held]] = {}
         try:
             self.refresh()
             for key_id, held in self._held.items():
-                for wrapped in held.values():
+                for _, wrapped in held.values():
                     if masters.is_wrapped(wrapped) and not masters.is_of(wrapped):
                         raise masters.missing(key_id, wrapped, self.place)
         except BaseException:
@@ -168,7 +183,7 @@ class KafkaKeyRing:
             if self._is_there:
                 end = self._offsets.ends([self._partition])[self._partition]
                 for raw in self._reading.records(self._partition, self._next, end):
-                    self._take(raw.key or b"", raw.value)
+                    self._take(raw.key or b"", raw.offset, raw.value)
                 self._next = max(end, self._next)
             self._read_at = now
 
@@ -181,20 +196,28 @@ class KafkaKeyRing:
     def _partition(self) -> TopicPlace:
         return TopicPlace(self._topic, 0)
 
-    def _take(self, record_key: bytes, value: bytes | None) -> None:
+    def _take(self, record_key: bytes, offset: int, value: bytes | None) -> None:
         try:
             key_id = str(cbor2.loads(record_key)[0])
         except Exception:  # cbor2 raises whatever comes of odd bytes; no ring wrote this
             return
         if value is not None:
-            self._held.setdefault(key_id, {}).setdefault(record_key, value)
+            self._held.setdefault(key_id, {}).setdefault(record_key, _Held(offset, value))
         elif key_id in self._held:
             self._held[key_id].pop(record_key, None)
             if not self._held[key_id]:
                 del self._held[key_id]
 
     def _key(self, key_id: str) -> bytes:
-        return self._masters.unwrap(key_id, next(iter(self._held[key_id].values())), self.place)
+        held = next(iter(self._held[key_id].values()))
+        left_out_to = 0 if self._unreadable is None else self._unreadable.left_out_to(self._partition)
+        if held.offset < left_out_to:
+            raise KeyUnreadable(
+                f"{self.place}: the key {key_id} is not used: a damaged batch before offset {left_out_to} is set "
+                "aside, and may have destroyed it; restore the brokers' data, then: refold quarantine remove "
+                f"{self._topic}/0/{left_out_to - 1}"
+            )
+        return self._masters.unwrap(key_id, held.wrapped, self.place)
 
     def _write(self, record_key: bytes, value: bytes | None, key_id: str) -> int:
         return self._outgoing.write(Sent(self._partition, record_key, value, [], f"the key {key_id}"))

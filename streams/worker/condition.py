@@ -5,10 +5,11 @@ Kept by one thread, read by any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from refold.streams.log.kafka.topics import Unfit
+from refold.streams.log.port import Foreign, SetAside
 
 
 class Condition(NamedTuple):
@@ -46,7 +47,8 @@ class WorkerCondition(NamedTuple):
     """What a worker knows beyond its partitions. broker: whether one answers. group: whether it is a member; None until
     it asks to join. folder: whether its tables can be written. failure: what ended its fold. brokers, group_lag, unfit:
     as in streams/worker/broker_watch.py. held, pending: types and versions that wait for code
-    (streams/held_types.py)."""
+    (streams/held_types.py). foreign: records that this worker passed over, for refold did not write them. damaged:
+    likewise, for their batches cannot be read."""
 
     broker: Condition
     group: Condition | None
@@ -57,6 +59,8 @@ class WorkerCondition(NamedTuple):
     unfit: tuple[Unfit, ...] = ()
     held: int = 0
     pending: int = 0
+    foreign: Sequence[Foreign] = ()
+    damaged: Sequence[SetAside] = ()
 
 
 def well() -> WorkerCondition:

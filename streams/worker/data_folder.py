@@ -7,17 +7,23 @@ table that the next owner of its partition waits for.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 
 from refold.avro.errors import InputError, LockedError, StorageError
+from refold.streams.events import tell
+from refold.streams.worker.condition import Condition, CurrentCondition
 
 NAME = "WORKERS"
 FULL_BYTES = 1 << 20
 """A disk with less than this free takes no table's next write for certain."""
+
+_log = logging.getLogger(__name__)
 
 
 def folder_problem(folder: Path) -> str:
@@ -29,6 +35,28 @@ def folder_problem(folder: Path) -> str:
     except OSError as error:
         return f"{folder}: the folder of its tables cannot be looked at ({error.strerror})"
     return "" if free >= FULL_BYTES else f"{folder}: no space left for its tables ({free:,} bytes free)"
+
+
+class FolderCondition:
+    """Whether a data folder can be written to, as found when it is asked; a change is logged. For several threads."""
+
+    def __init__(self, folder: Path, clock_ms: Callable[[], int]) -> None:
+        self._folder = folder
+        self._clock_ms = clock_ms
+        self._lock = Lock()
+        self._now = CurrentCondition(clock_ms, "")
+
+    def now(self) -> Condition:
+        """Look."""
+        why = folder_problem(self._folder)
+        with self._lock:
+            before, now = self._now.note(not why, why), self._now.now
+        if why and before is not None:
+            tell(_log, "folder_unusable", logging.WARNING, why=why)
+        elif before is not None and before.why:  # else it was not looked at before
+            after_s = round(before.seconds(self._clock_ms()), 1)
+            tell(_log, "folder_usable", folder=self._folder, after_s=after_s)
+        return now
 
 
 class DataFolder:

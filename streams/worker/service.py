@@ -36,7 +36,7 @@ from threading import Event
 from typing import Any
 
 from refold.avro.errors import DamagedRecord, StorageError, Unanswered
-from refold.streams.events import LetterLog, listed, tell
+from refold.streams.events import LetterLog, PassedLog, listed, tell
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds
@@ -46,7 +46,7 @@ from refold.streams.worker.close_all import close_all
 from refold.streams.worker.commit import PendingCommit
 from refold.streams.worker.condition import CurrentCondition, WorkerCondition
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.data_folder import DataFolder, folder_problem, held
+from refold.streams.worker.data_folder import DataFolder, FolderCondition, held
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, Undecided
 from refold.streams.worker.fetcher import AtEnd, Fetcher, UnreadableOffsets
 from refold.streams.worker.membership import GroupMember, Membership
@@ -118,10 +118,11 @@ class FoldService:
         self._clock_ms = clock_ms
         self._watch = BrokerWatch(log.clients, log.topics, parse_url(config.url), log.partitions, clock_ms)
         self._group: CurrentCondition | None = None
-        self._folder = CurrentCondition(clock_ms, "")
+        self._folder = FolderCondition(config.folder, clock_ms)
         self._failure = ""
         self._folder_looked_s = now_s()
         self._letters = LetterLog(_log)
+        self._passed = PassedLog(_log)
         self._batch_from = 0.0
         self._to_recover: SimpleQueue[Future[list[int]]] = SimpleQueue()
 
@@ -147,14 +148,12 @@ class FoldService:
         return found
 
     def around(self) -> WorkerCondition:
-        """What is known of brokers, group and folder."""
+        """What is known of brokers, group, folder and what was passed over."""
         seen = self._watch.now
         group = None if self._group is None else self._group.now
-        why = folder_problem(self._config.folder)
-        self._folder.note(not why, why)
         return WorkerCondition(
-            seen.broker, group, self._folder.now, self._failure, seen.brokers, seen.group_lag, seen.unfit,
-            self._starter.held, len(self._log.registry.pending()),
+            seen.broker, group, self._folder.now(), self._failure, seen.brokers, seen.group_lag, seen.unfit,
+            self._starter.held, len(self._log.registry.pending()), self._log.foreign(), self._log.passed_over(),
         )  # fmt: skip
 
     def was_outage_within(self, duration_s: float = OUTAGE_RECENT_S) -> bool:
@@ -231,9 +230,12 @@ class FoldService:
         tell(_log, "drained")
 
     def _look_at(self, folder: DataFolder) -> None:
-        """At times: whether the folders of its tables are still there."""
+        """At times: whether the folders of its tables are still there and have room, and what is passed over."""
         if self._now_s() - self._folder_looked_s > FOLDER_EVERY_S:
             self._require_there(folder)
+            self._folder.now()
+            self._passed.look("foreign_records", self._log.foreign())
+            self._passed.look("damaged_records", self._log.passed_over())
             self._folder_looked_s = self._now_s()
 
     def _require_there(self, folder: DataFolder) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refold.avro.errors import InputError
-from refold.avro.quarantine import CHANGES, OBSERVATIONS, SCHEMAS, TOPICS
+from refold.avro.quarantine import CHANGES, GIVE_UP_KEYS, KEYS, OBSERVATIONS, SCHEMAS, TOPICS
 from refold.avro.times import millis_text
 from refold.explorer.cli.options import InOrder, LogTarget, as_json, merged, on_log, place_options
 from refold.explorer.cli.output.fitting import TableColumn
@@ -34,6 +34,10 @@ FORMS = (
 )
 RECORDS = (OBSERVATIONS, CHANGES)
 """Topics of which single records may be set aside."""
+COST = (
+    "every key that was made before it is unusable from then on, for it may have destroyed any of them; what these "
+    "sealed cannot be read, as if it were erased, until the brokers' data is restored and it is taken back"
+)
 COLUMNS = (
     TableColumn("position", "cyan", is_fixed=True), TableColumn("of"), TableColumn("is", is_fixed=True),
     TableColumn("registered", "dim", is_fixed=True),
@@ -67,7 +71,8 @@ def quarantine(
     Producers send records in compressed batches. Where a batch is so damaged that it cannot be unpacked, all of its
     records are set aside together, and taken back together. Such a batch of .schemas, .deadletters or partition 0 of
     .manifests is set aside likewise: what it held of definitions, verdicts, markers and rulings is unknown from then
-    on. One of any other topic is passed over by every reader.
+    on. So is one of .keys, with --give-up-keys: it may have destroyed any key that was made before it, so none of these
+    is used from then on, and what they sealed cannot be read. One of any other topic is passed over by every reader.
 
     Setting aside and taking back are records in the log. They need the rights of the role admin; a producer
     cannot write them.
@@ -117,9 +122,12 @@ def list_(place: LogTarget, as_json: bool) -> int:
 @quarantine.command(epilog=POSITION)
 @click.argument("position")
 @dry_run
+@click.option(
+    GIVE_UP_KEYS, is_flag=True, help="For a batch of .keys: what was sealed before it cannot be read from then on."
+)
 @as_json
 @on_log
-def add(place: LogTarget, position: str, dry_run: bool, as_json: bool) -> int:
+def add(place: LogTarget, position: str, dry_run: bool, give_up_keys: bool, as_json: bool) -> int:
     """Set a definition or a damaged record aside.
 
     Of a definition it reads the log once, to see that no observation is written by it. A record has to be damaged.
@@ -130,6 +138,11 @@ def add(place: LogTarget, position: str, dry_run: bool, as_json: bool) -> int:
       refold quarantine add 0=41
       refold quarantine add agents.observations/3/1204
     """
+    if give_up_keys != _is_of_keys(place, position):
+        raise InputError(
+            f"{position!r:.80}: {GIVE_UP_KEYS} goes with a batch of .keys" if give_up_keys else
+            f"{position!r:.80}: with a batch of .keys {COST}. If you want that, add {GIVE_UP_KEYS}"
+        )  # fmt: skip
     return _decide(place, position, is_lifted=False, is_dry=dry_run, as_json=as_json)
 
 
@@ -177,7 +190,14 @@ def _decide(place: LogTarget, position: str, *, is_lifted: bool, is_dry: bool, a
         return 0
     said = "taken back" if is_lifted else "set aside"
     screen.say(f"{what} {f'would be {said}; nothing was written' if is_dry else f'is {said}'}")
+    if topic == KEYS and not is_lifted:
+        screen.say(COST)
     return 0
+
+
+def _is_of_keys(place: LogTarget, position: str) -> bool:
+    match = _POSITION.match(position)
+    return match is not None and match[1] is not None and _topic(place, match[1], position) == KEYS
 
 
 def _topic(place: LogTarget, given: str | None, position: str) -> str:

@@ -26,6 +26,9 @@ Of the other topics only whole batches are damaged.
    a marker or a ruling is not known. A reader stops, as in 1, and a ruling is as in 2. In `.schemas` and `.manifests`
    the ruling comes after the batch. So a reader that meets a batch there reads ahead for it, past all that cannot be
    read (rulings_ahead.py).
+8. `.keys` is needed likewise by who seals and opens. A batch that is set aside may have destroyed any key that was made
+   before it: none of these is used any more (agents/keys/kafka.py). Its readers read ahead for a ruling, too: they may
+   run on while it is made.
 Who ends anywhere in between leaves readers that know the ruling and readers that do not know it yet; a worker's table
 is asked about no entity that was ever ruled on, so that one who knows it answers alike whatever workers know.
 """
@@ -36,7 +39,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from refold.avro.errors import CorruptionError
-from refold.avro.quarantine import CHANGES, DEADLETTERS, MANIFESTS, OBSERVATIONS, SCHEMAS, TOPICS, Rulings
+from refold.avro.quarantine import CHANGES, DEADLETTERS, KEYS, MANIFESTS, OBSERVATIONS, SCHEMAS, TOPICS, Rulings
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import Position, SetAside
@@ -54,7 +57,7 @@ class UnreadableBatches:
         """
         self._names = {
             topics.observations: OBSERVATIONS, topics.changes: CHANGES, topics.schemas: SCHEMAS,
-            topics.manifests: MANIFESTS, topics.deadletters: DEADLETTERS,
+            topics.manifests: MANIFESTS, topics.deadletters: DEADLETTERS, topics.keys: KEYS,
         }  # fmt: skip
         self._rulings = rulings
         self._ahead = ahead
@@ -62,6 +65,7 @@ class UnreadableBatches:
         self._unneeded = {topics.snapshots, topics.contents}
         self._lock = Lock()
         self._passed: dict[TopicPlace, set[int]] = {}
+        self._left: dict[TopicPlace, int] = {}
 
     def is_aside(self, place: TopicPlace, offset: int) -> bool:
         """Whether an offset is set aside."""
@@ -115,14 +119,21 @@ class UnreadableBatches:
             raise unreadable(place, first, why)
         aside = self._rulings.of(name, place.partition)
         begin = after = max(first, wanted)
-        if begin not in aside and name in (SCHEMAS, MANIFESTS):
+        if begin not in aside and name in (SCHEMAS, MANIFESTS, KEYS):
             aside = self._ahead().of(name, place.partition)
         while after in aside:
             after += 1
         if after == begin:
             named = first if first not in aside else begin
             raise self._rulings.damaged_batch(name, place.partition, named, why)
+        with self._lock:
+            self._left[place] = max(after, self._left.get(place, 0))
         return after
+
+    def left_out_to(self, place: TopicPlace) -> int:
+        """The offset after the last batch that is set aside and that a reader passed over; 0 where there was none."""
+        with self._lock:
+            return self._left.get(place, 0)
 
 
 def unreadable(place: TopicPlace, first: int, why: str) -> CorruptionError:

@@ -25,13 +25,15 @@ class ForeignRecords:
     def __init__(self) -> None:
         self._lock = Lock()
         self._met: dict[str, set[Position]] = {}
+        self._first: dict[str, Position] = {}
 
     def saw(self, place: TopicPlace, offset: int) -> None:
         """A record was passed over."""
         with self._lock:
-            met = self._met.setdefault(place.topic, set())
+            met, at = self._met.setdefault(place.topic, set()), Position(place.partition, offset)
             if len(met) < COUNTED_MAX:
-                met.add(Position(place.partition, offset))
+                met.add(at)
+                self._first[place.topic] = min(at, self._first.get(place.topic, at))
 
     def found(
         self, rules: Mapping[str, Callable[[Raw], bool]], partitions: int, offsets: Offsets, reading: LogReaders,
@@ -50,4 +52,4 @@ class ForeignRecords:
                         if not rules[place.topic](raw):
                             self.saw(place, raw.offset)
         with self._lock:
-            return [Foreign(topic, len(met), min(met)) for topic, met in sorted(self._met.items())]
+            return [Foreign(topic, len(met), self._first[topic]) for topic, met in sorted(self._met.items())]

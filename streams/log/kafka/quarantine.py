@@ -16,8 +16,8 @@ Where the record's batch cannot be unpacked, the ruling is on all offsets of the
 is what takes it back. How far the batch reaches is found by reading from offsets after it (range_reader.py). It need
 not be decided: no worker gets past it.
 
-Of `.schemas`, partition 0 of `.manifests` and `.deadletters` only such batches are ruled on. Who sets one aside has the
-log open leniently (KafkaLog), for else nothing of it can be asked.
+Of `.schemas`, partition 0 of `.manifests`, `.deadletters` and `.keys` only such batches are ruled on. Who sets one
+aside has the log open leniently (KafkaLog), for else nothing of it can be asked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from refold.avro.codec import framed_id
 from refold.avro.errors import DamagedRecord, InputError, UndecodableError, UnknownWireId
-from refold.avro.quarantine import CHANGES, LENGTH_MAX, MANIFESTS, OBSERVATIONS, SCHEMAS, Ruling
+from refold.avro.quarantine import CHANGES, KEYS, LENGTH_MAX, MANIFESTS, OBSERVATIONS, SCHEMAS, Ruling
 from refold.avro.registry import TypeVersion
 from refold.streams.log.kafka.activations import write_in_order
 from refold.streams.log.kafka.fold_position import is_emitted
@@ -199,7 +199,7 @@ def _ruled_on(log: KafkaLog, topic: str, partition: int, offset: int) -> tuple[i
 
 
 def _record_place(log: KafkaLog, topic: str, partition: int) -> TopicPlace:
-    partitions = 1 if topic in (SCHEMAS, MANIFESTS) else log.partitions
+    partitions = 1 if topic in (SCHEMAS, MANIFESTS, KEYS) else log.partitions
     if not 0 <= partition < partitions:
         raise InputError(f"{topic}/{partition}: what can be set aside there is in the partitions 0 to {partitions - 1}")
     return TopicPlace(f"{log.topics.prefix}.{topic}", partition)

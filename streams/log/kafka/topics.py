@@ -98,6 +98,7 @@ class Topics:
         self.manifests = f"{prefix}.manifests"
         self.schemas = f"{prefix}.schemas"
         self.contents = f"{prefix}.contents"
+        self.keys = f"{prefix}.keys"
         self.group = f"refold.{prefix}"
 
     @property

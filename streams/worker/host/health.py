@@ -8,7 +8,8 @@ Healthy, all of:
 3. The worker was a member of its group within the last OUTAGE_S, from when it first asked to join.
 4. Its folder can be written to.
 5. Its fold has not failed.
-Whoever supervises the worker may start it again: it goes on from what is committed.
+Whoever supervises the worker may start it again: it goes on from what is committed. Records that were passed over are
+shown, and are no ill health: they hold nothing up.
 
 Ready: a broker answers, it is a member of its group, its fold has not failed, its folder can be written to, no topic of
 the log is missing, and it has partitions, each of which is caught up. An outage shows here as soon as the worker knows
@@ -31,7 +32,7 @@ Status = Mapping[int, Mapping[str, Any]]
 
 STALLED_S = 60.0
 OUTAGE_S = 60.0
-SHOWN = ("state", "offset", "lag", "last_commit_s", "uncommitted_s", "waits_for", "damage")
+SHOWN = ("state", "offset", "lag", "last_commit_s", "uncommitted_s", "waits_for", "damage", "deadletters")
 _AGAIN = "start the worker again, it goes on where it was"
 
 
@@ -55,7 +56,7 @@ def health_of(status: Status, around: WorkerCondition, now_ms: int | None = None
         wrong.append(f"the worker is ending: {around.failure}")
     shown = {number: {name: each[name] for name in SHOWN if name in each} for number, each in sorted(status.items())}
     why = {"why": "; ".join(wrong)} if wrong else {}
-    return {"healthy": not wrong, **why, **surroundings_json(around), "partitions": shown}
+    return {"healthy": not wrong, **why, **surroundings_json(around), **_passed_over(around), "partitions": shown}
 
 
 def readiness_of(status: Status, around: WorkerCondition) -> dict[str, Any]:
@@ -89,6 +90,13 @@ def surroundings_json(around: WorkerCondition) -> dict[str, Any]:
         group = {"member": around.group.holds, **_told(around.group)}
     missing = [each.topic for each in _missing(around)]
     return {"broker": broker, "group": group, **({"missing_topics": missing} if missing else {})}
+
+
+def _passed_over(around: WorkerCondition) -> dict[str, Any]:
+    """How many records of each topic the worker passed over; nothing where there are none."""
+    foreign = {each.topic: each.records for each in around.foreign}
+    damaged = {each.topic: each.records for each in around.damaged}
+    return {name: found for name, found in (("foreign_records", foreign), ("damaged_records", damaged)) if found}
 
 
 def _missing(around: WorkerCondition) -> list[Unfit]:

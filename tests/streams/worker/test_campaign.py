@@ -4,7 +4,8 @@ A stranger with a producer's rights and nothing more writes junk into every topi
 killed, stopped and paused, and a worker's disk fills. Meanwhile a client appends. What must hold:
 
 1. The stranger is denied every topic that a producer does not write.
-2. Each outage and each recovery is seen in `/ready`, `/health`, `/metrics` and the log. How soon is printed.
+2. Each outage, each recovery, what the stranger wrote, and a full disk are seen in `/health`, `/metrics` and the log,
+   and in `/ready` where they hold something up. How soon is printed.
 3. A worker ends only where its disk takes no more, with a line that names the disk. With space again, it goes on.
 4. Every acknowledged observation is folded once: states, changes and indexes are those of the reference fold.
 """
@@ -27,6 +28,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.worker.data_folder import FULL_BYTES
 from refold.testing.kafka import Kafka
 from refold_tests.brokers import started
 from refold_tests.devices import fill, small_device
@@ -86,8 +88,18 @@ class Seen(NamedTuple):
     """What a worker shows at one moment; None where its pages do not answer."""
 
     is_ready: bool
-    is_connected: bool
+    health: dict[str, Any]
     metrics: str
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a broker answers, by `/health`."""
+        return bool(self.health["broker"]["connected"])
+
+    @property
+    def letters(self) -> int:
+        """How many records got verdicts, by `/health`."""
+        return sum(each.get("deadletters", 0) for each in self.health["partitions"].values())
 
     def value(self, name: str, label: str = "") -> float:
         """The sum over a metric's series, or over those with a label."""
@@ -101,7 +113,7 @@ def seen(worker: Worker) -> Seen:
     """Each page once."""
     with urlopen(f"{worker.url}/metrics", timeout=SETTLED_S) as found:
         metrics = found.read().decode()
-    return Seen(worker.get("/ready")[0] == 200, bool(worker.get("/health")[1]["broker"]["connected"]), metrics)
+    return Seen(worker.get("/ready")[0] == 200, worker.get("/health")[1], metrics)
 
 
 def await_seen(worker: Worker, holds: Callable[[Seen], bool], why: str) -> None:
@@ -137,6 +149,13 @@ def running(secured: Secured, name: str, folder: Path) -> Iterator[Worker]:
         found.kill()
 
 
+def outages(rng: random.Random, rounds: int) -> list[str]:
+    """What befalls the broker. A start of a secured broker takes as long as all else: two rounds have one of them."""
+    found = ["pause", *rng.sample(["kill", "stop"], k=min(rounds - 1, 2))]
+    rng.shuffle(found)
+    return found
+
+
 def outage(kafka: Kafka, how: str, workers: list[Worker], fed: Feeding) -> None:
     """The broker goes, which every worker shows, and comes back, which every worker shows, too."""
     lost = [len(each.events("broker_lost")) for each in workers]
@@ -156,6 +175,28 @@ def outage(kafka: Kafka, how: str, workers: list[Worker], fed: Feeding) -> None:
         await_event(each, "broker_back", before + 1)
         await_seen(each, lambda found: found.is_ready, f"{how}: it is not ready again")
     fed.await_more()
+
+
+def fill_up(worker: Worker, small: Path, fed: Feeding, log: KafkaLog) -> Path:
+    """A worker's disk is full, which it shows while it has nothing to write; once it has something, it ends."""
+    fed.pause()
+    await_true(
+        lambda: all(each["lag"] == 0 for each in worker.folding.values()), "it folds no more", within_s=SETTLED_S
+    )
+    filler = fill(small)
+    await_seen(
+        worker, lambda found: not found.is_ready and not found.health["healthy"]
+        and f"{small}: no space left" in found.health["why"] and found.value("refold_disk_free_bytes") < FULL_BYTES,
+        "it does not show that its disk is full",
+    )  # fmt: skip
+    await_event(worker, "folder_unusable", 1)
+    fed.go_on()
+    status, said = worker.ended(SETTLED_S)
+    assert status == 2, (said, worker.logged[-10:])
+    assert "no space left" in said.lower(), said
+    assert str(small) in said
+    assert worker.events("failed")
+    return filler
 
 
 @contextmanager
@@ -191,17 +232,12 @@ def test_nothing_that_strangers_brokers_and_disks_do_is_lost_doubled_hidden_or_f
                     workers = [sound, full]
                     for each in workers:
                         await_seen(each, lambda found: found.is_ready, "it does not start")
-                    for how in rng.sample(["kill", "stop", "pause"], k=min(rounds, 3)):
+                    for how in outages(rng, rounds):
                         print(how)
                         stranger.write(10)
                         fed.await_more()
                         outage(kafka, how, workers, fed)
-                    filler = fill(small)
-                    status, said = full.ended(SETTLED_S)
-                    assert status == 2, (said, full.logged[-10:])
-                    assert "no space left" in said.lower(), said
-                    assert str(small) in said
-                    assert full.events("failed")
+                    filler = fill_up(full, small, fed, log)
                 filler.unlink()
                 with running(secured, "small", small) as full:
                     await_seen(full, lambda found: found.is_ready, "it does not go on with space")
@@ -210,12 +246,15 @@ def test_nothing_that_strangers_brokers_and_disks_do_is_lost_doubled_hidden_or_f
                 acknowledged = fed.finish()
                 own = (log.topics.schemas, log.topics.observations)
                 assert stranger.denied == {*junk(log)} - {*own}
+                schemas = log.topics.schemas
                 await_seen(
                     sound,
-                    lambda found: found.value("refold_foreign_records", 'topic="schemas"')
-                    == stranger.written[log.topics.schemas] and found.value("refold_dead_letters_total") > 0,
+                    lambda found: found.health.get("foreign_records") == {schemas: stranger.written[schemas]}
+                    and found.value("refold_foreign_records", 'topic="schemas"') == stranger.written[schemas]
+                    and found.letters > 0 and found.value("refold_dead_letters_total") > 0,
                     "it does not show what the stranger wrote",
                 )  # fmt: skip
+                await_event(sound, "foreign_records", 1)
                 await_event(sound, "dead_letter", 1)
                 await_true(lambda: len(sound.folding) == PARTITIONS, "it does not take over", within_s=SETTLED_S)
                 await_folded(log)

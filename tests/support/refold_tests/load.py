@@ -26,7 +26,9 @@ class Feeding:
         self._url = url
         self._observations = observations
         self._rng = rng
-        self._stopping = threading.Event()
+        self._stopping, self._going = threading.Event(), threading.Event()
+        self._going.set()
+        self._lock = threading.Lock()
         self._problem: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -40,6 +42,16 @@ class Feeding:
             assert time.monotonic() < deadline, "nothing is acknowledged any more"
             time.sleep(0.02)
 
+    def pause(self) -> None:
+        """Append nothing until `go_on`; what was appended is acknowledged on return."""
+        self._going.clear()
+        with self._lock:
+            pass
+
+    def go_on(self) -> None:
+        """Append again."""
+        self._going.set()
+
     def finish(self) -> set[bytes]:
         """Append what is left, and stop; the ids of all that was acknowledged."""
         self.stop()
@@ -51,6 +63,7 @@ class Feeding:
     def stop(self) -> None:
         """As `finish`, whatever came of it."""
         self._stopping.set()
+        self._going.set()
         self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
@@ -58,9 +71,12 @@ class Feeding:
         try:
             with opened(self._url) as log:
                 while not self._stopping.is_set():
-                    some = [*islice(rest, _AT_ONCE)] or self._rng.choices(self._observations, k=3)
-                    self.acknowledged |= append(log, some)
-                    self.flushes += 1
+                    self._going.wait()
+                    with self._lock:
+                        if self._going.is_set():
+                            some = [*islice(rest, _AT_ONCE)] or self._rng.choices(self._observations, k=3)
+                            self.acknowledged |= append(log, some)
+                            self.flushes += 1
                     time.sleep(self._rng.random() * 0.1)
                 self.acknowledged |= append(log, rest)
         except Exception as problem:

@@ -25,7 +25,7 @@ import refold
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
 from refold.testing.kafka import Kafka, start_kafka
-from refold_tests.bitrot import rot, without_compression
+from refold_tests.bitrot import rot, rot_batch, without_compression
 from refold_tests.folding import append, opened, url_of
 from refold_tests.kafka_proxy import FetchProxy, fetches_through_proxy
 from refold_tests.kafka_topics import Broker
@@ -264,6 +264,26 @@ class Damaged(Fault):
         self._rot.heal()
 
 
+class DamagedBatches(Fault):
+    """A disk loses batches of snapshots, which the worker meets where it makes its tables again: it does not end."""
+
+    after_s = 0.0
+
+    def prepare(self, run: Run) -> None:
+        with refold.open(run.url) as client:
+            client.snapshot()
+
+    def begin(self, run: Run) -> None:
+        with opened(run.url) as log:
+            places = [TopicPlace(log.topics.snapshots, number) for number in range(log.partitions)]
+            ends = log.offsets.ends(places)
+            damaged = [(place, log.reading.records(place, 0, ends[place])) for place in places]
+            for place, offset in [(place, raw.offset) for place, records in damaged for raw in records]:
+                rot_batch(run.kafka, *place, offset)
+        status, said = run.worker.post("/recover", {"wait": True})
+        assert status == 200, said
+
+
 class Lagging(Fault):
     """The broker answers everything but requests for records: a worker hears of nothing that it could be behind."""
 
@@ -290,6 +310,7 @@ FAULTS: dict[str, Callable[[], Fault]] = {
     "pending": Pending,
     "reducer_fails": ReducerFails,
     "damaged": Damaged,
+    "damaged_batches": DamagedBatches,
     "lagging": Lagging,
 }
 

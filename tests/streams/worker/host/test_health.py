@@ -10,7 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from refold.streams.log.kafka.topics import Unfit
+from refold.streams.log.port import Foreign, Position, SetAside
 from refold.streams.worker.condition import Condition, CurrentCondition, WorkerCondition, well
+from refold.streams.worker.data_folder import NAME, FolderCondition
 from refold.streams.worker.host.health import OUTAGE_S, health_of, readiness_of
 from refold.streams.worker.host.metrics import COUNTERS, GAUGES, SETTLING_S, About, metrics_of
 
@@ -70,6 +72,35 @@ def test_a_topic_that_is_missing_is_not_ready_and_shown_as_healthy() -> None:
     assert ready["missing_topics"] == health["missing_topics"] == ["shop.changes"]
     assert "missing_topics" not in readiness_of(FOLDING, well()._replace(unfit=(drifted,)))
     assert readiness_of(FOLDING, well()._replace(unfit=(drifted,)))["ready"]
+
+
+def test_a_folder_that_cannot_be_used_is_logged_once_and_so_is_its_return(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = FolderCondition(tmp_path, lambda: 7)
+    caplog.set_level("INFO")
+    (tmp_path / NAME).touch()
+    assert found.now().holds
+    assert caplog.messages == []
+    (tmp_path / NAME).unlink()
+    assert not found.now().holds
+    assert not found.now().holds
+    (tmp_path / NAME).touch()
+    assert found.now().holds
+    assert [each.split()[0] for each in caplog.messages] == ["folder_unusable", "folder_usable"]
+
+
+def test_records_that_were_passed_over_are_shown_and_are_no_ill_health() -> None:
+    letters = {0: {**FOLDING[0], "deadletters": 3}}
+    around = well()._replace(
+        foreign=[Foreign("shop.schemas", 7, Position(0, 2))], damaged=[SetAside("shop.snapshots", 2, Position(1, 0))]
+    )
+    health = health_of(letters, around, SINCE_MS)
+    assert health["healthy"]
+    assert health["foreign_records"] == {"shop.schemas": 7}
+    assert health["damaged_records"] == {"shop.snapshots": 2}
+    assert health["partitions"][0]["deadletters"] == 3
+    assert not {"foreign_records", "damaged_records"} & health_of(FOLDING, well(), SINCE_MS).keys()
 
 
 def test_a_condition_keeps_since_when_it_is_so() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from refold.streams.events import LETTERS_EVERY_S, LETTERS_MAX, LetterLog, tell
+from refold.streams.events import LETTERS_EVERY_S, LETTERS_MAX, PASSED_EVERY_S, LetterLog, PassedLog, tell
+from refold.streams.log.port import Foreign, Position
 from refold.streams.worker.host.logs import JsonLines, TextLines, logged_to_stderr
 
 FIELDS: dict[str, Any] = {
@@ -102,3 +103,25 @@ def test_logging_is_as_it_was_after_a_worker(
         log.info("heard by the root logger")
     assert [record.getMessage() for record in caplog.records] == ["heard by the root logger"]
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_is_passed_over_is_told_of_when_there_is_more_and_seldom(log: logging.Logger) -> None:
+    stream, now_s = lines(log, TextLines()), 0.0
+    passed = PassedLog(log, lambda: now_s)
+
+    def look(records: int) -> None:
+        passed.look("foreign_records", [Foreign("shop.schemas", records, Position(0, 4))])
+
+    passed.look("foreign_records", [])
+    look(1)
+    look(5)
+    passed.look("damaged_records", [Foreign("shop.schemas", 2, Position(0, 4))])
+    now_s = PASSED_EVERY_S
+    look(9)
+    now_s = 2 * PASSED_EVERY_S
+    look(9)
+    assert [line.split(" ", 2)[2] for line in stream.getvalue().splitlines()] == [
+        "foreign_records topic=shop.schemas records=1 partition=0 offset=4",
+        "damaged_records topic=shop.schemas records=2 partition=0 offset=4",
+        "foreign_records topic=shop.schemas records=9 partition=0 offset=4",
+    ]

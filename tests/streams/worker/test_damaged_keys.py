@@ -1,0 +1,129 @@
+"""A batch of `.keys` that a broker's disk damaged, and that may have destroyed a key: it is named, and set aside only
+by who gives up every key before it. So nothing that was erased can be read again."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+
+import pytest
+
+from refold.agents.keys.kafka import KafkaKeyRing
+from refold.agents.log import AgentLog, open_log
+from refold.avro.errors import DamagedRecord, Expired, KeyUnreadable
+from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.url import parse_url
+from refold.testing.kafka import Kafka
+from refold_tests.bitrot import rot_batch
+from refold_tests.command import Done, refold_command
+from refold_tests.folding import opened, url_of
+
+pytestmark = pytest.mark.timeout(600)
+
+MASTER = {"REFOLD_MASTER_KEY": base64.b64encode(b"7" * 32).decode()}
+REPEATED = 50
+"""So often that the batch is compressed: else the damage shows after a while only."""
+
+
+@pytest.fixture
+def url(rotting: Kafka, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in MASTER.items():
+        monkeypatch.setenv(name, value)
+    return url_of(rotting.bootstrap, "sealed")
+
+
+def record(log: AgentLog, name: str) -> None:
+    with log.run("agent", id=name, input={"of": f"word-{name}"}):
+        pass
+
+
+def ring_of(log: AgentLog) -> KafkaKeyRing:
+    ring = log.vault.ring
+    assert isinstance(ring, KafkaKeyRing)
+    return ring
+
+
+def destroy_in_one_batch(rotting: Kafka, url: str) -> int:
+    """Destroy the key of run:a, over and over in one batch; its first offset."""
+    address = parse_url(url)
+    with opened(url) as log:
+        place = TopicPlace(log.topics.keys, 0)
+        end = log.offsets.ends([place])[place]
+        made = [raw.key for raw in log.reading.records(place, 0, end) if raw.key and b"run:a" in raw.key]
+    producer = Clients({"bootstrap.servers": rotting.bootstrap}, address.prefix).producer(**{"linger.ms": 500})
+    for _ in range(REPEATED):
+        producer.produce(place.topic, None, made[0], 0)
+    assert producer.flush(60) == 0
+    return end
+
+
+def asked(url: str, *arguments: str) -> Done:
+    return refold_command(*arguments, log=url, more=MASTER)
+
+
+def test_a_batch_of_keys_is_set_aside_by_who_gives_up_the_keys_before_it(rotting: Kafka, url: str) -> None:
+    topic = f"{parse_url(url).prefix}.keys"
+    with open_log(url) as log:
+        for name in "ab":
+            record(log, name)
+        with open_log(url) as running:  # opened before, and without a need to read on until then
+            first = destroy_in_one_batch(rotting, url)
+            wound = rot_batch(rotting, topic, 0, first)
+            command = f"refold quarantine add {topic}/0/{first} --give-up-keys --log {url.partition('?')[0]}"
+            with pytest.raises(DamagedRecord, match="its batch cannot be read") as met:
+                record(running, "c")
+            assert str(met.value).endswith(command)
+            for arguments in (("runs", "--text", "word"), ("retain", "--apply")):
+                done = asked(url, *arguments)
+                assert (done.status, command in done.err) == (2, True), done
+            plain = command.replace(" --give-up-keys", "")
+            refused = asked(url, *shlex.split(plain)[1:])
+            assert refused.status == 2, refused
+            assert "every key that was made before it is unusable from then on" in refused.err
+            misplaced = asked(url, "quarantine", "add", f"{topic.replace('.keys', '.schemas')}/0/0", "--give-up-keys")
+            assert (misplaced.status, "goes with a batch of .keys" in misplaced.err) == (2, True), misplaced
+            dry = asked(url, *shlex.split(command)[1:], "--dry-run", "--json")
+            assert (dry.status, dry.json["aside"], dry.json["records"]) == (0, False, REPEATED), dry
+            assert asked(url, "runs", "--text", "word").status == 2
+            assert asked(url, *shlex.split(command)[1:]).status == 0
+            # Who was running reads on by itself.
+            record(running, "c")
+            assert running.recording("c").input == {"of": "word-c"}
+    with open_log(url) as log:
+        for name in "ab":  # one of them was erased, and nobody knows which
+            with pytest.raises(KeyUnreadable, match=rf"run:{name} is not used: .*quarantine remove {topic}/0/"):
+                log.recording(name)
+        assert [each.key_id for each in ring_of(log).damaged([])] == ["run:a", "run:b"]
+        assert log.recording("c").input == {"of": "word-c"}
+        record(log, "d")
+    listed = asked(url, "runs", "--text", "word")
+    assert listed.status == 1, listed
+    assert all(f"run {name}: the topic {topic}" in listed.err for name in "ab"), listed.err
+    assert asked(url, "verify").status == 0
+    wound.heal()
+    taken_back = asked(url, "quarantine", "remove", f"{topic}/0/{first + REPEATED - 1}")
+    assert taken_back.status == 0, taken_back
+    with open_log(url) as log:
+        assert [log.recording(name).input for name in "bcd"] == [{"of": f"word-{name}"} for name in "bcd"]
+        with pytest.raises(Expired):
+            log.recording("a")
+
+
+def test_a_key_that_was_given_up_is_destroyed_like_any_other(rotting: Kafka, url: str) -> None:
+    url = url.replace("/sealed", "/given")
+    topic = f"{parse_url(url).prefix}.keys"
+    with open_log(url) as log:
+        for name in "ab":
+            record(log, name)
+    first = destroy_in_one_batch(rotting, url)
+    wound = rot_batch(rotting, topic, 0, first)
+    assert asked(url, "quarantine", "add", f"{topic}/0/{first}", "--give-up-keys").status == 0
+    done = asked(url, "retain", "--class", "success=0", "--apply")
+    assert "2 runs expired: 2 keys" in done.out, done
+    wound.heal()
+    assert asked(url, "quarantine", "remove", f"{topic}/0/{first}").status == 0
+    with open_log(url) as log:
+        for name in "ab":
+            with pytest.raises(Expired):
+                log.recording(name)
