@@ -101,12 +101,7 @@ class FoldService:
         self._starter = Starter(log, config.folder, self._memory)
         self._lookup = SchemaLookup(log, self._starter)
         self._emitter = Emitter(
-            log.clients,
-            log.topics,
-            transactional_id,
-            config.transaction_ms,
-            Attempts(now_s),
-            self.was_outage_within,
+            log.clients, log.topics, transactional_id, config.transaction_ms, Attempts(now_s), self.was_outage_within
         )
         watched = (log.topics.schemas, len(log.registry))
         self._fetcher = Fetcher(log.clients, log.topics.observations, log.unreadable, watched)
