@@ -18,6 +18,14 @@ def test_imports_make_no_cycle() -> None:
     assert cycle(edges(ROOT)) == []
 
 
+def test_questions_and_pages_need_no_command_line() -> None:
+    """Commands ask the questions of explorer/queries, as the pages and MCP do; none of these knows a command."""
+    asking = ("refold.explorer.queries.", "refold.explorer.doctor.", "refold.explorer.web.", "refold.explorer.mcp.")
+    found = [str(edge) for edge in edges(ROOT)
+             if edge.importer.startswith(asking) and edge.target.startswith("refold.explorer.cli")]  # fmt: skip
+    assert found == []
+
+
 def test_every_folder_was_read() -> None:
     holding = {folder for folder in FOLDERS if any((ROOT / folder).rglob("*.py"))}
     assert holding == {folder_of(name) for name in modules(ROOT)} & set(FOLDERS) != set()

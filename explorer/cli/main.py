@@ -19,8 +19,9 @@ import click
 import refold
 from refold.avro.errors import RefoldError
 from refold.explorer.cli.lazy_group import LazyGroup
-from refold.explorer.cli.options import LogTarget, merged, place_options
+from refold.explorer.cli.options import merged, place_options
 from refold.explorer.cli.stopping import install
+from refold.explorer.queries.log_target import LogTarget
 
 DEBUG = "REFOLD_DEBUG"
 UNUSABLE, DEFECT, INTERRUPTED, PIPE_CLOSED = 2, 70, 130, 141

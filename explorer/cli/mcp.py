@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.options import on_log
+from refold.explorer.queries.log_target import LogTarget
 
 if TYPE_CHECKING:
     from refold.explorer.mcp.server import HistoryServer

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import click
 
-from refold.avro.errors import InputError, StorageError
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.defaults import CLOCKS, OWNER_TIMEOUT_S
-
-# Logs are imported where one is opened: --help and --version need none.
-if TYPE_CHECKING:
-    from refold.agents.log import AgentLog
-    from refold.avro.definition import TypeDefinition
-
-TYPES_ENVIRONMENT = "REFOLD_TYPES"
 
 _FORMS = """\b
 WHEN is one of
@@ -44,64 +34,6 @@ class InOrder(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
-
-
-@dataclass(frozen=True, slots=True)
-class LogTarget:
-    """The log a command works on. url None: REFOLD_LOG, or file:.refold; no types: those of REFOLD_TYPES; worker None:
-    REFOLD_WORKER, or whoever is in the workers' group."""
-
-    url: str | None = None
-    types: tuple[str, ...] = ()
-    owner_timeout_s: float = OWNER_TIMEOUT_S
-    worker: str | None = None
-
-    def read(self) -> AgentLog:
-        """The log, opened to read: it is never made, and nothing in it changes."""
-        return self._open(read_only=True)
-
-    @contextmanager
-    def write(self, *, make: bool = True) -> Iterator[AgentLog]:
-        """The log, opened to write and closed behind; with `make`, it is made where there is none."""
-        from refold.streams.open import given_url
-
-        if not make and not self.exists():
-            raise InputError(
-                f"{given_url(self.url)}: no log is here yet; record into it first, or give its path with --log"
-            )
-        with self._open() as log:
-            yield log
-            log.flush()
-            try:
-                log.close()
-            except StorageError as error:
-                raise StorageError(f"done, and durable, but the log could not be closed: {error}") from error
-
-    def _open(self, *, read_only: bool = False) -> AgentLog:
-        from refold.agents.log import open_log
-
-        return open_log(
-            self.url, types=self.type_paths(), read_only=read_only, owner_timeout_s=self.owner_timeout_s,
-            worker=self.worker,
-        )  # fmt: skip
-
-    def exists(self) -> bool:
-        """Whether there is a log."""
-        from refold.streams.open import log_exists
-
-        return log_exists(self.url, self.owner_timeout_s)
-
-    def type_paths(self) -> list[Path]:
-        """The type files and folders given, else those that the environment lists."""
-        listed = self.types or os.environ.get(TYPES_ENVIRONMENT, "").split(os.pathsep)
-        return [Path(each) for each in listed if each]
-
-    def own_types(self) -> dict[str, TypeDefinition]:
-        """The user's own types, by name."""
-        from refold.avro.shipped import load_types
-        from refold.reducers.custom import code_of
-
-        return load_types(self.type_paths(), code_of)
 
 
 def _positive(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
@@ -193,3 +125,4 @@ clock = click.option(
     help="What a time means: when the log took it (known by then), or when it happened (true by then).",
 )
 entity = click.argument("entity", metavar="TYPE/ID")
+run_argument = click.argument("run_id", metavar="RUN")

@@ -39,10 +39,10 @@ from mcp_types import (
 import refold
 from refold.agents.log import AgentLog
 from refold.avro.errors import RefoldError
-from refold.explorer.cli.options import LogTarget
 from refold.explorer.mcp import resources, writing
 from refold.explorer.mcp.answers import answer
 from refold.explorer.mcp.tools import TOOLS
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.web.handles import Handles
 from refold.streams.web.thread_pool import Busy, Lane
 

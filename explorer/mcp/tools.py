@@ -17,9 +17,10 @@ from refold.agents.recordings.find import OUTCOMES
 from refold.avro.errors import InputError, ValidationError
 from refold.avro.times import parse_time
 from refold.explorer.queries.compare import CompareQuery
+from refold.explorer.queries.effects import EffectsQuery
 from refold.explorer.queries.entity import RECORDED, DiffQuery, StateQuery, WhyQuery, field_of
 from refold.explorer.queries.find import FindQuery
-from refold.explorer.queries.operate import EffectsQuery, VerifyQuery
+from refold.explorer.queries.operate import VerifyQuery
 from refold.explorer.queries.parameters import CLOCK, Parameter
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery

@@ -7,8 +7,8 @@ from typing import Any
 
 from refold.avro.errors import InputError
 from refold.avro.observation import Source
-from refold.explorer.cli.options import LogTarget
 from refold.explorer.mcp.answers import compact
+from refold.explorer.queries.log_target import LogTarget
 
 OBSERVE = "observe"
 SCHEMA: dict[str, Any] = {

@@ -10,9 +10,9 @@ from refold.agents.compare.compare import compare, uncompared
 from refold.agents.compare.divergence import Divergence, divergence_json
 from refold.agents.compare.provenance import DEPTH, Behind, RunInLog, provenance
 from refold.agents.log import AgentLog
-from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.queries.entity import told_chain
 from refold.explorer.queries.query import options_of, positionals
+from refold.explorer.queries.run_names import known_run
 
 Pair = tuple[RunInLog, RunInLog]
 

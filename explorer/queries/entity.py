@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, UnknownEntity
 from refold.avro.observation import type_of
-from refold.explorer.cli.output.untimed import untimed_json
 from refold.explorer.queries.query import options_of, positionals
 from refold.explorer.queries.sealed import Opener
 from refold.explorer.queries.shapes import row_json, state_json, why_json
+from refold.explorer.queries.untimed import untimed_json
 from refold.streams.changes import Row
 from refold.streams.client import Log
 from refold.streams.cut import Cut

@@ -8,10 +8,10 @@ from typing import Any
 from refold.agents.journal.record import Recording
 from refold.agents.log import AgentLog
 from refold.avro.errors import NotAnswerable
-from refold.explorer.cli.runs.argument import known_run, recorded_run
-from refold.explorer.cli.runs.clear import clear_json
+from refold.explorer.queries.clear import clear_json
 from refold.explorer.queries.knew import knowledge_json
 from refold.explorer.queries.query import options_of, positionals
+from refold.explorer.queries.run_names import known_run, recorded_run
 from refold.explorer.queries.run_shapes import run_json, step_json
 
 

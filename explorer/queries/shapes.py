@@ -16,7 +16,8 @@ from refold.avro.registry import Registry
 from refold.avro.times import millis_text, time_text
 from refold.reducers.links import FIELD as LINKS
 from refold.streams.changes import Change, Row, Shown, rows
-from refold.streams.log.port import Foreign, Position, SetAside
+from refold.streams.cut import read_cut
+from refold.streams.log.port import Foreign, Marked, Position, SetAside
 from refold.streams.point import Point
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.store import Snapshot
@@ -28,6 +29,17 @@ from refold.streams.view import EntityView, Holder, StateView
 def point_json(point: Point) -> dict[str, Any]:
     """The cut of an answer, and whether it may still grow."""
     return {"cut": str(point.cut), "cut_short": point.cut.short, "open": point.open}
+
+
+def marker_json(marker: Marked) -> dict[str, Any]:
+    """One marker."""
+    point = Point(read_cut(marker.cut))
+    return {
+        "name": marker.name,
+        "marked_at": millis_text(marker.marked_at),
+        **point_json(point),
+        "fold_version": point.cut.fold_version,
+    }
 
 
 def position_json(position: Position) -> dict[str, int]:

@@ -14,10 +14,10 @@ import refold
 from refold.agents.journal.self_replay import begun_with, states
 from refold.agents.log import AgentLog
 from refold.agents.redaction.redactor import Redact
-from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.queries.compare import CompareQuery
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import RunQuery
+from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.run_shapes import run_json
 from refold.explorer.web.assets import assets
 from refold.explorer.web.compare_page import comparison

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from refold.agents.log import AgentLog
-from refold.explorer.cli.options import LogTarget
+from refold.explorer.queries.log_target import LogTarget
 
 
 class Handles:

@@ -13,10 +13,10 @@ from refold.agents.log import AgentLog
 from refold.agents.recorder.observations import model_call
 from refold.agents.redaction.redactor import Redact
 from refold.avro.errors import InputError, NotAnswerable, RefoldError
-from refold.explorer.cli.runs.argument import known_run
-from refold.explorer.cli.runs.clear import clear_json
+from refold.explorer.queries.clear import clear_json
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
+from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.run_shapes import call_json, run_json, step_json
 from refold.explorer.web.messages import ModelMessage, ModelRequest, answered, asked, message_of, messages_of
 from refold.explorer.web.timeline import timeline, title_of

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 
 from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, NotAnswerable, RefoldError, UnknownEntity
-from refold.explorer.cli.options import LogTarget
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.web.assets import assets
 from refold.explorer.web.handles import Handles
 from refold.explorer.web.rendering import Renderer

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from refold.agents.journal.record import Call, Failure, Plain, Recording, Step, child_of
 from refold.avro.times import time_text
-from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.queries.run import RunQuery
+from refold.explorer.queries.run_names import known_run
 from refold.explorer.web.messages import answered
 from refold.explorer.web.rendering import took
 from refold.explorer.web.text import cell

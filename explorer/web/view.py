@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 from refold.agents.log import AgentLog
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.query import Query
 from refold.explorer.web.rendering import Renderer
 from refold.streams.cut import PREFIX, Cut

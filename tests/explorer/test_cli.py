@@ -325,7 +325,7 @@ def test_doctor_finds_nothing_wrong_and_then_something(
     assert found["ok"]
     assert {"format", "owner", "disk", "folder", "clock", "records"} <= {each["subject"] for each in found["findings"]}
     assert "PROBLEM" not in ask("doctor")
-    monkeypatch.setattr("refold.explorer.cli.operate.doctor_findings.FREE_BYTES_MIN", 2**80)
+    monkeypatch.setattr("refold.explorer.doctor.findings.FREE_BYTES_MIN", 2**80)
     assert "disk: free at least" in ask("doctor", status=1)
     monkeypatch.undo()
     (log_path / "FORMAT").write_text("refold-file 9\n")

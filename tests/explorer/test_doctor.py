@@ -16,9 +16,9 @@ import pytest
 import refold
 from refold.avro.registry import WireIds
 from refold.explorer.cli.main import run
-from refold.explorer.cli.operate.doctor import examine
-from refold.explorer.cli.operate.doctor_findings import Finding, Looking
-from refold.explorer.cli.options import LogTarget
+from refold.explorer.doctor.examine import examine
+from refold.explorer.doctor.findings import Finding, Looking
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold_tests.asked import asked_worker

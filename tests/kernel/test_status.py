@@ -13,8 +13,8 @@ import pytest
 
 from refold.avro import kernel
 from refold.avro.kernel import FORMAT, MODULE, SWITCH, find_kernel
-from refold.explorer.cli.operate.doctor_findings import Finding
-from refold.explorer.cli.operate.doctor_libraries import libraries
+from refold.explorer.doctor.examine import libraries
+from refold.explorer.doctor.findings import Finding
 from refold_tests.tree import ROOT
 
 

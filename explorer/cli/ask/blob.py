@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.options import on_log
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.exchange.atomic_file import whole_file
 
 HASH = re.compile(r"[0-9a-fA-F]{64}\Z")

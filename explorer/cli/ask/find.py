@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
+from refold.explorer.cli.options import WHEN, as_json, at, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.queries.find import FindQuery
+from refold.explorer.queries.log_target import LogTarget
 
 COLUMNS = (TableColumn("entity", "bold"), TableColumn("version", is_fixed=True), TableColumn("found in"))
 

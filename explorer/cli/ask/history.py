@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import click
 
-from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, clock, entity, on_log
+from refold.explorer.cli.options import WHEN_OF_ENTITY, as_json, clock, entity, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.formatting import Humane
-from refold.explorer.cli.output.screen import Screen, counted, moment
-from refold.explorer.cli.output.untimed import ObservedText, observed_texts
+from refold.explorer.cli.output.screen import ObservedText, Screen, counted, moment, observed_texts
 from refold.explorer.queries.entity import told_rows
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.sealed import Opener
 from refold.reducers.links import FIELD as LINKS
 from refold.streams.changes import Row

@@ -6,13 +6,14 @@ import click
 
 from refold.agents.journal.difference import shown_apart
 from refold.agents.knew import Knowledge, KnownEntity
-from refold.explorer.cli.options import WHEN, LogTarget, as_json, on_log
+from refold.explorer.cli.options import WHEN, as_json, on_log
 from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, counted, moment
 from refold.explorer.cli.runs.lines import Lines
 from refold.explorer.queries.knew import knowledge_json
+from refold.explorer.queries.log_target import LogTarget
 
 READS = (
     TableColumn("read", "dim", is_fixed=True),

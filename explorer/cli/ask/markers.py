@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from refold.avro.times import millis_text
-from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
+from refold.explorer.cli.options import WHEN, as_json, at, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, moment
-from refold.explorer.queries.shapes import point_json
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.shapes import marker_json, point_json
 from refold.streams.cut import FOLD_VERSION, read_cut
-from refold.streams.log.port import Marked
 from refold.streams.point import Point
 
 COLUMNS = (
@@ -46,17 +43,6 @@ def mark(place: LogTarget, name: str, at: str | None, replace: bool, as_json: bo
         else:
             screen.point(point, f"@{name} is")
     return 0
-
-
-def marker_json(marker: Marked) -> dict[str, Any]:
-    """One marker."""
-    point = Point(read_cut(marker.cut))
-    return {
-        "name": marker.name,
-        "marked_at": millis_text(marker.marked_at),
-        **point_json(point),
-        "fold_version": point.cut.fold_version,
-    }
 
 
 @click.command()

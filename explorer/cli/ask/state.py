@@ -9,12 +9,12 @@ import click
 
 from refold.avro.definition import FieldDefinition
 from refold.avro.observation import Source
-from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, at, clock, entity, on_log
+from refold.explorer.cli.options import WHEN_OF_ENTITY, as_json, at, clock, entity, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.formatting import Humane
-from refold.explorer.cli.output.screen import Screen, moment
-from refold.explorer.cli.output.untimed import ObservedText, observed_texts
+from refold.explorer.cli.output.screen import ObservedText, Screen, moment, observed_texts
 from refold.explorer.queries.entity import told_state
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.sealed import Opener
 from refold.reducers.conflicts import Conflicts
 from refold.streams.changes import Shown

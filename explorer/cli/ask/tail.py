@@ -7,9 +7,10 @@ import click
 from refold.avro.observation import type_of
 from refold.avro.registry import TypeVersion
 from refold.explorer.cli.ask.history import place_of
-from refold.explorer.cli.options import WHEN, LogTarget, as_json, on_log
+from refold.explorer.cli.options import WHEN, as_json, on_log
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, moment
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import change_json, change_rows
 from refold.streams.changes import Change, Shown
 from refold.streams.client import Log

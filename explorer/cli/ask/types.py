@@ -15,9 +15,10 @@ from refold.avro.errors import InputError
 from refold.avro.nodes import Node, branches, id_of
 from refold.avro.registry import Registry
 from refold.avro.shipped import load_type, shipped_types
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen
+from refold.explorer.queries.log_target import LogTarget
 from refold.reducers.custom import code_of
 from refold.streams.exchange.import_types import Vocabulary
 from refold.streams.held_types import held_types

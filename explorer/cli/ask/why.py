@@ -9,11 +9,11 @@ import click
 from refold.agents.journal.matching import asked_in, matchings
 from refold.agents.log import AgentLog
 from refold.avro.observation import type_of
-from refold.explorer.cli.options import WHEN_OF_ENTITY, LogTarget, as_json, at, clock, on_log
+from refold.explorer.cli.options import WHEN_OF_ENTITY, as_json, at, clock, on_log
 from refold.explorer.cli.output.formatting import Humane
-from refold.explorer.cli.output.screen import Screen, counted, moment
-from refold.explorer.cli.output.untimed import ObservedText, observed_texts
+from refold.explorer.cli.output.screen import ObservedText, Screen, counted, moment, observed_texts
 from refold.explorer.queries.entity import FieldReference, field_of, told_chain
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.sealed import Opener
 from refold.explorer.queries.shapes import patch_of
 from refold.streams.trace import TraceLink

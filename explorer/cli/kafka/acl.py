@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import InOrder, LogTarget, as_json, on_log
+from refold.explorer.cli.options import InOrder, as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.log.kafka.access import ROLES
 from refold.streams.open import given_url, is_kafka
 

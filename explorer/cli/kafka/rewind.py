@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import WHEN, LogTarget, as_json, on_log
+from refold.explorer.cli.options import WHEN, as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import point_json
 from refold.streams.open import given_url, is_kafka
 

@@ -16,7 +16,8 @@ import click
 import refold
 from refold.agents.log import open_log
 from refold.avro.errors import InputError, RefoldError
-from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.options import on_log
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import row_json, state_json
 from refold.streams.events import tell
 from refold.streams.open import given_url, is_kafka, log_on, process_surroundings

@@ -10,9 +10,10 @@ import click
 
 from refold.avro.errors import InputError
 from refold.explorer.cli.operate.retain import contents_remaining
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.progress import reading
 from refold.explorer.cli.output.screen import Screen, counted, printable
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.blobs.copy import copy_contents
 from refold.streams.blobs.garbage import GRACE_S, Garbage, collect
 from refold.streams.blobs.store import ContentStore

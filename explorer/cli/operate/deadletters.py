@@ -5,10 +5,8 @@ One dead letter, in JSON and on the screen.
 
 from __future__ import annotations
 
-import heapq
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -17,40 +15,17 @@ from refold.avro.ids import identify
 from refold.avro.json_line import to_line
 from refold.avro.registry import Registry
 from refold.avro.times import millis_text
-from refold.explorer.cli.operate.retry import (
-    Chosen,
-    at_positions,
-    chosen_by,
-    never_retried,
-    positions_of,
-    retry,
-    told_of,
-)
-from refold.explorer.cli.options import WHEN, InOrder, LogTarget, as_json, merged, on_log, place_options
+from refold.explorer.cli.operate.retry import at_positions, chosen_by, never_retried, positions_of, retry, told_of
+from refold.explorer.cli.options import WHEN, InOrder, as_json, merged, on_log, place_options
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment
-from refold.explorer.queries.shapes import position_json
+from refold.explorer.queries.deadletters import DeadLetterFilter, letter_json, letters_json, newest_of
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.deadletters import Letter
 from refold.streams.open import is_kafka
 
 SHOWN_BYTES = 512
 ROW_BYTES = 16
-
-
-def letter_json(letter: Letter) -> dict[str, Any]:
-    """What a list says of it."""
-    verdict = letter.verdict
-    return {
-        "position": position_json(letter.position),
-        "deadletter": position_json(letter.position._replace(offset=letter.number)),
-        "appended_at": millis_text(verdict.timestamp),
-        "reason": verdict.reason,
-        "detail": verdict.detail,
-        "remedy": letter.remedy,
-        "type": letter.type_name or None,
-        "entity": letter.entity or None,
-        "retry_of": None if letter.retry_of is None else position_json(letter.retry_of),
-    }
 
 
 def whole_json(letter: Letter, registry: Registry) -> dict[str, Any]:
@@ -197,7 +172,7 @@ def list_(
       refold deadletters list --waiting --json
     """
     screen = Screen()
-    chosen = Chosen(reasons, type_name, since, until)
+    chosen = DeadLetterFilter(reasons, type_name, since, until)
     with place.read() as log:
         found: Iterable[Letter] = chosen.among(log)
         if waiting:
@@ -248,33 +223,6 @@ def show(place: LogTarget, position: str, as_json: bool) -> int:
 
 
 deadletters.add_command(retry)
-
-
-def letters_json(counts: Counter[str], shown: Sequence[Letter]) -> dict[str, Any]:
-    """A list of dead letters. counts: of all, by reason."""
-    listed = [letter_json(each) for each in shown]
-    return {"count": counts.total(), "reasons": dict(counts.most_common()), "deadletters": listed}
-
-
-def newest_of(found: Iterable[Letter], limit: int) -> tuple[Counter[str], list[Letter]]:
-    """How many there are by reason, and the newest, at most `limit` (0: all), in the order of their positions."""
-    counts: Counter[str] = Counter()
-    shown = _newest(_counted(found, counts), limit)
-    return counts, shown
-
-
-def _counted(found: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
-    for each in found:
-        counts[each.verdict.reason] += 1
-        yield each
-
-
-def _newest(found: Iterable[Letter], limit: int) -> list[Letter]:
-    """The newest, so many of them, in the order of their positions; the others are let go of as they come."""
-    newest = found
-    if limit:
-        newest = heapq.nlargest(limit, found, key=lambda each: (each.verdict.timestamp, each.position))
-    return sorted(newest, key=lambda each: each.position)
 
 
 def _none(place: LogTarget, *, is_limited: bool) -> str:

@@ -9,10 +9,11 @@ from typing import IO
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
+from refold.explorer.cli.options import WHEN, as_json, at, on_log
 from refold.explorer.cli.output.progress import Advance, counting
 from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.cli.record.archive import STDOUT, export_archive
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import point_json
 from refold.streams.exchange.atomic_file import whole_file, write_json_lines
 from refold.streams.exchange.container import SUFFIX, write_container

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.open import given_url, is_kafka
 
 if TYPE_CHECKING:

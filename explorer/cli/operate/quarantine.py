@@ -13,9 +13,10 @@ import click
 from refold.avro.errors import InputError
 from refold.avro.quarantine import CHANGES, GIVE_UP_KEYS, KEYS, OBSERVATIONS, SCHEMAS, TOPICS
 from refold.avro.times import millis_text
-from refold.explorer.cli.options import InOrder, LogTarget, as_json, merged, on_log, place_options
+from refold.explorer.cli.options import InOrder, as_json, merged, on_log, place_options
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, moment
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.open import given_url, is_kafka
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, clock, on_log
+from refold.explorer.cli.options import WHEN, as_json, at, clock, on_log
 from refold.explorer.cli.output.progress import reading
 from refold.explorer.cli.output.screen import Screen, counted, printable
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import rebuild_json
 
 ROOT = re.compile(r"[0-9a-f]{64}\Z")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen, counted
+from refold.explorer.queries.log_target import LogTarget
 
 
 @click.command()

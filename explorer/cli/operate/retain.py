@@ -15,9 +15,10 @@ from refold.agents.retention.plan import Plan, Planned, plan
 from refold.agents.retention.sweep import GRACE_S, Swept, sweep
 from refold.avro.errors import InputError
 from refold.avro.times import time_text
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment, printable
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.blobs.store import ContentStore
 
 COLUMNS = (

@@ -8,17 +8,18 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import WHEN, Command, LogTarget, as_json, on_log
+from refold.explorer.cli.options import WHEN, Command, as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen
+from refold.explorer.queries.deadletters import DeadLetterFilter
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import position_json
 from refold.streams.client import Log
 from refold.streams.deadletters import REASONS, Letter, letters
@@ -33,34 +34,6 @@ if TYPE_CHECKING:
 
 POSITION = re.compile(r"(\d{1,5})=(\d{1,18})\Z", re.ASCII)
 NAMED_MAX = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What was given. No reasons or no type: any."""
-
-    reasons: tuple[str, ...]
-    type_name: str | None
-    since: str | None
-    until: str | None
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether anything was given."""
-        return bool(self.reasons or self.type_name or self.since or self.until)
-
-    def among(self, log: Log) -> Iterator[Letter]:
-        """The log's dead letters that these are."""
-        first = {} if self.since is None else log.point(self.since).cut.offsets
-        last = None if self.until is None else log.point(self.until).cut.offsets
-        return (
-            each
-            for each in letters(log.port)
-            if (not self.reasons or each.verdict.reason in self.reasons)
-            and self.type_name in (None, each.type_name)
-            and each.verdict.offset >= first.get(each.verdict.partition, 0)
-            and (last is None or each.verdict.offset < last.get(each.verdict.partition, 0))
-        )
 
 
 def chosen_by(command: Command) -> Command:
@@ -157,7 +130,7 @@ def retry(
       refold deadletters retry --reason no_such_id --type ticket --apply
       refold deadletters retry --all --since @deploy-1 --apply
     """
-    chosen = Chosen(reasons, type_name, since, until)
+    chosen = DeadLetterFilter(reasons, type_name, since, until)
     if positions and (all_ or chosen.is_limited):
         raise InputError("give either POSITIONs, or --reason, --type, --since, --until, --all")
     if not (positions or all_ or chosen.is_limited):

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from refold.avro.errors import InputError, StorageError
-from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.options import on_log
+from refold.explorer.queries.log_target import LogTarget
 from refold.sinks.feed import Lag
 from refold.sinks.port import Batch, Load, Sink
 from refold.sinks.registry import open_sink

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import collected_json, snapshot_json
 from refold.streams.client import Log
 from refold.streams.snapshots.garbage import Collected

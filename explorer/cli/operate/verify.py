@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from refold.explorer.cli.operate.doctor_findings import foreign_text, passed_over_text, set_aside_text
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.progress import reading
 from refold.explorer.cli.output.screen import Screen, counted
+from refold.explorer.doctor.findings import foreign_text, passed_over_text, set_aside_text
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import verdict_json
 from refold.streams.point import Point
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from refold.avro.observation import Source
 from refold.avro.times import time_text
 from refold.explorer.cli.output.fitting import TableColumn, fitted
+from refold.explorer.queries.untimed import untimed_runs
+from refold.streams.client import Log
+from refold.streams.cut import Cut
 from refold.streams.exchange.atomic_file import json_line
 from refold.streams.point import Point
 
@@ -51,6 +55,25 @@ NO_TIME = "no time"
 def counted(number: int, one: str, many: str = "") -> str:
     """A number and what it counts: "1 step", "2,000 steps"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+ObservedText = Callable[[int, Source], str]
+"""The text of when something was observed, microseconds, by a source."""
+
+
+def observed_texts(log: Log, sources: Iterable[Source], cut: Cut) -> ObservedText:
+    """How to show when something was observed.
+
+    Args:
+        log: The log that the observations are in.
+        sources: Of all observations that are to be shown.
+        cut: Up to where their runs are looked at.
+
+    Returns:
+        A function from a time and its source to text.
+    """
+    found = untimed_runs(log, (each.run for each in sources), cut)
+    return lambda micros, source: NO_TIME if source.run in found else moment(micros)
 
 
 class Screen:

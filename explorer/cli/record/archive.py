@@ -8,9 +8,9 @@ import uuid
 from pathlib import Path
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget
 from refold.explorer.cli.output.progress import counting, files_read
 from refold.explorer.cli.output.screen import Screen, counted
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import point_json
 from refold.streams.exchange.archive_export import write_archive
 from refold.streams.exchange.archive_form import End

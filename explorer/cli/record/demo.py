@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.options import on_log
 from refold.explorer.cli.output.screen import Screen
+from refold.explorer.queries.log_target import LogTarget
 
 
 @click.command()

@@ -21,11 +21,12 @@ from refold.agents.importers.file import ImportFile
 from refold.agents.importers.model import Conversation, Importer
 from refold.avro.errors import InputError, RefoldError
 from refold.avro.shipped import shipped_types
-from refold.explorer.cli.options import Command, LogTarget, as_json, on_log
+from refold.explorer.cli.options import Command, as_json, on_log
 from refold.explorer.cli.output.progress import files_read
 from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.cli.record.archive import ARCHIVE, import_archive
 from refold.explorer.cli.record.import_formats import OBSERVATIONS, FoundFormat, formats_of, parsed_keys
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.client import Log
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.exchange.import_files import Incoming, IsHeld

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.options import on_log
 from refold.explorer.cli.record.proxy import (
     CLOSING_S,
     capture_modules,
@@ -20,8 +20,9 @@ from refold.explorer.cli.record.proxy import (
     tell_stored,
 )
 from refold.explorer.cli.record.record import exit_as
-from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.cli.runs.code import redact_option, redactor_for
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import known_run
 
 
 @click.command("mcp-record", context_settings={"ignore_unknown_options": True})

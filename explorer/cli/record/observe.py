@@ -25,8 +25,9 @@ from refold.avro.nodes import JSON, Node, allows, value_of
 from refold.avro.observation import Link, Source, type_of
 from refold.avro.shipped import shipped_types
 from refold.avro.times import parse_time
-from refold.explorer.cli.options import LogTarget, as_json, entity, on_log
+from refold.explorer.cli.options import as_json, entity, on_log
 from refold.explorer.cli.output.screen import Screen
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import position_json
 from refold.streams.client import Log
 from refold.streams.exchange.import_types import Vocabulary

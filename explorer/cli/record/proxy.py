@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.options import on_log
 from refold.explorer.cli.output.screen import counted
-from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.cli.runs.code import redact_option, redactor_for
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import known_run
 
 if TYPE_CHECKING:
     from refold.agents.capture.capture import CaptureSettings

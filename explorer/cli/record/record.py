@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.options import on_log
 from refold.explorer.cli.record.proxy import (
     CLOSING_S,
     capture_modules,
@@ -19,6 +19,7 @@ from refold.explorer.cli.record.proxy import (
     tell_stored,
 )
 from refold.explorer.cli.runs.code import redact_option
+from refold.explorer.queries.log_target import LogTarget
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -21,10 +21,11 @@ from refold.agents.recordings.values import with_values
 from refold.agents.redaction.tokens import ENVIRONMENT, kept_key
 from refold.agents.vault import Vault
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen, counted
-from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.cli.runs.code import confined_option
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import known_run
 
 ID_DIGITS = 12
 REASON_CHARACTERS_MAX = 100

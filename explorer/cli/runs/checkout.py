@@ -13,9 +13,10 @@ from refold.agents.journal.record import Plain, Recording
 from refold.agents.journal.self_replay import states
 from refold.agents.recordings.hashes import Stood, at_hash
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.cli.runs.lines import Lines, head_of
+from refold.explorer.queries.log_target import LogTarget
 
 WHATS = {"step": "the chain after this step", "run": "the whole run", "state": "the state after this step"}
 

@@ -19,14 +19,15 @@ from refold.agents.log import AgentLog
 from refold.agents.recordings.load import recordings
 from refold.avro.errors import InputError, NotAnswerable
 from refold.explorer.cli.ask.why import chain_lines
-from refold.explorer.cli.options import WHEN, LogTarget, as_json, on_log
+from refold.explorer.cli.options import WHEN, as_json, on_log
 from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.formatting import Humane
-from refold.explorer.cli.output.screen import Screen, counted
-from refold.explorer.cli.output.untimed import observed_texts
-from refold.explorer.cli.runs.argument import known_run
-from refold.explorer.cli.runs.clear import clear_json, compare_clear
+from refold.explorer.cli.output.screen import Screen, counted, observed_texts
+from refold.explorer.cli.runs.clear import compare_clear
+from refold.explorer.queries.clear import clear_json
 from refold.explorer.queries.compare import Pair, compare_json, known_at
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.sealed import Opener
 
 

@@ -10,20 +10,21 @@ from typing import Any
 
 import click
 
-from refold.agents.effects.errors import NotDone, ResultNotKept
+from refold.agents.effects.errors import NotDone
 from refold.agents.effects.ledger import Ledger
 from refold.agents.effects.listing import FATES, Effect
 from refold.agents.effects.order import Done, Undo
 from refold.agents.effects.undo import Undone, to_undo
 from refold.agents.entry import agent_of, recorded_agent_of
 from refold.agents.journal.objects import bare
-from refold.avro.errors import InputError, NotAnswerable
+from refold.avro.errors import InputError
 from refold.avro.strict_json import json_or_text
-from refold.avro.times import time_text
-from refold.explorer.cli.options import WHEN, InOrder, LogTarget, as_json, merged, on_log, place_options
+from refold.explorer.cli.options import WHEN, InOrder, as_json, merged, on_log, place_options
 from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment
+from refold.explorer.queries.effects import effect_json, effects_like, opened
+from refold.explorer.queries.log_target import LogTarget
 
 COLUMNS = (
     TableColumn("status"),
@@ -194,43 +195,6 @@ def compensate(place: LogTarget, run_id: str, given: tuple[str, ...], dry_run: b
     return 1 if any(each.is_left for each in found) else 0
 
 
-def effects_like(every: Iterable[Effect], status: str | None = None, run: str = "", tool: str = "") -> list[Effect]:
-    """Those of some effects that stand so, that this run carried out, and that are of this tool; empty for any."""
-    return [
-        each for each in every
-        if status in (None, each.status) and (not run or run in each.runs) and tool in ("", each.tool)
-    ]  # fmt: skip
-
-
-def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:
-    """One effect. Times in RFC 3339 UTC; null where there is none. Add keys, rename none."""
-    arguments, why = _opened(lambda: ledger.arguments(effect))
-    result, no_result = _opened(lambda: ledger.result(effect)) if effect.status == "done" else (None, None)
-    message, _ = _opened(lambda: ledger.message(effect))
-    error = {"exception": effect.error.get("exception"), "message": message, "at": _time(effect.error.get("at"))}
-    return {
-        "key": effect.key,
-        "status": effect.status,
-        "tool": effect.tool,
-        "run": effect.run,
-        "agent": effect.agent or None,
-        "step": effect.step or None,
-        "attempts": effect.attempts,
-        "intended_at": _time(effect.intended_at),
-        "settled_at": _time(effect.settled_at),
-        "lease_until": _time(effect.until),
-        "arguments": arguments,
-        "result": result,
-        "error": error if effect.error else None,
-        "reconciled_by": effect.reconciled_by or None,
-        "undo": effect.undo or None,
-        "compensates": effect.compensates or None,
-        "compensated_by": effect.compensated_by or None,
-        "times_done": effect.times_done,
-        "unreadable": why or no_result,
-    }
-
-
 def _cells(ledger: Ledger, effect: Effect) -> list[str]:
     intended = moment(effect.intended_at)[:19].replace("T", " ")
     return [effect.status, intended, str(effect.attempts), effect.key, _told(ledger, effect)]
@@ -243,22 +207,10 @@ def _told(ledger: Ledger, effect: Effect) -> str:
     if effect.compensated_by:
         return "undone"
     if effect.status == "done":
-        result, why = _opened(lambda: ledger.result(effect))
+        result, why = opened(lambda: ledger.result(effect))
         return f"[{why}]" if why else json.dumps(bare(result), ensure_ascii=False)
-    message, _ = _opened(lambda: ledger.message(effect))
+    message, _ = opened(lambda: ledger.message(effect))
     return f"{effect.error.get('exception') or ''}: {message or ''}".strip(": ") or "-"
-
-
-def _opened(read: Any) -> tuple[Any, str | None]:
-    """A value, or why it cannot be read."""
-    try:
-        return read(), None
-    except (NotAnswerable, ResultNotKept) as error:
-        return None, str(error)
-
-
-def _time(micros: int | None) -> str | None:
-    return time_text(micros) if micros else None
 
 
 def _value(text: str) -> Any:

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import WHEN, LogTarget, on_log
+from refold.explorer.cli.options import WHEN, on_log, run_argument
 from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.screen import Screen
-from refold.explorer.cli.runs.argument import run_argument
 from refold.explorer.cli.runs.code import redactor_for
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.exchange.atomic_file import whole_file
 
 

@@ -16,9 +16,8 @@ from refold.agents.recorder.answers import Departure
 from refold.agents.replay.forked import ForkPolicy
 from refold.agents.replay.unrecorded import Unrecorded
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log, run_argument
 from refold.explorer.cli.output.screen import Screen
-from refold.explorer.cli.runs.argument import known_run, run_argument
 from refold.explorer.cli.runs.code import (
     agent_for,
     agent_option,
@@ -32,6 +31,8 @@ from refold.explorer.cli.runs.code import (
     redactor_for,
     tell_end,
 )
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import known_run
 
 POLICIES: dict[str, ForkPolicy] = {"live": "live", "recorded": "recorded", "ask": "asked"}
 WORLD = "live"

@@ -22,11 +22,12 @@ from refold.agents.journal.record import Plain
 from refold.agents.recorder.log_backend import read_again
 from refold.avro import strict_json
 from refold.avro.errors import InputError, NotConfinable, RefoldError, StorageError
-from refold.explorer.cli.options import InOrder, LogTarget, as_json, merged, on_log, place_options
+from refold.explorer.cli.options import InOrder, as_json, merged, on_log, place_options, run_argument
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted
-from refold.explorer.cli.runs.argument import recorded_run, run_argument
 from refold.explorer.cli.runs.code import confined_option, redactor_for
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import recorded_run
 from refold.streams.client import Log
 
 FOLDER = "golden"

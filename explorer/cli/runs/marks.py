@@ -8,10 +8,11 @@ from refold.agents.retention.marks import flag as set_flag
 from refold.agents.retention.marks import pin as set_pin
 from refold.agents.retention.marks import unflag, unpin
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log, run_argument
 from refold.explorer.cli.output.screen import Screen
-from refold.explorer.cli.runs.argument import known_run, run_argument
 from refold.explorer.cli.runs.code import redact_option, redactor_for
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import known_run
 
 
 @click.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, on_log
+from refold.explorer.cli.options import on_log, run_argument
 from refold.explorer.cli.output.screen import counted
 from refold.explorer.cli.record.proxy import (
     CLOSING_S,
@@ -21,8 +21,8 @@ from refold.explorer.cli.record.proxy import (
     tell_stored,
 )
 from refold.explorer.cli.record.record import exit_as
-from refold.explorer.cli.runs.argument import run_argument
 from refold.explorer.cli.runs.code import redact_option
+from refold.explorer.queries.log_target import LogTarget
 
 KEYS = dict.fromkeys(
     ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AWS_BEARER_TOKEN_BEDROCK"), "none-is-needed"

@@ -8,9 +8,10 @@ import click
 
 from refold.agents.policy.check import PolicyCheck, check
 from refold.agents.policy.rules import Policy
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen
-from refold.explorer.cli.runs.argument import known_run
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import known_run
 
 
 @click.group()

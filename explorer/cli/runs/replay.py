@@ -9,13 +9,14 @@ from refold.agents.replay.edges import counted as counted_edges
 from refold.agents.replay.edges import edges
 from refold.agents.replay.run import Stepped, stepped
 from refold.avro.errors import InputError
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen, counted
-from refold.explorer.cli.runs.argument import known_run
 from refold.explorer.cli.runs.code import agent_option, confined_option, redact_option, redactor_for
 from refold.explorer.cli.runs.lines import Lines, head_of
 from refold.explorer.cli.runs.replay_all import replay_all
 from refold.explorer.cli.runs.replay_outcome import ReplayOutcome, run_again, step_through
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import known_run
 
 
 @click.command()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from refold.explorer.cli.options import LogTarget, as_json, on_log
+from refold.explorer.cli.options import as_json, on_log, run_argument
 from refold.explorer.cli.output.screen import Screen
-from refold.explorer.cli.runs.argument import known_run, run_argument
 from refold.explorer.cli.runs.code import (
     agent_for,
     agent_option,
@@ -16,6 +15,8 @@ from refold.explorer.cli.runs.code import (
     redactor_for,
     tell_end,
 )
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import known_run
 
 
 @click.command()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from refold.explorer.cli.lazy_group import LazyGroup
-from refold.explorer.cli.options import LogTarget, merged, place_options
+from refold.explorer.cli.options import merged, place_options
+from refold.explorer.queries.log_target import LogTarget
 
 COMMANDS = {
     "Commands": {

@@ -9,14 +9,16 @@ import click
 from refold.agents.journal.record import Recording, Step
 from refold.agents.journal.self_replay import ChainCheck, checked_chain
 from refold.avro.errors import NotAnswerable
-from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
+from refold.explorer.cli.options import WHEN, as_json, at, on_log, run_argument
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import NO_TIME, Screen, counted, moment
-from refold.explorer.cli.runs.argument import known_run, recorded_run, run_argument
-from refold.explorer.cli.runs.clear import clear_json, show_clear
+from refold.explorer.cli.runs.clear import show_clear
 from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, head_of, tree_of
 from refold.explorer.cli.runs.runs import took
+from refold.explorer.queries.clear import clear_json
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.run import steps_json, whole_json
+from refold.explorer.queries.run_names import known_run, recorded_run
 from refold.explorer.queries.run_shapes import status_of
 from refold.streams.point import Point
 

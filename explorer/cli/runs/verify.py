@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from refold.agents.journal.self_replay import checked_chain
-from refold.explorer.cli.options import WHEN, LogTarget, as_json, at, on_log
+from refold.explorer.cli.options import WHEN, as_json, at, on_log, run_argument
 from refold.explorer.cli.output.screen import Screen
-from refold.explorer.cli.runs.argument import recorded_run, run_argument
 from refold.explorer.cli.runs.show import chain_text
+from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_names import recorded_run
 
 
 @click.command(epilog=WHEN)

@@ -15,11 +15,11 @@ from mcp.shared.exceptions import MCPError
 
 import refold
 from refold.explorer.cli.main import run
-from refold.explorer.cli.options import LogTarget
 from refold.explorer.demo.desk import RUN
 from refold.explorer.mcp.answers import ANSWER_CHARS_MAX
 from refold.explorer.mcp.server import INSTRUCTIONS, HistoryServer
 from refold.explorer.mcp.tools import TOOLS
+from refold.explorer.queries.log_target import LogTarget
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command
 from refold_tests.explored import CONFIG, FORK, READER, write_incident

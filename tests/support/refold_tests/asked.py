@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from refold.explorer.cli.kafka.worker import pages_of
-from refold.explorer.cli.options import LogTarget
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.log.kafka.lookups import client_id
 from refold.streams.web.server import WebServer
 from refold_tests.folding import PATIENCE_S, Running, running

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import refold
-from refold.explorer.cli.options import LogTarget
 from refold.explorer.demo.desk import RUN, agent, fail
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.web.site import explorer
 from refold.streams.web.guard import Token
 from refold.streams.web.listening import Access

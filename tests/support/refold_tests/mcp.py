@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from refold.explorer.cli.options import LogTarget
 from refold.explorer.mcp.http import PATH, McpSite
 from refold.explorer.mcp.server import HistoryServer
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.web.guard import Token
 from refold.streams.web.listening import Access
 from refold.streams.web.server import WebServer

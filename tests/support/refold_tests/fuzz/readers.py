@@ -72,8 +72,9 @@ def definition(data: bytes) -> None:
 
 def deadletter(data: bytes) -> None:
     """A record of `.deadletters`, as lists of them show it."""
-    from refold.explorer.cli.operate.deadletters import letter_json, show_letter, whole_json
+    from refold.explorer.cli.operate.deadletters import show_letter, whole_json
     from refold.explorer.cli.output.screen import Screen
+    from refold.explorer.queries.deadletters import letter_json
     from refold.streams.deadletters import letter_of
 
     raw = unpacked(data)

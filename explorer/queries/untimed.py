@@ -6,37 +6,17 @@ instead of showing it: "no time" as text, null with `synthetic_time` in JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from refold.avro.envelope import check_entity
 from refold.avro.errors import ValidationError
-from refold.avro.observation import Source
-from refold.explorer.cli.output.screen import NO_TIME, moment
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 
 RUNS_AT_ONCE = 500
 VALUES = frozenset({"value", "old", "new", "key", "patch", "conflicts"})
 """What stands below these in JSON was observed, whatever it looks like."""
-
-ObservedText = Callable[[int, Source], str]
-"""The text of when something was observed, microseconds, by a source."""
-
-
-def observed_texts(log: Log, sources: Iterable[Source], cut: Cut) -> ObservedText:
-    """How to show when something was observed.
-
-    Args:
-        log: The log that the observations are in.
-        sources: Of all observations that are to be shown.
-        cut: Up to where their runs are looked at.
-
-    Returns:
-        A function from a time and its source to text.
-    """
-    found = _untimed(log, (each.run for each in sources), cut)
-    return lambda micros, source: NO_TIME if source.run in found else moment(micros)
 
 
 def untimed_json(log: Log, tree: Any, cut: Cut) -> Any:
@@ -51,7 +31,7 @@ def untimed_json(log: Log, tree: Any, cut: Cut) -> Any:
         The same tree.
     """
     observed = list(_observed(tree))
-    found = _untimed(log, (each["source"]["run"] for each in observed), cut)
+    found = untimed_runs(log, (each["source"]["run"] for each in observed), cut)
     for each in observed:
         if each["source"]["run"] in found:
             each["observed_at"] = None
@@ -73,7 +53,7 @@ def _observed(tree: Any) -> Iterator[dict[str, Any]]:
                 yield from _observed(each)
 
 
-def _untimed(log: Log, runs: Iterable[str], cut: Cut) -> set[str]:
+def untimed_runs(log: Log, runs: Iterable[str], cut: Cut) -> set[str]:
     """Those of some runs that were imported without any time. A run in which some messages have a time is none."""
     names = sorted(filter(_is_entity, {f"run/{each}" for each in runs if each}))
     found: set[str] = set()

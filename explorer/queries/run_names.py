@@ -1,8 +1,6 @@
-"""What the commands about runs have in common: the run as one gives it, opened."""
+"""A run as one names it, by its id or the beginning of it."""
 
 from __future__ import annotations
-
-import click
 
 from refold.agents.journal.record import Recording
 from refold.agents.log import AgentLog
@@ -10,8 +8,6 @@ from refold.agents.recordings.load import near, rebuilt
 from refold.avro.errors import InputError, UnknownEntity
 from refold.streams.client import Log
 from refold.streams.cut import Cut
-
-run_argument = click.argument("run_id", metavar="RUN")
 
 
 def known_run(log: Log, given: str, cut: Cut) -> str:

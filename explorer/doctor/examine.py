@@ -1,19 +1,81 @@
-"""Which libraries refold runs on here, and whether each is new enough: the least that its tests ran with."""
+"""Whether a log is fit to be used here: every finding about it and this machine; nothing here raises.
+
+Of libraries: whether each is new enough, which is the least that refold's tests ran with.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import platform
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import refold
+from refold.avro.errors import OwnerGone, OwnerSilent, RefoldError, StorageError
 from refold.avro.kernel import find_kernel
-from refold.explorer.cli.operate.doctor_findings import Finding
+from refold.explorer.doctor.findings import Finding, Looking, disk, inside, nearest
+from refold.explorer.doctor.kafka import on_kafka
+from refold.explorer.queries.log_target import LogTarget
+from refold.streams.log.file.client import Client
+from refold.streams.open import file_path, is_kafka
+from refold.streams.rocks.layout import FORMAT_NUMBER
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?>=([0-9.]+)")
 # Extras that run beside refold; the others are for whoever works on it.
 _EXTRAS = ("kafka", "registry")
+
+
+def examine(place: LogTarget, looking: Looking) -> list[Finding]:
+    """Every finding about a log and this machine."""
+    findings = list(libraries(with_kafka=is_kafka(place.url)))
+    if is_kafka(place.url):
+        return [*findings, *(on_kafka(place, looking) if _has_client() else ())]
+    try:
+        path = file_path(place.url)
+        exists = place.exists()
+    except RefoldError as error:
+        return [
+            *findings,
+            Finding("log", False, str(error), "name another place with --log, or install the release it says"),
+        ]
+    findings += disk(path if exists else nearest(path), is_log=exists)
+    if not exists:
+        return [*findings, Finding("log", True, f"{path}: none yet; the first observation makes it")]
+    findings.append(Finding("format", True, f"{path}: file format {FORMAT_NUMBER}, which this release reads"))
+    findings += _owner(path, place.owner_timeout_s)
+    findings += inside(place, looking, "restore the log from a copy, or import an export of it")
+    return findings
+
+
+def _owner(path: Path, timeout_s: float) -> Iterator[Finding]:
+    try:
+        with Client(path, timeout_s) as owner:
+            owner.call("flush", None)
+    except OwnerGone:
+        yield Finding("owner", True, "no process owns the log; the next one that writes will")
+    except OwnerSilent as error:
+        yield Finding(
+            "owner",
+            False,
+            str(error),
+            "continue that process (kill -CONT) or end it; reading goes on meanwhile",
+        )
+    except StorageError as error:
+        yield Finding(
+            "owner",
+            False,
+            str(error),
+            "end the process that owns the log; the next one that writes takes over",
+        )
+    else:
+        yield Finding("owner", True, "a process owns the log, and answers")
+
+
+def _has_client() -> bool:
+    """Whether Kafka's client can be imported; that it is missing is said among the libraries."""
+    return importlib.util.find_spec("confluent_kafka") is not None
 
 
 def libraries(*, with_kafka: bool) -> Iterator[Finding]:

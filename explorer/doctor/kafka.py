@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from refold.avro.errors import Denied, RefoldError, RegistryUnavailable, Unanswered
-from refold.explorer.cli.operate.doctor_findings import Finding, Looking, disk, inside, nearest
-from refold.explorer.cli.options import LogTarget
+from refold.explorer.doctor.findings import Finding, Looking, disk, inside, nearest
+from refold.explorer.queries.log_target import LogTarget
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.open import given_url
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from refold.avro.errors import Denied, RefoldError
 from refold.avro.registry import TypeVersion
 from refold.avro.times import millis_text
-from refold.explorer.cli.options import LogTarget
+from refold.explorer.queries.log_target import LogTarget
 from refold.reducers.fold import Fold
 from refold.streams.client import Log
 from refold.streams.held_types import problem_of

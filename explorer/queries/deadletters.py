@@ -1,0 +1,105 @@
+"""The records that are no observations: what `refold deadletters list` answers."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from refold.agents.log import AgentLog
+from refold.avro.times import millis_text
+from refold.explorer.queries.query import options_of
+from refold.explorer.queries.shapes import position_json
+from refold.streams.client import Log
+from refold.streams.deadletters import Letter, letters
+
+LETTERS_LISTED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersQuery:
+    """The records that are no observations. limit: the newest so many are listed, 0: all; all are counted."""
+
+    limit: int = LETTERS_LISTED
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold deadletters list`."""
+        return ["deadletters", "list", *options_of({"limit": str(self.limit)})]
+
+    def answer(self, log: AgentLog) -> dict[str, Any]:
+        """How many there are by reason, and the newest."""
+        return letters_json(*newest_of(DeadLetterFilter((), None, None, None).among(log), self.limit))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Which dead letters are asked for. No reasons or no type: any. since, until: points, as WHEN."""
+
+    reasons: tuple[str, ...]
+    type_name: str | None
+    since: str | None
+    until: str | None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything was given."""
+        return bool(self.reasons or self.type_name or self.since or self.until)
+
+    def among(self, log: Log) -> Iterator[Letter]:
+        """The log's dead letters that these are."""
+        first = {} if self.since is None else log.point(self.since).cut.offsets
+        last = None if self.until is None else log.point(self.until).cut.offsets
+        return (
+            each
+            for each in letters(log.port)
+            if (not self.reasons or each.verdict.reason in self.reasons)
+            and self.type_name in (None, each.type_name)
+            and each.verdict.offset >= first.get(each.verdict.partition, 0)
+            and (last is None or each.verdict.offset < last.get(each.verdict.partition, 0))
+        )
+
+
+def letter_json(letter: Letter) -> dict[str, Any]:
+    """What a list says of it."""
+    verdict = letter.verdict
+    return {
+        "position": position_json(letter.position),
+        "deadletter": position_json(letter.position._replace(offset=letter.number)),
+        "appended_at": millis_text(verdict.timestamp),
+        "reason": verdict.reason,
+        "detail": verdict.detail,
+        "remedy": letter.remedy,
+        "type": letter.type_name or None,
+        "entity": letter.entity or None,
+        "retry_of": None if letter.retry_of is None else position_json(letter.retry_of),
+    }
+
+
+def letters_json(counts: Counter[str], shown: Sequence[Letter]) -> dict[str, Any]:
+    """A list of dead letters. counts: of all, by reason."""
+    listed = [letter_json(each) for each in shown]
+    return {"count": counts.total(), "reasons": dict(counts.most_common()), "deadletters": listed}
+
+
+def newest_of(found: Iterable[Letter], limit: int) -> tuple[Counter[str], list[Letter]]:
+    """How many there are by reason, and the newest, at most `limit` (0: all), in the order of their positions."""
+    counts: Counter[str] = Counter()
+    shown = _newest(_counted(found, counts), limit)
+    return counts, shown
+
+
+def _counted(found: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
+    for each in found:
+        counts[each.verdict.reason] += 1
+        yield each
+
+
+def _newest(found: Iterable[Letter], limit: int) -> list[Letter]:
+    """The newest, so many of them, in the order of their positions; the others are let go of as they come."""
+    newest = found
+    if limit:
+        newest = heapq.nlargest(limit, found, key=lambda each: (each.verdict.timestamp, each.position))
+    return sorted(newest, key=lambda each: each.position)

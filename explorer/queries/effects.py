@@ -1,0 +1,85 @@
+"""What write tools did, or may have done: what `refold effects list` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from refold.agents.effects.errors import ResultNotKept
+from refold.agents.effects.ledger import Ledger
+from refold.agents.effects.listing import Effect
+from refold.agents.log import AgentLog
+from refold.avro.errors import NotAnswerable
+from refold.avro.times import time_text
+from refold.explorer.queries.query import options_of
+
+
+@dataclass(frozen=True, slots=True)
+class EffectsQuery:
+    """What write tools did, or may have done. run: the id of one that carried it out."""
+
+    status: str | None = None
+    run: str = ""
+    tool: str = ""
+    at: str | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold effects list`."""
+        return ["effects", "list", *options_of(asdict(self))]
+
+    def answer(self, log: AgentLog) -> list[dict[str, Any]]:
+        """Each effect, in the order in which they were first intended."""
+        ledger = log.effects
+        every = ledger.list(at=self.at)
+        return [effect_json(ledger, each) for each in effects_like(every, self.status, self.run, self.tool)]
+
+
+def effects_like(every: Iterable[Effect], status: str | None = None, run: str = "", tool: str = "") -> list[Effect]:
+    """Those of some effects that stand so, that this run carried out, and that are of this tool; empty for any."""
+    return [
+        each for each in every
+        if status in (None, each.status) and (not run or run in each.runs) and tool in ("", each.tool)
+    ]  # fmt: skip
+
+
+def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:
+    """One effect. Times in RFC 3339 UTC; null where there is none. Add keys, rename none."""
+    arguments, why = opened(lambda: ledger.arguments(effect))
+    result, no_result = opened(lambda: ledger.result(effect)) if effect.status == "done" else (None, None)
+    message, _ = opened(lambda: ledger.message(effect))
+    error = {"exception": effect.error.get("exception"), "message": message, "at": _time(effect.error.get("at"))}
+    return {
+        "key": effect.key,
+        "status": effect.status,
+        "tool": effect.tool,
+        "run": effect.run,
+        "agent": effect.agent or None,
+        "step": effect.step or None,
+        "attempts": effect.attempts,
+        "intended_at": _time(effect.intended_at),
+        "settled_at": _time(effect.settled_at),
+        "lease_until": _time(effect.until),
+        "arguments": arguments,
+        "result": result,
+        "error": error if effect.error else None,
+        "reconciled_by": effect.reconciled_by or None,
+        "undo": effect.undo or None,
+        "compensates": effect.compensates or None,
+        "compensated_by": effect.compensated_by or None,
+        "times_done": effect.times_done,
+        "unreadable": why or no_result,
+    }
+
+
+def opened(read: Any) -> tuple[Any, str | None]:
+    """A value, or why it cannot be read."""
+    try:
+        return read(), None
+    except (NotAnswerable, ResultNotKept) as error:
+        return None, str(error)
+
+
+def _time(micros: int | None) -> str | None:
+    return time_text(micros) if micros else None
