@@ -1,6 +1,6 @@
 """What a sink is: a store that holds the state of a log at an exact cut, and the history up to it.
 
-What every sink keeps, held by tests/support/refold_tests/sink_conformance.py:
+What every sink keeps, held by refold.testing.sinks:
 1. What stands in the store and the cut it is the state of are written together, or not at all.
 2. `position` is the only truth about how far the store is. Nothing is remembered elsewhere.
 3. Of two processes on one store at most one is believed: a write that does not follow the position it was made for is

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import pytest
 
+# A failure of the conformance suite then shows both sides.
+pytest.register_assert_rewrite("refold.testing.sinks")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--refold-golden, --refold-agent and --refold-confined."""

@@ -28,6 +28,9 @@ FACADES = {
         "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused", "keep_up",
         "packed", "parse_cut", "shower",
     },
+    "refold.testing.sinks": {
+        "FollowedLog", "Held", "ServedConformance", "SinkConformance", "SinkSamples", "Store",
+    },
     "refold.importer": {
         "Budget", "ToolCall", "Conversation", "Document", "ImportFile", "Importer", "Judgement", "FileLimits", "Line",
         "Message", "import_conversation", "importer_of", "names", "own_time", "parse_messages", "record",

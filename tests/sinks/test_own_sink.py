@@ -1,4 +1,4 @@
-"""A sink of a user's own, docs/examples/sqlite_sink.py, held to what every sink must do."""
+"""A sink of a user's own, docs/examples/sqlite_sink.py, held to what every sink must do, as docs/SINKS.md tells it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from refold.avro.errors import InputError
 from refold.sinks.port import Sink
 from refold.sinks.registry import open_sink
 from refold.streams.cut import parse_cut
-from refold_tests.sink_conformance import Held, SinkConformance, Store
-from refold_tests.sink_logs import SinkLog
+from refold.testing.sinks import Held, SinkConformance, Store
 from refold_tests.tree import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -67,10 +66,6 @@ class TestOwnSink(SinkConformance):
         path = os.pathsep.join(filter(None, (str(EXAMPLES), os.environ.get("PYTHONPATH"))))
         monkeypatch.setenv("PYTHONPATH", path)
         return SqliteStore(tmp_path)
-
-    @pytest.fixture
-    def followed(self, file_log: SinkLog) -> SinkLog:
-        return file_log
 
 
 def test_a_sink_that_is_not_there_is_said_to_be() -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from refold.testing.postgres import Postgres
+from refold.testing.sinks import SinkConformance, Store
 from refold_tests.postgres import Database
 from refold_tests.postgres_store import PostgresStore
-from refold_tests.sink_conformance import ServedConformance, SinkConformance, Store
+from refold_tests.sink_conformance import OwnConformance, OwnSamples, OwnServedConformance
 from refold_tests.sink_logs import SinkLog
 
 LIMIT = 'ALTER ROLE "{0}" CONNECTION LIMIT {1}'
@@ -53,7 +54,7 @@ class OwnServerStore(PostgresStore):
         raise NotImplementedError
 
 
-class TestOnFile(SinkConformance):
+class TestOnFile(OwnConformance):
     @pytest.fixture
     def followed(self, file_log: SinkLog) -> SinkLog:
         return file_log
@@ -63,7 +64,7 @@ class TestOnFile(SinkConformance):
         return DatabaseStore(postgres_database, followed)
 
 
-class TestOnKafka:
+class TestOnKafka(OwnSamples):
     """What depends on the log, too."""
 
     test_after_every_turn = SinkConformance.test_it_is_the_log_after_every_turn
@@ -80,7 +81,7 @@ class TestOnKafka:
         return DatabaseStore(postgres_database, followed)
 
 
-class TestOwnServer(ServedConformance):
+class TestOwnServer(OwnServedConformance):
     @pytest.fixture
     def followed(self, file_log: SinkLog) -> SinkLog:
         return file_log

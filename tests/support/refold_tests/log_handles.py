@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.ids import identify
 from refold.avro.observation import Observation
 from refold.reducers.entity import unpack
 from refold.streams.changes import Change
@@ -19,6 +18,7 @@ from refold.streams.feed import ChangeReader
 from refold.streams.log.port import LogPort, Record
 from refold.streams.point import Points
 from refold.streams.rebuild.workers import rebuild
+from refold.testing.sink_samples import append
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.histories import random_history
 from refold_tests.reference import reference_hash, reference_state
@@ -55,13 +55,7 @@ class Opened(ABC):
 def put(log: LogPort, observations: Iterable[Observation], definition: TypeDefinition = THING) -> None:
     """Append under a definition (of OTHER's type: under that), registered if it is not."""
     for each in observations:
-        chosen = OTHER if each.type == OTHER.name else definition
-        version = log.registry.find(chosen)
-        if version is None:
-            log.register(chosen)
-            version = log.registry.find(chosen)
-            assert version is not None
-        log.append(each, identify(each), version.codec.encode_observation(each))
+        append(log, each, OTHER if each.type == OTHER.name else definition)
 
 
 def mixed(seed: int) -> list[Observation]:

@@ -19,7 +19,7 @@ from refold.streams.log.port import LogPort
 from refold.streams.objects.port import Objects
 from refold.streams.rebuild.workers import rebuild
 from refold.streams.view import StateView
-from refold_tests.sink_conformance import Held
+from refold.testing.sinks import Held
 
 
 def newest(objects: Objects) -> CommitManifest:

@@ -16,7 +16,7 @@ from refold.sinks.postgres.sink import PostgresSink
 from refold.sinks.postgres.tables import HISTORY, POSITION
 from refold.sinks.states import unpacked
 from refold.streams.cut import parse_cut
-from refold_tests.sink_conformance import Held, Store
+from refold.testing.sinks import Held, Store
 from refold_tests.sink_logs import SinkLog
 
 SCHEMA = "refold"
