@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Observation
 from refold.testing.sinks import ServedConformance, SinkConformance, SinkSamples
-from refold_tests.histories import random_history
+from refold_tests.histories import TYPE, random_history
 from refold_tests.sample_types import NAMES, defined, document, said
 
 
@@ -18,7 +18,7 @@ class OwnSamples(SinkSamples):
     names: ClassVar[Sequence[str]] = NAMES
 
     def definition(self, **fields: dict[str, Any]) -> TypeDefinition:
-        return defined(document(**fields))
+        return defined(document(TYPE, **fields))
 
     def said(self, entity: str, number: int, **patch: Any) -> Observation:
         return said(entity, number, **patch)
