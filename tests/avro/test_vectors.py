@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,12 +14,15 @@ import pytest
 
 from refold.avro.codec import ObservationCodec
 from refold.avro.definition import REDUCERS, parse
+from refold.avro.derive import change_node
 from refold.avro.ids import ENVELOPE, identify
 from refold.avro.json_line import LineReader
 from refold.streams.cut import parse_cut
+from refold.streams.log.kafka.fold_position import TAKEN, THROUGH
 from refold_tests import vectors
 from refold_tests.absent import without
 from refold_tests.reference import encode, murmur2, reference_root, reference_slot
+from refold_tests.sample_types import THING
 from refold_tests.tree import ROOT
 
 SCRIPT = ROOT / "tests" / "node" / "vectors.mjs"
@@ -143,6 +147,25 @@ def test_the_page_on_formats_names_every_file_and_every_part() -> None:
     identity = page.partition("\n## Identity\n")[2].partition("\n## ")[0]
     for name, key in ENVELOPE.items():
         assert f"| `{key}` | {name}" in identity
+
+
+def test_the_page_on_formats_names_every_part_of_a_change_and_every_header() -> None:
+    page = " ".join((ROOT / "docs" / "FORMAT.md").read_text(encoding="utf-8").split())
+    change = change_node(THING)
+    said = page.partition("`refold.change.<type>`: ")[2].partition(" and steps: one for each observation, with ")
+    (steps,) = (each for each in change["fields"] if each["name"] == "steps")
+
+    def names(fields: list[dict[str, Any]]) -> list[str]:
+        return [each["name"] for each in fields]
+
+    def listed(text: str) -> list[str]:
+        return [re.sub(r" \(.*?\)", "", each) for each in text.split(", ")]
+
+    assert [*listed(said[0]), "steps"] == names(change["fields"])
+    whole = said[2].replace("its mutations in each of `fields`, and `links`", "fields, links").partition(". ")[0]
+    assert listed(whole) == names(steps["type"]["items"]["fields"])
+    for header in (THROUGH, TAKEN):
+        assert f"`{header}`" in page.partition("| `.changes` | the entity's | ")[2].partition("| `.deadletters` |")[0]
 
 
 def node() -> str:

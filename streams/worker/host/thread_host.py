@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from typing import Any, Protocol
 
@@ -30,6 +31,9 @@ class HostedService(Protocol):
 
 class ThreadHost(mode.Service):
     """Runs a service in a thread of its own. failure: what ended it, where it was not drained."""
+
+    # What mode says of its start and its crash is a library's: without this it would be logged as refold's own.
+    logger = logging.getLogger("mode.refold")
 
     def __init__(self, service: HostedService, name: str, **given: Any) -> None:
         """name: what the service is, for the thread's name and the error's text."""

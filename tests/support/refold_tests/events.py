@@ -21,6 +21,8 @@ def events_in_code() -> dict[str, set[str]]:
                         for name in _named(call):
                             found.setdefault(name, set()).update(each.arg for each in call.keywords if each.arg)
     found |= {"dead_letter": {"partition", "offset", "reason"}, "dead_letters_suppressed": {"count", "seconds"}}
+    for name in ("foreign_records", "damaged_records"):
+        found[name] = {"topic", "records", "partition", "offset"}
     found["reducer_failed"] = {"reducer", "observation", "why"}  # in reducers, which know no events
     return {name: fields - {"level"} for name, fields in found.items()}
 
