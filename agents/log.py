@@ -285,21 +285,23 @@ class AgentLog(Log):
     def runs(
         self, *, since: dt.datetime | str | None = None, until: dt.datetime | str | None = None, text: str = "",
         tool: str = "", error: str = "", outcome: str = "", agent: str = "", user: str = "", tag: str = "",
-        parent: str = "", flagged: bool = False, limit: int | None = None, at: When = None,
+        parent: str = "", flagged: bool = False, model: str = "", usage: bool = False, limit: int | None = None,
+        at: When = None,
     ) -> RunList:  # fmt: skip
         """The runs of agents, the newest first, as `refold runs` finds them: all that is asked for has to hold.
 
         since, until: begun then or later, then or before; aware datetimes or RFC 3339 texts. text: in whose input,
         output, messages, calls or results this stands. tool: that called it. error: that failed, or had to try again,
         with this in an error's class or message. outcome: succeeded, failed, cancelled, timed_out, unknown or running.
-        parent: that are forks of this run. limit: at most the newest so many. at: as they stood at a point. What could
-        not be read is named in the answer (unread, damaged). InputError.
+        parent: that are forks of this run. model: that asked a model with this in its name. usage: rows say what their
+        model calls took, for which their steps are read. limit: at most the newest so many. at: as they stood at a
+        point. What could not be read is named in the answer (unread, damaged). InputError.
         """
         from refold.agents.recordings.find import Wanted, find, time_of
 
         wanted = Wanted(
             time_of(since, "since"), time_of(until, "until"), agent, outcome, user, tag, parent, flagged, tool, error,
-            text,
+            text, model, usage,
         )  # fmt: skip
         return find(self, self.vault, wanted, limit, at)
 

@@ -28,6 +28,11 @@ def _parquet() -> Opener:
     return _installed("parquet", "pyarrow", "refold.sinks.parquet.sink")
 
 
+def _search() -> Opener:
+    opener: Opener = import_module("refold.sinks.search.sink").open_sink
+    return opener
+
+
 def _installed(name: str, library: str, module: str) -> Opener:
     """The opener in a module that needs an extra; InputError names the extra where it is not installed."""
     try:
@@ -39,7 +44,9 @@ def _installed(name: str, library: str, module: str) -> Opener:
     return opener
 
 
-SINKS: dict[str, Callable[[], Opener]] = {"otlp": _otlp, "parquet": _parquet, "postgres": _postgres}
+SINKS: dict[str, Callable[[], Opener]] = {
+    "otlp": _otlp, "parquet": _parquet, "postgres": _postgres, "search": _search,
+}  # fmt: skip
 
 
 def open_sink(name: str, url: str) -> Sink | SnapshotSink:

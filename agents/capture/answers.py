@@ -29,6 +29,7 @@ _OUTPUT = (
     ("usage", "output_tokens"), ("usage", "completion_tokens"), ("usage", "outputTokens"),
     ("usageMetadata", "candidatesTokenCount"), ("", "eval_count"),
 )  # fmt: skip
+_USAGES = ("usage", "usageMetadata")
 # What parts of an answer hold fields of it; and a field of them that is none of the answer's.
 _HOLDERS = (("message", ""), ("response", ""), ("delta", "type"))
 
@@ -37,7 +38,7 @@ def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[s
     """What a model was asked and what it answered, as the JSON of both; empty where they are none.
 
     Of a stream: the fields of its events, and of what they hold under `message`, `response` and `delta`; the later over
-    the earlier.
+    the earlier. What they say of tokens is one, whichever event says it.
     """
     asked = _json(bytes_of(request.get("body", "")))
     path = urlsplit(str(request.get("url", ""))).path
@@ -53,7 +54,10 @@ def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[s
         # The type of an event is none of what it is part of.
         for part, left in ((event, "type"), *((event.get(name), left) for name, left in _HOLDERS)):
             if isinstance(part, dict):
-                answered |= {key: each for key, each in part.items() if each not in (None, []) and key != left}
+                said = {key: each for key, each in part.items() if each not in (None, []) and key != left}
+                # Anthropic says at the beginning what was read, and at the end what was written.
+                kept = {key: {**answered[key], **said[key]} for key in _USAGES if _are_both(answered, said, key)}
+                answered |= said | kept
     return asked, answered
 
 
@@ -77,6 +81,10 @@ def event_texts(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         text = line.strip()
         if text[:1] in (b"d", b"{"):
             yield "", text.removeprefix(b"data:").strip().decode("utf-8", "replace")
+
+
+def _are_both(before: Mapping[str, Any], now: Mapping[str, Any], key: str) -> bool:
+    return isinstance(before.get(key), dict) and isinstance(now.get(key), dict)
 
 
 def _events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -54,9 +54,9 @@ from refold.agents.log import AgentLog
 from refold.agents.recorder.plain import encoded
 from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
 from refold.agents.recordings.imported import ERROR, UNANSWERED, arguments_of
+from refold.agents.recordings.load import BEGAN, CAPTURED
 from refold.agents.replay.patch import patch_of
 
-KIND = "capture"
 TURN = "turn"
 GAP = "refold.CaptureGap"
 _LOOSE = "calls that are no turn of a conversation"
@@ -65,7 +65,7 @@ _LOOSE = "calls that are no turn of a conversation"
 class Sessions:
     """The sessions of one open log. kind: of their runs."""
 
-    kind = KIND
+    kind = CAPTURED
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Sessions:
         given: Any = {} if forked.step else {"input": {"messages": turn.messages}}
         patch = self._capturing.redactor()(patch_of(state_at(parent, forked.step), **given).tree)
         head = replace(
-            parent, run=head.run, kind=KIND, title=head.title, metadata=head.metadata, started_at=head.started_at,
+            parent, run=head.run, kind=CAPTURED, title=head.title, metadata=head.metadata, started_at=head.started_at,
             redacted=head.redacted, parent=parent.run, forked_at=forked.step, patch=patch,
             forks=tuple(each for each in parent.parted if each.at <= forked.step), steps=(), status="running",
             outcome="", output=None, failure=None, ended_at=0, hash="", flagged=False, pinned=False, retention_class="",
@@ -257,7 +257,7 @@ class CapturedSession:
     def began(self, position: int, run: str, at: int) -> None:
         """A call of the open step began this run."""
         self._began.add(position)
-        self._captured.link(f"action/{self.run}#{self._number}.{position}", "began", f"run/{run}", self._number, at)
+        self._captured.link(f"action/{self.run}#{self._number}.{position}", BEGAN, f"run/{run}", self._number, at)
 
     def take(self, exchange: SpooledExchange, turn: ModelTurn | None, reply: ModelReply | None) -> None:
         """One exchange: what it says of the open step's calls, and a step of its own."""

@@ -16,6 +16,7 @@ from refold.agents.capture.answers import said_in, tokens_in
 from refold.agents.capture.exchange import is_exchange
 from refold.agents.journal import json_fidelity
 from refold.agents.journal.record import Attempt, Call, Failure, Plain, Recording, Step, to_tree
+from refold.agents.usage.tokens import usage_in
 from refold.agents.vault import ALL_METADATA, is_sealed
 
 Seal = Callable[[str, str, Plain], Any]
@@ -196,15 +197,16 @@ def _reads(attempt: Attempt) -> Iterator[Patch]:
 
 def model_call(call: Call) -> Patch:
     """What the request and the answer say by the names that model clients use for it."""
-    asked, answer = _said(call)
+    asked, answer = said_in_call(call)
     input_tokens, output_tokens = tokens_in(answer)
+    usage = usage_in(answer)
     number, text = (int, float), (str,)
     return _present(
         model=_typed(asked.get("model"), text), temperature=_typed(asked.get("temperature"), number),
         top_p=_typed(asked.get("top_p"), number), max_tokens=_typed(asked.get("max_tokens"), (int,)),
         seed=_typed(asked.get("seed"), (int,)), response_model=_typed(answer.get("model"), text),
         response_id=_typed(answer.get("id"), text),
-        input_tokens=input_tokens, output_tokens=output_tokens,
+        input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=usage.cached or None if usage else None,
         provider=provider_of(asked, answer), finish_reasons=finish_reasons(answer),
     ) | {
         "request_hash": call.asked.hash, "determinism": call.source, "started_at": call.started_at,
@@ -212,7 +214,8 @@ def model_call(call: Call) -> Patch:
     }  # fmt: skip
 
 
-def _said(call: Call) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def said_in_call(call: Call) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What a model was asked and what it answered, whatever recorded the call."""
     if is_exchange(call.asked.request):
         return said_in(call.asked.request, call.answer)
     asked = call.asked.request.get("kwargs", {}) if isinstance(call.asked.request, dict) else {}

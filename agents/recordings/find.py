@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import overload
 
 from refold.agents.journal.record import Plain
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import has_ended, own_steps, rebuilt, step_count
+from refold.agents.usage.of_runs import UsageSum, summed, usage_of_fields
 from refold.agents.vault import ValueCipher
 from refold.avro.errors import CorruptionError, InputError, NotAnswerable
 from refold.avro.times import EPOCH, datetime_micros, parse_time
@@ -27,6 +28,7 @@ from refold.streams.cut import Cut
 from refold.streams.point import When
 
 READ_AT_ONCE = 32
+MODELS = ("model", "response_model")
 RUNNING = "running"
 OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "unknown", RUNNING)
 
@@ -36,7 +38,8 @@ class Wanted:
     """Which runs; all that is given has to hold. Times in microseconds, of a run's beginning.
 
     outcome: as a run's, or "running". error: a part of an exception's name or of its message; text: of anything that
-    the run was given, said, called, got or returned. Both in any case of letters.
+    the run was given, said, called, got or returned. model: a part of the name of one that was asked. All in any case
+    of letters. usage: whether rows have what model calls took.
     """
 
     since: int | None = None
@@ -50,6 +53,8 @@ class Wanted:
     tool: str = ""
     error: str = ""
     text: str = ""
+    model: str = ""
+    usage: bool = False
 
     def __post_init__(self) -> None:
         if self.outcome and self.outcome not in OUTCOMES:
@@ -58,7 +63,7 @@ class Wanted:
     @property
     def is_in_steps(self) -> bool:
         """Whether steps have to be read for it."""
-        return bool(self.tool or self.error or self.text)
+        return bool(self.tool or self.error or self.text or self.model)
 
     def clear(self, run: Fields) -> bool:
         """Whether a run agrees in what stands in clear."""
@@ -81,7 +86,8 @@ class RunRow:
     synthetic_time: whether its source left out times; then a time that is None was never known.
     caller, caller_step: for a run within another, that run and its step. steps: how many it has taken, with those
     before a fork. title: "" where it has none, None where it cannot be read.
-    input_tokens, output_tokens: None where no model call recorded any.
+    input_tokens, output_tokens: None where no model call recorded any. usage: what the model calls of its own steps
+    took; None where they say nothing, or it was not asked for.
     """
 
     run: str
@@ -99,6 +105,7 @@ class RunRow:
     caller_step: int = 0
     input_tokens: int | None = None
     output_tokens: int | None = None
+    usage: UsageSum | None = None
 
     @property
     def started(self) -> dt.datetime | None:
@@ -163,7 +170,8 @@ def find(log: Log, vault: ValueCipher, wanted: Wanted, limit: int | None = None,
     agreeing.sort(key=lambda each: (-each.plain("started_at", 0), each.entity))
     for begin in range(0, len(agreeing), READ_AT_ONCE):
         some = agreeing[begin : begin + READ_AT_ONCE]
-        steps = _steps(log, vault, some, cut) if wanted.is_in_steps or _any_open(some) else {}
+        is_read = wanted.is_in_steps or wanted.usage or _any_open(some)
+        steps = _steps(log, vault, some, cut) if is_read else {}
         for number, run in enumerate(some, begin):
             if limit is not None and len(found.rows) >= limit:
                 found.older = len(agreeing) - number
@@ -178,7 +186,8 @@ def find(log: Log, vault: ValueCipher, wanted: Wanted, limit: int | None = None,
             except CorruptionError as error:  # of this run alone; the others are searched
                 found.damaged[id_of(run)] = str(error)
                 continue
-            found.rows.append(_row(run, own, found.damaged))
+            row = _row(run, own, found.damaged)
+            found.rows.append(replace(row, usage=_usage_of(own)) if wanted.usage else row)
     return found
 
 
@@ -220,6 +229,10 @@ def _row(run: Fields, own: Sequence[Fields], damaged: dict[str, str]) -> RunRow:
     )
 
 
+def _usage_of(steps: Iterable[Fields]) -> UsageSum | None:
+    return summed(usage for step in steps for usage in usage_of_fields(step))
+
+
 def _any_open(runs: Iterable[Fields]) -> bool:
     """Whether a run is among them that does not say how many steps it has."""
     return any(step_count(run) is None for run in runs)
@@ -234,6 +247,9 @@ def _steps(log: Log, vault: ValueCipher, runs: Sequence[Fields], cut: Cut) -> di
 
 def _matches(log: Log, vault: ValueCipher, wanted: Wanted, run: Fields, steps: Sequence[Fields], cut: Cut) -> bool:
     if wanted.tool and all(each["tool"] != wanted.tool for step in steps for each in step.opened("calls") or ()):
+        return False
+    models = (each.get(name) or "" for step in steps for each in step.plain("model_calls") or () for name in MODELS)
+    if wanted.model and not _contains(wanted.model, models):
         return False
     if wanted.error and not _contains(wanted.error, _errors(run, steps)):
         return False

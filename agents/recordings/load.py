@@ -35,6 +35,8 @@ from refold.streams.point import When
 from refold.streams.view import EntityView, StateView
 
 READ_TYPES = ("run", "step", "action", "agent_session")
+CAPTURED = "capture"
+BEGAN = "began"
 STEPS_AT_ONCE = 64
 NEAR_SHOWN = 3
 
@@ -134,7 +136,8 @@ def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, childre
     plain, exact = fields.plain, fields.exact
     parent = _parent(look, fields, run, vault, children)
     before = () if parent is None else parent.steps[: plain("forked_at_step", 0)]
-    steps = (*before, *_steps(look, fields, run, vault, before))
+    own = tuple(_steps(look, fields, run, vault, before))
+    steps = (*before, *own)
     is_ended = has_ended(fields)  # else what an end before a resume said is no longer so
     return Recording(
         run=run,
@@ -163,7 +166,8 @@ def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, childre
         hash=plain("hash", "") if is_ended else "",
         caller=plain("caller_run", ""),
         caller_step=plain("caller_step", 0),
-        children=_within(look, steps, vault, (*children, run)),
+        children=_within(look, (*children_of(steps), *_sub_agents(look, fields, run, own)), vault, (*children, run))
+        | _of_parent(parent, len(before)),
         flagged=plain("flagged", False),
         pinned=plain("pinned", False),
         retention_class=plain("retention_class", ""),
@@ -172,10 +176,28 @@ def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, childre
     )
 
 
-def _within(look: Look, steps: Iterable[Step], vault: ValueCipher, callers: tuple[str, ...]) -> dict[str, Recording]:
-    """The runs that began in these steps, as far as they are there and can be read."""
+def _sub_agents(look: Look, fields: Fields, run: str, steps: Iterable[Step]) -> list[str]:
+    """The ids of the runs that tool calls of a captured run began, by the links of the calls' actions."""
+    if fields.plain("kind") != CAPTURED:
+        return []
+    names = [
+        f"action/{run}#{step.number}.{k}" for step in steps
+        for k, _ in enumerate((call for call in step.calls if call.asked.kind == "tool"), 1)
+    ]  # fmt: skip
+    actions = look(names) if names else {}
+    links = (link for name in names if name in actions for link in actions[name].links)
+    return [link["target"].removeprefix("run/") for link in links if link["relation"] == BEGAN]
+
+
+def _of_parent(parent: Recording | None, at: int) -> dict[str, Recording]:
+    """The runs within a parent that began up to where its child parts from it."""
+    return {} if parent is None else {run: each for run, each in parent.children.items() if each.caller_step <= at}
+
+
+def _within(look: Look, runs: Iterable[str], vault: ValueCipher, callers: tuple[str, ...]) -> dict[str, Recording]:
+    """These runs, as far as they are there and can be read."""
     found: dict[str, Recording] = {}
-    for run in children_of(steps):
+    for run in runs:
         if run in callers:
             raise CorruptionError(f"run {run} is recorded as a run within itself")
         with contextlib.suppress(UnknownEntity, NotAnswerable):

@@ -1,7 +1,8 @@
 """The JSON of runs, steps and calls. Times in RFC 3339 UTC; null where there is none. Add keys, rename none.
 
 synthetic_time is there, and true, where the run's source left out times: null is then a time that nobody recorded.
-caller and caller_step are there where a run began within another, children where others began within it.
+caller and caller_step are there where a run began within another, children where others began within it. In a list
+usage is there where it was asked for and model calls say it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from refold.agents.journal.record import Attempt, Call, Failure, Recording, Step
 from refold.agents.recordings.find import RUNNING, RunRow
 from refold.agents.replay.edges import of_call
+from refold.agents.usage.of_runs import UsageSum, summed, usage_of_run, usage_of_step
 from refold.avro.times import time_text
 
 
@@ -29,6 +31,7 @@ def row_json(row: RunRow) -> dict[str, Any]:
         "flagged": row.flagged,
         "input_tokens": row.input_tokens,
         "output_tokens": row.output_tokens,
+        **({} if row.usage is None else {"usage": usage_json(row.usage)}),
         **_within(row.caller, row.caller_step),
         **_synthetic(is_so=row.synthetic_time),
     }
@@ -66,7 +69,28 @@ def run_json(run: Recording) -> dict[str, Any]:
         "output": run.output,
         "failure": failure_json(run.failure),
         "metadata": run.metadata,
+        "usage": usage_json(summed(usage_of_run(run))),
         **_synthetic(is_so=run.synthetic_time),
+    }
+
+
+def usage_json(usage: UsageSum | None) -> dict[str, Any] | None:
+    """The tokens and the cost of model calls; null where none says any. input_tokens: all that was read.
+
+    cost_usd: of the models that have a price, null where none has one; unpriced: the models that have none.
+    """
+    if usage is None:
+        return None
+    tokens = usage.tokens
+    by_model = [{"model": name, **(usage_json(each) or {})} for name, each in usage.by_model.items()]
+    return {
+        "input_tokens": tokens.read,
+        "cached_tokens": tokens.cached,
+        "cache_write_tokens": tokens.written,
+        "output_tokens": tokens.output,
+        "cost_usd": None if usage.cost_usd is None else round(usage.cost_usd, 8),
+        "unpriced": usage.unpriced,
+        **({"models": by_model} if by_model else {}),
     }
 
 
@@ -112,6 +136,7 @@ def step_json(step: Step, *, has_code: bool = True) -> dict[str, Any]:
         "attempts": [_attempt_json(each) for each in step.attempts],
         "failure": failure_json(step.failure),
         "result": step.result,
+        "usage": usage_json(summed(usage_of_step(step))),
         "delta": list(step.delta),
         "state_before": step.state_before or None,
         "state_after": step.state_after or None,

@@ -27,13 +27,15 @@ class RunsQuery:
     tag: str = ""
     parent: str = ""
     flagged: bool = False
+    model: str = ""
+    usage: bool = False
     limit: int | None = None
     at: str | None = None
 
     @property
     def is_filtered(self) -> bool:
         """Whether anything but the point and the limit is asked for."""
-        return any(value for name, value in asdict(self).items() if name not in {"at", "limit"})
+        return any(value for name, value in asdict(self).items() if name not in {"at", "limit", "usage"})
 
     @property
     def arguments(self) -> list[str]:

@@ -12,8 +12,11 @@ from refold.agents.journal.self_replay import begun_with, states
 from refold.agents.log import AgentLog
 from refold.agents.recorder.observations import model_call
 from refold.agents.redaction.redactor import Redact
+from refold.agents.usage.of_runs import summed, usage_of_call, usage_of_run
+from refold.agents.usage.prices import prices
 from refold.avro.errors import InputError, NotAnswerable, RefoldError
 from refold.explorer.queries.clear import clear_json
+from refold.explorer.queries.costs import cost_text, dollars
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
 from refold.explorer.queries.run_names import known_run
@@ -70,12 +73,14 @@ def run_page(view: PageView) -> bytes:
         after = next(islice(states(run), number, None))
         shown_step, knew = step_shown(view.log, run, step, before, after, cut)
         shown.append((f"what it knew by step {number}", knew))
+    usage = summed(usage_of_run(run))
     drawn = timeline(run, view.get("scale"))
     fields = view.log.state(f"run/{run_id}", cut).fields
     return view.render(
         "run.html", title, cut, shown, is_live=not run.outcome, run={**NOT_WITHIN, **run_json(run)}, number=number,
         timeline=drawn, listed=list(_listed(view, run, number, cut)), forks=_forks(view, run_id, cut),
         is_raw=bool(view.get("raw")),
+        cost="" if usage is None else cost_text(usage),
         tokens={name: fields.get(f"{name}_tokens") for name in ("input", "output")}, shown=shown_step,
     )  # fmt: skip
 
@@ -162,13 +167,16 @@ def _in_common(before: ModelRequest | None, now: ModelRequest | None) -> int:
 
 
 def model_facts(call: Call) -> list[str]:
-    """What a model call says of itself by the names that clients use: model, tokens, why it ended."""
+    """What a model call says of itself by the names that clients use: model, tokens, cost, why it ended."""
     found = model_call(call)
     model = found.get("response_model") or found.get("model")
     facts = [str(model)] if model else []
     for name, unit in (("input_tokens", "tokens in"), ("output_tokens", "out"), ("cached_tokens", "from a cache")):
         if found.get(name) is not None:
             facts.append(f"{found[name]:,} {unit}")
+    usage = usage_of_call(call)
+    cost = None if usage is None else prices().cost(usage.model, usage.tokens)
+    facts += [] if cost is None else [dollars(cost)]
     return [*facts, *(str(each).replace("_", " ") for each in found.get("finish_reasons") or ())]
 
 

@@ -153,6 +153,7 @@ def sink(
     \b
       postgres   postgresql://USER@HOST/DATABASE[?schema=refold]   a table for each type, a row for each entity
       parquet    file:///FOLDER or s3://BUCKET/PREFIX[?grace_s=N]  files for each type, whole cuts: every --every
+      search     sqlite:[///PATH][?sealed=yes]                     the words of runs, for `refold run search`
       otlp       http://HOST:4318 or grpc://HOST:4317              each run of an agent that ended, as a trace
       MODULE:FUNCTION                                              a sink of your own: docs/SINKS.md
 

@@ -12,6 +12,7 @@ COMMANDS = {
     "Commands": {
         "show": ("runs.show:show", "Show a run: what it was given, where it stands, what it came to."),
         "steps": ("runs.show:steps", "Show what a run did, step by step."),
+        "search": ("runs.search:search_turns", "Find turns of all runs by what they say, the newest first."),
         "verify": ("runs.verify:verify", "Check the chain of hashes over a run."),
         "replay": ("runs.replay:replay", "Run the agent's code on its recording; report differences."),
         "resume": ("runs.resume:resume", "Continue a run from where its record ends."),

@@ -7,11 +7,14 @@ from typing import Any
 
 import click
 
+from refold.agents.log import AgentLog
 from refold.agents.recordings.find import OUTCOMES, RunList, RunRow
+from refold.avro.errors import InputError
 from refold.avro.times import parse_time
 from refold.explorer.cli.options import WHEN, as_json, at, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import NO_TIME, Screen, counted, moment, printable
+from refold.explorer.queries.costs import dollars
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.run_shapes import row_json
 from refold.explorer.queries.runs import RunsQuery, as_tree
@@ -28,6 +31,8 @@ COLUMNS = (
     TableColumn("parent", "dim", drop=2),
     TableColumn("title"),
 )
+USAGE_COLUMNS = (TableColumn("read", is_fixed=True), TableColumn("written", is_fixed=True),
+                 TableColumn("cost", is_fixed=True))  # fmt: skip
 
 
 def _time(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -50,6 +55,9 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option("--tag", default="", help="With this tag.")
 @click.option("--parent", default="", metavar="RUN", help="That are forks of this run.")
 @click.option("--flagged", is_flag=True, help="That somebody flagged.")
+@click.option("--model", default="", help="That asked a model with this in its name.")
+@click.option("--indexed", is_flag=True, help="Find --text by the search index, in all runs: by whole words.")
+@click.option("--usage", is_flag=True, help="Show the tokens of model calls, and what they cost.")
 @click.option(
     "--limit", type=click.IntRange(1), metavar="N", help=f"At most the newest N [as text {LISTED}, as JSON all]."
 )
@@ -58,14 +66,16 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 @on_log
 def runs(
     place: LogTarget, since: str | None, until: str | None, text: str, tool: str, error: str, outcome: str | None,
-    agent: str, user: str, tag: str, parent: str, flagged: bool, limit: int | None,
-    at: str | None, as_json: bool,
+    agent: str, user: str, tag: str, parent: str, flagged: bool, model: str, indexed: bool, usage: bool,
+    limit: int | None, at: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """List the runs of agents, the newest first.
 
     A run that began within another comes after that one, indented, the first first.
-    All that is asked for has to hold. Text and errors are searched in any case of letters, and only where content
-    has not expired. A run whose content or key is damaged is named at the end, and the exit status is 1.
+    All that is asked for has to hold. Text and errors are searched in any case of letters, and only where content has
+    not expired. With --indexed a text is found by the index of `refold run search`, in all runs and by whole words. The
+    cost is by a table of prices that REFOLD_PRICES may name; + says that some models have none in it. A run whose
+    content or key is damaged is named at the end, and the exit status is 1.
 
     \b
     Examples
@@ -73,24 +83,35 @@ def runs(
       refold runs --outcome failed --since 2026-11-21T00:00:00Z
       refold runs --tool payments.refund --error timeout
       refold runs --text "order 7" --json
+      refold runs --text "order 7" --indexed
+      refold runs --usage --model opus
     """
     screen = Screen()
     wanted: dict[str, Any] = {
         "since": since, "until": until, "text": text, "tool": tool, "error": error, "outcome": outcome or "",
         "agent": agent, "user": user, "tag": tag, "parent": parent, "flagged": flagged,
+        "model": model,
     }  # fmt: skip
     most = LISTED if limit is None and not as_json else limit
     with place.read() as log:
-        found = RunsQuery(**wanted, limit=most, at=at).find(log)
+        if indexed:
+            found = _by_index(log, RunsQuery(**{**wanted, "text": ""}, usage=usage, at=at), text, most)
+        else:
+            found = RunsQuery(**wanted, usage=usage, limit=most, at=at).find(log)
     if as_json:
         screen.json([row_json(row) for row in found.rows])
     else:
-        screen.table(COLUMNS, [_cells(row, depth) for row, depth in as_tree(found.rows)])
+        rows = as_tree(found.rows)
+        if usage:
+            cells = [[*_cells(row, depth)[:-1], *_usage_cells(row), _cells(row, depth)[-1]] for row, depth in rows]
+            screen.table((*COLUMNS[:-1], *USAGE_COLUMNS, COLUMNS[-1]), cells)
+        else:
+            screen.table(COLUMNS, [_cells(row, depth) for row, depth in rows])
         if not found.rows:
             asked = any(wanted.values())
             screen.say("no run is like that" if asked else "no run is recorded in this log yet; see `refold demo`")
         if found.older:
-            screen.say(_older(len(found), found.older, is_searched=bool(text or tool or error)))
+            screen.say(_older(len(found), found.older, is_searched=bool(text or tool or error or model)))
     _say_unread(found)
     return 1 if found.damaged else 0
 
@@ -107,6 +128,30 @@ def _cells(row: RunRow, depth: int) -> list[str]:
         row.parent or "-",
         "[unreadable]" if row.title is None else row.title or "-",
     ]
+
+
+def _by_index(log: AgentLog, query: RunsQuery, text: str, most: int | None) -> RunList:
+    """The runs that the search index has the words in. InputError without a text."""
+    from refold.explorer.queries.search import runs_with, search_index
+
+    if not text:
+        raise InputError("--indexed is for --text: say what to search for")
+    with search_index(log, None, has_sealed=None, updates=True) as index:
+        runs = runs_with(index, log, text)
+    found = query.find(log)
+    rows = [row for row in found.rows if row.run in runs]
+    found.rows = rows[:most]
+    found.older = len(rows) - len(found.rows)
+    return found
+
+
+def _usage_cells(row: RunRow) -> list[str]:
+    """Tokens read, tokens written, and what they cost; with a + where models without a price took some of them."""
+    usage = row.usage
+    if usage is None:
+        return ["-", "-", "-"]
+    cost = "-" if usage.cost_usd is None else dollars(usage.cost_usd) + ("+" if usage.unpriced else "")
+    return [f"{usage.tokens.read:,}", f"{usage.tokens.output:,}", cost]
 
 
 def took(started_at: int | None, ended_at: int | None) -> str:

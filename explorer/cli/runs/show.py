@@ -8,6 +8,7 @@ import click
 
 from refold.agents.journal.record import Recording, Step
 from refold.agents.journal.self_replay import ChainCheck, checked_chain
+from refold.agents.usage.of_runs import summed, usage_of_run
 from refold.avro.errors import NotAnswerable
 from refold.explorer.cli.options import WHEN, as_json, at, on_log, run_argument
 from refold.explorer.cli.output.fitting import TableColumn
@@ -16,6 +17,7 @@ from refold.explorer.cli.runs.clear import show_clear
 from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, head_of, tree_of
 from refold.explorer.cli.runs.runs import took
 from refold.explorer.queries.clear import clear_json
+from refold.explorer.queries.costs import usage_text
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.run import steps_json, whole_json
 from refold.explorer.queries.run_names import known_run, recorded_run
@@ -153,9 +155,22 @@ def _head(run: Recording, lines: Lines) -> list[str]:
         said.append("  flagged   to be kept longer")
     said += [f"  {name:<10}{lines.value(value)}" for name, value in (("input", run.input), ("output", run.output))
              if value is not None]  # fmt: skip
+    said += _usage(run)
     said += [f"  hash      {run.hash}"] if run.hash else []
     said += [f"  {'runs' if not number else '':<10}{line}" for number, line in enumerate(tree_of(run))]
     return said
+
+
+def _usage(run: Recording) -> list[str]:
+    """What its model calls took, and of each model where there are several."""
+    usage = summed(usage_of_run(run))
+    if usage is None:
+        return []
+    by_model = usage.by_model if len(usage.by_model) > 1 else {}
+    return [
+        f"  usage     {usage_text(usage)}",
+        *(f"            {name}: {usage_text(each)}" for name, each in by_model.items()),
+    ]
 
 
 def _untimed_text(run: Recording) -> str:

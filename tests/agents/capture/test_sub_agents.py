@@ -11,6 +11,7 @@ from refold.agents.capture.exchange import request_of
 from refold.agents.capture.sessions import Sessions
 from refold.agents.capture.spool import SpooledExchange
 from refold.agents.journal.chain import broken
+from refold.explorer.cli.runs.lines import tree_of
 
 BEGIN = 1_700_000_000_000_000
 TASKS = ["find where the tests of the proxy are", "count the lines of the folder"]
@@ -48,6 +49,8 @@ def test_a_sub_agent_is_a_run_within_the_one_that_asked_for_it(tmp_path: Path) -
         runs = [log.recording(run) for run in sessions.end()]
         actions = [log.state(f"action/{runs[0].run}#1.{k}") for k in range(1, 5)]
     parent, first, second, third, short, own = runs
+    assert list(parent.children) == [first.run, second.run, third.run]
+    assert [line.partition(":")[0] for line in tree_of(parent)] == [f"coder {each}" for each in parent.children]
     assert [(each.caller, each.caller_step) for each in (first, second, third)] == [(parent.run, 1)] * 3
     assert [each.caller for each in (parent, short, own)] == ["", "", ""]
     began = [[each["target"] for each in action.links if each["relation"] == "began"] for action in actions]

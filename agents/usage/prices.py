@@ -1,0 +1,106 @@
+"""What tokens cost, by a table that people can edit: prices.toml, and before it the file that REFOLD_PRICES names."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from refold.agents.usage.tokens import TokenUsage
+from refold.avro.errors import InputError
+
+PRICES_ENVIRONMENT = "REFOLD_PRICES"
+SHIPPED = Path(__file__).with_name("prices.toml")
+_MILLION = 1_000_000
+_KINDS = frozenset({"input", "output", "cached", "written", "written_hour"})
+_LONG = frozenset({*_KINDS, "above"})
+# us.anthropic.NAME of Bedrock, models/NAME of Gemini, openai/NAME of those who pass on.
+_PREFIX = re.compile(
+    r"^(?:.*/)?(?:(?:us|eu|apac|jp|au|global)\.)?(?:(?:anthropic|amazon|meta|mistral|cohere|openai)\.)?"
+)
+_SUFFIX = re.compile(r"(?:-latest|-v\d+(?::\d+)?|[-@]\d{8}|-\d{4}-\d{2}-\d{2}|-preview-\d{2}-\d{2}(?:-\d{4})?)$")
+
+
+class Prices:
+    """A price table. models: prices by name. source, checked: whence the shipped part is, and for which day."""
+
+    def __init__(self, models: Mapping[str, Mapping[str, Any]], source: str = "", checked: str = "") -> None:
+        self.models = models
+        self.source = source
+        self.checked = checked
+
+    def cost(self, model: str, usage: TokenUsage) -> float | None:
+        """US dollars of one call; None for a model that is not in the table."""
+        price = self._price(model)
+        if price is None:
+            return None
+        long = price.get("long", {})
+        if long and usage.read > long["above"]:
+            price = {**price, **long}
+        anew = price.get("input", 0)
+        written = price.get("written", anew)
+        return float(
+            usage.input * anew
+            + usage.cached * price.get("cached", anew)
+            + (usage.written - usage.written_hour) * written
+            + usage.written_hour * price.get("written_hour", written)
+            + usage.output * price.get("output", 0)
+        ) / _MILLION  # fmt: skip
+
+    def _price(self, model: str) -> Mapping[str, Any] | None:
+        name = _PREFIX.sub("", model.strip().lower(), count=1)
+        while name not in self.models:
+            shorter = _SUFFIX.sub("", name)
+            if shorter == name:
+                return None
+            name = shorter
+        return self.models[name]
+
+
+def prices(environment: Mapping[str, str] | None = None) -> Prices:
+    """The table in force. InputError where REFOLD_PRICES names none."""
+    return _prices((os.environ if environment is None else environment).get(PRICES_ENVIRONMENT, ""))
+
+
+@cache
+def _prices(own: str) -> Prices:
+    shipped = _read(SHIPPED)
+    models = _models(shipped, SHIPPED)
+    if own:
+        path = Path(own).expanduser()
+        models = {**models, **_models(_read(path), path)}
+    return Prices(models, str(shipped["source"]), str(shipped["checked"]))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{PRICES_ENVIRONMENT}: {path} is no table of prices: {error}") from None
+
+
+def _models(table: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
+    models = table.get("models", {})
+    for name, price in models.items() if isinstance(models, dict) else [("models", models)]:
+        long = price.get("long", {"above": 0}) if isinstance(price, dict) else None
+        is_right = (
+            isinstance(price, dict) and isinstance(long, dict) and "above" in long
+            and _are_prices(price, _KINDS | {"long"}) and _are_prices(long, _LONG)
+        )  # fmt: skip
+        if not is_right:
+            raise InputError(
+                f"{PRICES_ENVIRONMENT}: {path}: {name}: give dollars for 1,000,000 tokens as "
+                f"{', '.join(sorted(_KINDS))}, and `long` with `above`"
+            )
+    return {str(name).lower(): price for name, price in models.items()}
+
+
+def _are_prices(given: Mapping[str, Any], names: frozenset[str]) -> bool:
+    return given.keys() <= names and all(
+        name == "long" or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
+        for name, value in given.items()
+    )

@@ -1,0 +1,232 @@
+"""Finding turns in the search index, the newest first.
+
+1. In clear content FTS5 gives the turns that have every word, by their ids, which are in the order of time. Facts (a
+   tool, a model, an error, a range of costs) are words of the same index, so it intersects them by itself.
+2. In sealed content each run has a key of its own: the words are hashed under it, and looked up. Runs are tried by
+   their newest turn, until enough is found that is newer than what is left. A run whose key is gone has no hashes that
+   anybody can make: nothing of it is found.
+3. Both are merged by time. What is found is read from the log before it is shown, and left out where it cannot be read
+   any more, or does not say it: so content that was removed is not found either.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from refold.agents.keys.ring import KeyRing
+from refold.agents.log import AgentLog
+from refold.agents.recordings.fields import Fields
+from refold.agents.usage.of_runs import UsageSum, summed
+from refold.agents.vault import run_key
+from refold.avro.errors import CorruptionError, InputError, KeyUnreadable, NotAnswerable
+from refold.sinks.search.database import TURNS_AT_ONCE, SearchDatabase, cost_bucket, fact
+from refold.sinks.search.turns import text_of
+from refold.sinks.search.words import SearchText, blinded, search_key, search_text, snippet
+
+READ_AT_ONCE = 32
+_BUCKETS = range(64)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchWanted:
+    """Which turns; all that is given has to hold.
+
+    text: words, and phrases in quotes. tool, model, error: a part of a name, in any case of letters. agent: of the run.
+    since, until: microseconds since 1970. min_cost_usd, max_cost_usd: of the turn.
+    """
+
+    text: str = ""
+    tool: str = ""
+    model: str = ""
+    error: str = ""
+    agent: str = ""
+    since: int | None = None
+    until: int | None = None
+    min_cost_usd: float | None = None
+    max_cost_usd: float | None = None
+
+
+class FoundTurn(NamedTuple):
+    """A turn that was found. number: its id in the index. step: 0 for what a run or a conversation says as a whole."""
+
+    number: int
+    owner: str
+    step: int
+    error: str
+    cost_usd: float | None
+
+    @property
+    def entity(self) -> str:
+        """The entity that holds it."""
+        return f"step/{self.owner.partition('/')[2]}#{self.step}" if self.step else self.owner
+
+    @property
+    def at(self) -> int:
+        """When it began, microseconds since 1970; 0 where that is not known."""
+        return self.number // TURNS_AT_ONCE
+
+
+class SearchHit(NamedTuple):
+    """A turn as it is shown. run: "" for a conversation that no run has. snippet: "" where no text was asked for."""
+
+    run: str
+    agent: str
+    found: FoundTurn
+    usage: UsageSum | None
+    snippet: str
+
+
+class TurnFinder:
+    """Asks one index. ring: where the keys of sealed content are; None where there is none."""
+
+    def __init__(self, database: SearchDatabase, ring: KeyRing | None) -> None:
+        self._database = database
+        self._ring = ring
+
+    def find(self, wanted: SearchWanted) -> Iterator[FoundTurn]:
+        """The turns, the newest first, by what the index says. InputError where nothing is asked for."""
+        asked = search_text(wanted.text)
+        if wanted.text.strip() and not asked.words:
+            raise InputError(f"{wanted.text!r} has no word in it: words are letters and digits")
+        if wanted == SearchWanted():
+            raise InputError("say what to search for: a text, or one of --tool, --model, --error, --min-cost")
+        facts = self._facts(wanted)
+        if facts is None:
+            return iter(())
+        checks, values = _checks(wanted)
+        clear = self._clear(asked, facts, checks, values)
+        if not asked.words or not self._database.has_sealed or self._ring is None:
+            return clear
+        sealed = self._sealed(asked, facts, checks, values, self._ring)
+        return heapq.merge(clear, sealed, key=lambda each: -each.number)
+
+    def _facts(self, wanted: SearchWanted) -> list[list[str]] | None:
+        """For each fact that is asked for, the words that it may stand as; None where one never occurs."""
+        found = []
+        for kind in ("tool", "model", "error"):
+            part = getattr(wanted, kind)
+            if part:
+                rows = self._database.connection.execute("SELECT name FROM name WHERE kind = ?", (kind,))
+                found.append([fact(kind, name) for (name,) in rows if part.casefold() in name.casefold()])
+        if wanted.min_cost_usd is not None or wanted.max_cost_usd is not None:
+            least = 0 if wanted.min_cost_usd is None else cost_bucket(wanted.min_cost_usd)
+            most = _BUCKETS[-1] if wanted.max_cost_usd is None else cost_bucket(wanted.max_cost_usd)
+            found.append([f"_cost_{each}" for each in _BUCKETS if least <= each <= most])
+        return found if all(found) else None
+
+    def _clear(
+        self, asked: SearchText, facts: list[list[str]], checks: str, values: Mapping[str, Any]
+    ) -> Iterator[FoundTurn]:
+        parts = [f"text: {_quoted(*phrase)}" for phrase in asked.phrases]
+        parts += [f"text: {_quoted(word)}" for word in asked.words]
+        parts += [f"facts: ({' OR '.join(map(_quoted, some))})" for some in facts]
+        if not parts:  # by time or agent alone
+            return self._rows(f"SELECT {_COLUMNS} FROM turn WHERE {checks} ORDER BY id DESC", values)
+        return self._rows(
+            # The cross join keeps the order: the words first, each found turn then by its id.
+            f"SELECT {_COLUMNS} FROM said CROSS JOIN turn ON turn.id = said.rowid "
+            f"WHERE said MATCH :match AND {checks.replace('turn.id', 'said.rowid')} ORDER BY said.rowid DESC",
+            {**values, "match": " AND ".join(parts)},
+        )
+
+    def _sealed(
+        self, asked: SearchText, facts: list[list[str]], checks: str, values: Mapping[str, Any], ring: KeyRing
+    ) -> Iterator[FoundTurn]:
+        """By runs; a turn is given once no run that is left can have a newer one."""
+        waiting: list[tuple[int, FoundTurn]] = []
+        owners = self._database.connection.execute("SELECT owner, newest FROM sealed_run ORDER BY newest DESC")
+        for owner, newest in owners:
+            while waiting and -waiting[0][0] > newest:
+                yield heapq.heappop(waiting)[1]
+            for each in self._in_run(owner, asked, facts, checks, values, ring):
+                heapq.heappush(waiting, (-each.number, each))
+        while waiting:
+            yield heapq.heappop(waiting)[1]
+
+    def _in_run(
+        self, owner: str, asked: SearchText, facts: list[list[str]], checks: str, values: Mapping[str, Any],
+        ring: KeyRing,
+    ) -> Iterator[FoundTurn]:  # fmt: skip
+        try:
+            key = ring.get(run_key(owner.partition("/")[2]))
+        except KeyUnreadable:
+            key = None
+        if key is None:
+            return
+        hashes = list(blinded(search_key(key), asked.words))
+        first, *rest = hashes
+        both = "".join(f" AND EXISTS (SELECT 1 FROM sealed WHERE word = {word} AND turn = s.turn)" for word in rest)
+        query = f"SELECT {_COLUMNS}, turn.facts FROM sealed s CROSS JOIN turn ON turn.id = s.turn " \
+                f"WHERE s.word = {first}{both} AND turn.owner = :owner AND {checks}"  # fmt: skip
+        for *row, stored in self._database.connection.execute(query, {**values, "owner": owner}):
+            has = {*stored.split()} | ({f"_cost_{cost_bucket(row[4])}"} if row[4] is not None else set())
+            if all(has & {*some} for some in facts):
+                yield FoundTurn(*row)
+
+    def _rows(self, query: str, values: Mapping[str, Any]) -> Iterator[FoundTurn]:
+        yield from (FoundTurn(*row) for row in self._database.connection.execute(query, values))
+
+
+_COLUMNS = "turn.id, turn.owner, turn.step, turn.error, turn.cost"
+
+
+def search(
+    database: SearchDatabase, log: AgentLog, wanted: SearchWanted, limit: int, unread: Callable[[str], None]
+) -> list[SearchHit]:
+    """What is found, at most `limit`, as it can be read now. unread: is told each entity that cannot."""
+    asked = search_text(wanted.text)
+    cut = database.cut
+    hits: list[SearchHit] = []
+    found = TurnFinder(database, log.vault.ring).find(wanted)
+    while len(hits) < limit and (some := list(islice(found, READ_AT_ONCE))):
+        views = log.states([each.entity for each in some], cut)
+        for each in some:
+            shown = ""
+            if asked.words:
+                try:
+                    text = text_of(Fields(views[each.entity], log.vault)) if each.entity in views else ""
+                except (NotAnswerable, CorruptionError):
+                    unread(each.entity)
+                    continue
+                if not asked.is_in(text):
+                    continue
+                shown = snippet(text, asked)
+            hits.append(_hit(database, each, shown))
+            if len(hits) == limit:
+                break
+    return hits
+
+
+def _hit(database: SearchDatabase, found: FoundTurn, shown: str) -> SearchHit:
+    kind, _, name = found.owner.partition("/")
+    column = "run" if kind == "run" else "session"
+    row = database.connection.execute(
+        f"SELECT run, agent FROM run WHERE {column} = ? ORDER BY started_at LIMIT 1", (name,)
+    ).fetchone()
+    run, agent = row or (name if kind == "run" else "", "")
+    return SearchHit(run, agent, found, summed(database.usage(found.number)), shown)
+
+
+def _checks(wanted: SearchWanted) -> tuple[str, dict[str, Any]]:
+    """What is checked of each turn, as SQL, and its values."""
+    parts, values = ["1"], {
+        "since": None if wanted.since is None else wanted.since * TURNS_AT_ONCE,
+        "until": None if wanted.until is None else (wanted.until + 1) * TURNS_AT_ONCE - 1,
+        "least": wanted.min_cost_usd, "most": wanted.max_cost_usd, "agent": wanted.agent or None,
+    }  # fmt: skip
+    conditions = {
+        "since": "turn.id >= :since", "until": "turn.id <= :until", "least": "turn.cost >= :least",
+        "most": "turn.cost <= :most",
+        "agent": "EXISTS (SELECT 1 FROM run WHERE agent = :agent AND (owner = 'run/' || run"
+                 " OR owner = 'agent_session/' || session))",
+    }  # fmt: skip
+    parts += [conditions[name] for name, value in values.items() if value is not None]
+    return " AND ".join(parts), {name: value for name, value in values.items() if value is not None}
+
+
+def _quoted(*words: str) -> str:
+    return f'"{" ".join(words)}"'

@@ -1,0 +1,253 @@
+"""The search index over all runs: what is found, at which cut, and that nothing is found whose key is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+import refold
+from refold.agents.log import AgentLog
+from refold.agents.usage.prices import PRICES_ENVIRONMENT
+from refold.avro.errors import InputError
+from refold.explorer.queries.search import SearchAnswer, runs_with, search_index, searched, wanted_of
+from refold.sinks.port import SinkRefused
+from refold.sinks.registry import open_sink
+from refold.sinks.run import keep_up
+from refold.sinks.search.database import SearchDatabase
+from refold.sinks.search.sink import SearchSink
+from refold.sinks.search.words import search_text, words_of
+from refold_tests.command import Done, refold_command
+
+SEED = 20261126
+
+
+@pytest.fixture(params=["sealed", "clear"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether what is recorded is sealed."""
+    if request.param == "clear":
+        monkeypatch.setenv("REFOLD_KEYS", "none")
+    return str(request.param)
+
+
+def run_that_says(
+    log: AgentLog, *steps: str, agent: str = "a", tool: str = "", model: str = "", fails: str = ""
+) -> str:
+    """A run whose steps return these texts; the last one calls the tool and the model, and fails."""
+
+    def asked(model: str) -> dict[str, Any]:
+        return {"model": model, "usage": {"input_tokens": 100_000, "output_tokens": 1}}
+
+    run = log.run(agent, title=f"a run of {agent}", state={"said": ""})
+    with contextlib.suppress(ValueError), run:
+        for number, text in enumerate(steps):
+            with run.step("say"):
+                run.state["said"] = text
+                if number == len(steps) - 1:
+                    if tool:
+                        refold.tool(name=tool)(lambda: "an answer of the tool")()
+                    if model:
+                        run.model(asked, model=model)
+        if fails:
+            raise ValueError(fails)
+    return run.id
+
+
+@contextlib.contextmanager
+def found_in(log: AgentLog, path: Path, *, has_sealed: bool | None = True) -> Iterator[Any]:
+    with search_index(log, path, has_sealed=has_sealed, updates=True) as index:
+
+        def find(text: str = "", limit: int = 50, **given: Any) -> SearchAnswer:
+            return searched(
+                index, log, wanted_of(given.pop("since", None), given.pop("until", None), text=text, **given), limit
+            )
+
+        yield find
+
+
+def places(answer: SearchAnswer) -> list[tuple[str, int]]:
+    return [(hit.run, hit.found.step) for hit in answer.hits]
+
+
+def test_turns_are_found_by_their_words_the_newest_first(tmp_path: Path, kind: str) -> None:
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        first = run_that_says(log, "the quick brown fox", "jumps over the lazy dog")
+        second = run_that_says(log, "A QUICK answer; 42 of them", "ünïcode wörter 東京都")
+        with found_in(log, tmp_path / "index") as find:
+            assert places(find("quick")) == [(second, 1), (first, 1)]
+            assert places(find("quick", limit=1)) == [(second, 1)]
+            assert places(find("QUICK fox")) == [(first, 1)]
+            assert places(find('"brown fox"')) == [(first, 1)]
+            assert places(find('"fox brown"')) == []
+            assert places(find("quic")) == [], "whole words"
+            assert places(find("42")) == [(second, 1)]
+            assert places(find("WÖRTER")) == [(second, 2)]
+            assert places(find("京都")) == [(second, 2)]
+            assert places(find("fox dog")) == [], "of one turn"
+            assert places(find("run", agent="a")) == [(second, 0), (first, 0)], "a title"
+            assert places(find("quick", agent="b")) == []
+            (hit,) = find("lazy").hits
+            assert "jumps over the lazy dog" in hit.snippet
+
+
+def test_filters_hold_together_with_words_and_without(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "prices.toml"
+    own.write_text('[models]\n"dear" = { input = 10 }\n"cheap" = { input = 1 }\n')
+    monkeypatch.setenv(PRICES_ENVIRONMENT, str(own))
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        dear = run_that_says(log, "same words", agent="x", tool="payments.refund", model="dear-20260101")
+        cheap = run_that_says(log, "same words", agent="y", tool="mail.send", model="cheap")
+        free = run_that_says(log, "same words", agent="y", model="nobody-knows", fails="no such order")
+        began = {row.run: row.started.isoformat() for row in log.runs() if row.started}
+        with found_in(log, tmp_path / "index") as find:
+            for text in ("same", ""):
+                assert places(find(text, tool="REFUND")) == [(dear, 1)]
+                assert places(find(text, model="dear")) == [(dear, 1)]
+                assert places(find(text, model="dear", tool="mail")) == []
+                assert places(find(text, min_cost_usd=0.5)) == [(dear, 1)]
+                assert places(find(text, max_cost_usd=0.5)) == [(cheap, 1)]
+                assert places(find(text, min_cost_usd=0.1, max_cost_usd=1.0)) == [(cheap, 1), (dear, 1)]
+                assert places(find(text, min_cost_usd=1.01)) == []
+            assert places(find("same", since=began[cheap])) == [(free, 1), (cheap, 1)]
+            assert places(find("same", until=began[cheap])) == [(dear, 1)]
+            assert places(find(error="valueerror")) == [(free, 0)]
+            assert places(find(error="TypeError")) == []
+            assert [hit.usage.unpriced for hit in find("same", model="nobody").hits if hit.usage] == [["nobody-knows"]]
+            with pytest.raises(InputError, match="say what to search for"):
+                find()
+            with pytest.raises(InputError, match="no word"):
+                find("-- !")
+        own.write_text('[models]\n"dear" = { input = 1000 }\n')
+        monkeypatch.setenv(PRICES_ENVIRONMENT, f"{tmp_path}/./prices.toml")  # another name, so that it is read again
+        with found_in(log, tmp_path / "index") as find:
+            assert places(find(min_cost_usd=99)) == [(dear, 1)], "costs follow the table"
+            assert places(find("same", max_cost_usd=0.5)) == []
+
+
+def test_a_destroyed_key_makes_a_run_unfindable(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        kept, erased = run_that_says(log, "zanzibar lies in the sea"), run_that_says(log, "zanzibar is a secret")
+        with found_in(log, path) as find:
+            assert places(find("zanzibar")) == [(erased, 1), (kept, 1)]
+        stored = b"".join(each.read_bytes() for each in sorted(tmp_path.glob("index*")))
+        for word in (b"zanzibar", b"secret"):
+            assert word not in stored.lower(), "no word of sealed content is in the file"
+        ring = log.vault.ring
+        assert ring is not None
+        ring.destroy(f"run:{erased}")
+        with contextlib.closing(sqlite3.connect(path)) as held:
+            assert held.execute("SELECT count(*) FROM sealed").fetchone()[0] > 0, "its hashes are there, and of no use"
+        with search_index(log, path, has_sealed=None, updates=False) as index:
+            assert places(searched(index, log, wanted_of(None, None, text="zanzibar"), 50)) == [(kept, 1)]
+            assert runs_with(index, log, "secret") == set()
+
+
+def test_content_that_was_removed_in_clear_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFOLD_KEYS", "none")
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        run = run_that_says(log, "zanzibar " + "and a long text that is a content of its own " * 100)
+        with found_in(log, tmp_path / "index") as find:
+            assert places(find("zanzibar")) == [(run, 1)]
+            journal = log.state(f"step/{run}#1").fields["journal"]
+            for blob in journal.values():
+                assert log.port.blobs.remove([blob.hash], 2**50).contents == 1
+            answer = find("zanzibar")
+            assert (places(answer), answer.unread) == ([], [f"step/{run}#1"])
+
+
+def test_sealed_content_is_in_the_index_only_where_it_was_asked_for(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    with refold.open(url) as log:
+        run = run_that_says(log, "zanzibar", tool="payments.refund")
+
+    def refold_says(*arguments: str) -> Done:
+        return refold_command("run", "search", *arguments, "--index", str(tmp_path / "index"), log=url)
+
+    without = refold_says("zanzibar")
+    assert (without.status, "no turn is like that" in without.out) == (0, True)
+    assert "--sealed puts it there" in without.err
+    assert refold_says("--tool", "refund", "--json").json["hits"][0]["run"] == run, "names stand in clear"
+    assert refold_says("zanzibar", "--sealed", "--json").json["hits"][0]["step"] == 1
+    assert refold_says("zanzibar", "--json").json["hits"][0]["run"] == run, "that is remembered"
+    with refold.open(url) as log:
+        second = run_that_says(log, "zanzibar again")
+    before = refold_says("zanzibar", "--no-update", "--json").json
+    after = refold_says("zanzibar", "--json").json
+    assert [len(before["hits"]), len(after["hits"])] == [1, 2]
+    assert before["cut"] != after["cut"]
+    assert after["hits"][0]["run"] == second
+    assert refold_says("zanzibar", "--no-sealed", "--json").json == {**after, "hits": [], "sealed_left_out": 4}
+    assert "say what to search for" in refold_says().refused()
+
+
+def test_runs_are_listed_by_the_index(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    more = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    with refold.open(url) as log:
+        first = run_that_says(log, "the zanzibar one", "zanzibar twice")
+        run_that_says(log, "zanzibars")
+    read = refold_command("runs", "--text", "zanzibar", "--json", log=url, more=more).json
+    assert len(read) == 2, "without an index any part of a text is found"
+    assert not (tmp_path / "state").exists()
+    refold_command("sink", "search", "--to", "sqlite:?sealed=yes", log=url, more=more)
+    found = refold_command("runs", "--text", "zanzibar", "--indexed", "--json", log=url, more=more).json
+    assert [row["run"] for row in found] == [first]
+    assert refold_command("runs", "--text", "nowhere", "--indexed", "--json", log=url, more=more).json == []
+    assert "--text" in refold_command("runs", "--indexed", log=url, more=more).refused()
+
+
+def test_an_index_that_follows_a_log_holds_what_one_holds_that_is_made_at_once(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    vocabulary = ["zanzibar", "order", "refund", "payment", "paid", "eur", "42", "late"]
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        for round_ in range(4):
+            for _ in range(3):
+                texts = [" ".join(rng.choices(vocabulary, k=5)) for _ in range(rng.randint(1, 4))]
+                run_that_says(log, *texts, tool=rng.choice(["", "t"]))
+            log.flush()
+            with contextlib.closing(SearchSink(tmp_path / "following", has_sealed=True)) as sink:
+                keep_up(log.port, sink, follow=False, stop=Event(), changes_max=rng.choice([1, 5, 1000]))
+            if round_ == 2:
+                continue
+        with contextlib.closing(SearchSink(tmp_path / "at once", has_sealed=True)) as sink:
+            keep_up(log.port, sink, follow=False, stop=Event())
+        for word in vocabulary:
+            with found_in(log, tmp_path / "following") as following, found_in(log, tmp_path / "at once") as whole:
+                one, other = following(word, limit=1000), whole(word, limit=1000)
+            assert (one.cut, sorted(places(one))) == (other.cut, sorted(places(other))), (SEED, word)
+            assert places(one), word
+
+
+def test_a_file_that_is_no_index_is_refused_by_its_path(tmp_path: Path) -> None:
+    from refold.agents.usage.prices import prices
+
+    path = tmp_path / "index"
+    path.write_bytes(b"this is no database " * 100)
+    with pytest.raises(SinkRefused, match=r"remove it, and it is made again"):
+        SearchDatabase(path, prices({}))
+    for url in ("sqlite://host/path", "sqlite:///p?sealed=perhaps", "sqlite:///p?other=1", "file:///p"):
+        with pytest.raises(InputError, match="a search index is"):
+            open_sink("search", url)
+
+
+@pytest.mark.parametrize(("given", "words", "phrases"), [
+    ("Order o-7", ["order", "o", "7"], [("o", "7")]),
+    ('"was paid" was', ["was", "paid"], [("was", "paid")]),
+    ("a_b c", ["a_b", "c"], []),
+    ('"', [], []),
+    ("x" * 200, ["x" * 64], []),
+], ids=["a word of several", "a phrase", "an underscore", "a quote", "a long word"])  # fmt: skip
+def test_what_somebody_types_is_words_and_phrases(given: str, words: Sequence[str], phrases: Sequence[Any]) -> None:
+    asked = search_text(given)
+    assert (list(asked.words), list(asked.phrases)) == (list(words), list(phrases))
+    assert not words or asked.is_in(given)
+    assert words_of("") == []
