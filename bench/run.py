@@ -16,6 +16,7 @@ import parquet_sink
 import postgres_sink
 import recording_table
 import saver
+import searching
 from folding import Case, Figures, measure
 from peers.calibration import calibrate
 from peers.comparison import compare
@@ -138,7 +139,7 @@ def _row(name: str, case: Case, figures: Figures) -> list[str]:
 
 PARTS = {"folding": _folds, "asof": _asof, "snapshots": _snapshots, "closed": _closed, "rebuilds": _rebuilds,
          "agents": recording_table.show, "saver": saver.show, "parquet": parquet_sink.show,
-         "postgres": postgres_sink.show}  # fmt: skip
+         "postgres": postgres_sink.show, "search": searching.show}  # fmt: skip
 PEER_PARTS = {
     "calibration": calibrate,
     "worker": compare,

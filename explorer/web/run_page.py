@@ -167,7 +167,7 @@ def _in_common(before: ModelRequest | None, now: ModelRequest | None) -> int:
 
 
 def model_facts(call: Call) -> list[str]:
-    """What a model call says of itself by the names that clients use: model, tokens, cost, why it ended."""
+    """What a model call says of itself by the names that clients use: model, tokens, why it ended, cost."""
     found = model_call(call)
     model = found.get("response_model") or found.get("model")
     facts = [str(model)] if model else []
@@ -176,8 +176,8 @@ def model_facts(call: Call) -> list[str]:
             facts.append(f"{found[name]:,} {unit}")
     usage = usage_of_call(call)
     cost = None if usage is None else prices().cost(usage.model, usage.tokens)
-    facts += [] if cost is None else [dollars(cost)]
-    return [*facts, *(str(each).replace("_", " ") for each in found.get("finish_reasons") or ())]
+    facts += [str(each).replace("_", " ") for each in found.get("finish_reasons") or ()]
+    return facts if cost is None else [*facts, dollars(cost)]
 
 
 def _observed(log: AgentLog, run: Recording, steps: Iterable[Step], cut: Cut) -> dict[int, dict[str, Any]]:

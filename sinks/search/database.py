@@ -4,8 +4,8 @@
     run        agent, conversation and beginning of each run
     turn       each turn; its id is its time, in microseconds, times TURNS_AT_ONCE, so the newest has the greatest
     tokens     the tokens of each model in each turn
-    said       FTS5: the text of turns in clear, and facts: tools, models, errors and cost as words of their own
-    sealed     the hashes of the words of sealed turns, under a key made of the run's own (words.py)
+    said       FTS5: the text of turns in clear, and facts: tools, models, errors, agents and cost as words of their own
+    sealed     the hashes of the words and facts of sealed turns, under a key made of the run's own (words.py)
 
 1. Everything of a batch and its cut are written in one transaction. A write that does not follow the cut is refused.
 2. A turn that is written again is replaced. Hashes stay, for nobody can list them by turn; what is found by one of
@@ -180,7 +180,8 @@ class SearchDatabase:
         )
         if turn.is_sealed and key is not None:
             connection.executemany(
-                "INSERT OR IGNORE INTO sealed VALUES (?, ?)", [(word, number) for word in blinded(key, {*there})]
+                "INSERT OR IGNORE INTO sealed VALUES (?, ?)",
+                [(word, number) for word in blinded(key, {*there, *facts.split()})],
             )
             connection.execute(
                 "INSERT INTO sealed_run VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET newest = max(newest, ?)",
@@ -254,6 +255,7 @@ def _facts(turn: SearchedTurn) -> Iterator[str]:
     yield from (fact("tool", each) for each in turn.tools)
     yield from (fact("model", each) for each in turn.models)
     yield from (fact("error", each) for each in (turn.error,) if each)
+    yield from (fact("agent", each) for each in (turn.agent,) if each)
 
 
 def _with_cost(facts: str, cost: float | None) -> str:

@@ -112,6 +112,8 @@ class TurnFinder:
             if part:
                 rows = self._database.connection.execute("SELECT name FROM name WHERE kind = ?", (kind,))
                 found.append([fact(kind, name) for (name,) in rows if part.casefold() in name.casefold()])
+        if wanted.agent:
+            found.append([fact("agent", wanted.agent)])
         if wanted.min_cost_usd is not None or wanted.max_cost_usd is not None:
             least = 0 if wanted.min_cost_usd is None else cost_bucket(wanted.min_cost_usd)
             most = _BUCKETS[-1] if wanted.max_cost_usd is None else cost_bucket(wanted.max_cost_usd)
@@ -157,15 +159,26 @@ class TurnFinder:
             key = None
         if key is None:
             return
-        hashes = list(blinded(search_key(key), asked.words))
-        first, *rest = hashes
-        both = "".join(f" AND EXISTS (SELECT 1 FROM sealed WHERE word = {word} AND turn = s.turn)" for word in rest)
-        query = f"SELECT {_COLUMNS}, turn.facts FROM sealed s CROSS JOIN turn ON turn.id = s.turn " \
-                f"WHERE s.word = {first}{both} AND turn.owner = :owner AND {checks}"  # fmt: skip
-        for *row, stored in self._database.connection.execute(query, {**values, "owner": owner}):
-            has = {*stored.split()} | ({f"_cost_{cost_bucket(row[4])}"} if row[4] is not None else set())
-            if all(has & {*some} for some in facts):
-                yield FoundTurn(*row)
+        # The cost is not among the hashes, for it follows the price table. One fact is looked up first, or one word.
+        every = [[word] for word in asked.words] + [some for some in facts if not some[0].startswith("_cost_")]
+        every.sort(key=lambda some: (len(some) > 1, not some[0].startswith("_")))
+        hashes: dict[str, int] = {}
+        groups: list[str] = []
+        for some in every:
+            names = [f"word{len(hashes) + at}" for at in range(len(some))]
+            hashes |= dict(zip(names, blinded(search_key(key), some), strict=True))
+            groups.append(f"IN ({', '.join(f':{name}' for name in names)})")
+        connection = self._database.connection
+        there = " AND ".join(f"EXISTS (SELECT 1 FROM sealed WHERE word {group})" for group in groups)
+        if not connection.execute(f"SELECT {there}", hashes).fetchone()[0]:  # of most runs, one is missing
+            return
+        first, *others = groups
+        both = "".join(f" AND EXISTS (SELECT 1 FROM sealed WHERE word {group} AND turn = s.turn)" for group in others)
+        query = (
+            f"SELECT {_COLUMNS} FROM sealed s CROSS JOIN turn ON turn.id = s.turn "
+            f"WHERE s.word {first}{both} AND {checks.replace('turn.id', 's.turn')} AND turn.owner = :owner"
+        )
+        yield from (FoundTurn(*row) for row in connection.execute(query, {**values, **hashes, "owner": owner}))
 
     def _rows(self, query: str, values: Mapping[str, Any]) -> Iterator[FoundTurn]:
         yield from (FoundTurn(*row) for row in self._database.connection.execute(query, values))
@@ -216,13 +229,11 @@ def _checks(wanted: SearchWanted) -> tuple[str, dict[str, Any]]:
     parts, values = ["1"], {
         "since": None if wanted.since is None else wanted.since * TURNS_AT_ONCE,
         "until": None if wanted.until is None else (wanted.until + 1) * TURNS_AT_ONCE - 1,
-        "least": wanted.min_cost_usd, "most": wanted.max_cost_usd, "agent": wanted.agent or None,
+        "least": wanted.min_cost_usd, "most": wanted.max_cost_usd,
     }  # fmt: skip
     conditions = {
         "since": "turn.id >= :since", "until": "turn.id <= :until", "least": "turn.cost >= :least",
         "most": "turn.cost <= :most",
-        "agent": "EXISTS (SELECT 1 FROM run WHERE agent = :agent AND (owner = 'run/' || run"
-                 " OR owner = 'agent_session/' || session))",
     }  # fmt: skip
     parts += [conditions[name] for name, value in values.items() if value is not None]
     return " AND ".join(parts), {name: value for name, value in values.items() if value is not None}

@@ -47,6 +47,7 @@ class SearchedTurn:
     tools: list[str] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
     error: str = ""
+    agent: str = ""
     usage: list[ModelUsage] = field(default_factory=list)
 
 
@@ -74,6 +75,7 @@ def turn_of_entity(fields: Fields, *, opens_sealed: bool) -> SearchedTurn:
         turn.models = list(dict.fromkeys(each for each in named if each))
         turn.usage = usage_of_fields(fields)
     turn.error = _exception(fields, "failure" if kind == "step" else "error") if kind != "agent_session" else ""
+    turn.agent = fields.plain("agent", "")
     if opens_sealed or not sealed:
         try:
             turn.text = text_of(fields)
