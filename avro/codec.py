@@ -20,7 +20,7 @@ from refold.avro.envelope import check_decoded
 from refold.avro.errors import UndecodableError, ValidationError
 from refold.avro.fast_reader import BOOLEAN, END, INTEGER, OTHER, TEXT, PlainReader, UnionBranch
 from refold.avro.ids import identify
-from refold.avro.kernel import find_kernel
+from refold.avro.kernel import ObservationReader, find_kernel
 from refold.avro.kernel_layouts import field_layouts
 from refold.avro.logical import span_of
 from refold.avro.nodes import emit, nullable
@@ -131,6 +131,11 @@ class ObservationCodec(RecordCodec):
         kernel, layouts = find_kernel().kernel, field_layouts(definition)
         self._native = None if kernel is None else kernel.ObservationReader(definition.name, self._frame, layouts)
         self._as_is = all(name == first and write is None for name, first, write, _ in self._fields)
+
+    @property
+    def native(self) -> ObservationReader | None:
+        """The kernel's reader of these observations, where there is a kernel."""
+        return self._native
 
     def encode_observation(self, observation: Observation) -> bytes:
         """Framed bytes of an observation whose patch is canonical."""

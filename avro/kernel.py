@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Observation
 
-FORMAT = 2
+FORMAT = 3
 """What the kernel's own FORMAT has to be: it changes with what crosses, and with the stored forms that it writes."""
 SWITCH = "REFOLD_KERNEL"
 MODULE = "refold_kernel"
@@ -55,6 +55,22 @@ class ObservationReader(Protocol):
         """The id of the observation in framed bytes, which were made of a checked one; None where Python finds it."""
 
 
+class RecordDecider(Protocol):
+    """Decides the records of one partition as streams/worker/verdicts.py does."""
+
+    def decide(self, raws: Iterable[Any], recorded_at: int) -> tuple[list[tuple[Any, ...] | None], int]:
+        """What each record is, up to the first of an unusual form; the GIL is released meanwhile.
+
+        Args:
+            raws: The records as they were fetched: offset, timestamp, key, value, headers.
+            recorded_at: The running maximum of the timestamps before them, in milliseconds.
+
+        Returns:
+            Of each record the parts of a `Record` where it is a plain observation, None where Python decides; and how
+            many bytes the observations have.
+        """
+
+
 class TypeFolder(Protocol):
     """Folds entities of one type version."""
 
@@ -67,6 +83,10 @@ class TypeFolder(Protocol):
         """As `fold`, onto the states alone; None where the entity is left to Python."""
 
 
+Reader = ObservationReader
+"""Under a name that no method of the kernel has."""
+
+
 class Kernel(Protocol):
     """What the module offers. A frame is what framed messages begin with."""
 
@@ -77,6 +97,14 @@ class Kernel(Protocol):
         self, type_name: str, frame: bytes, fields: Sequence[FieldLayout]
     ) -> ObservationReader:
         """The reader of a type version."""
+
+    def RecordDecider(  # noqa: N802
+        self, readers: Sequence[Reader], partition: int, partitions: int
+    ) -> RecordDecider:
+        """What decides the records of a partition that these readers read."""
+
+    def placed(self, entities: Sequence[str]) -> list[bytes]:
+        """What the state of each entity is stored under: `placed` of streams/partition.py."""
 
     def TypeFolder(  # noqa: N802
         self, type_name: str, frame: bytes, fields: Sequence[FieldLayout], fingerprint: bytes, change_frame: bytes,

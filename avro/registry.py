@@ -320,6 +320,10 @@ class Registry:
         """The first version with the schema that a framed message names, or None; UndecodableError without a frame."""
         return self._by_wire_id.get(framed_id(data))
 
+    def writers(self) -> list[TypeVersion]:
+        """The first version of each schema, whose codec reads what is written by it."""
+        return list(self._by_wire_id.values())
+
     def embedded(self, data: bytes) -> bytes:
         """A framed message as a log with embedded ids would hold it."""
         version = self.writer(data)

@@ -7,6 +7,7 @@
 mod avro;
 mod cbor;
 mod cell;
+mod decide;
 mod door;
 mod exact;
 mod fold;
@@ -16,6 +17,7 @@ mod links;
 mod msgpack;
 mod node;
 mod observation;
+mod place;
 mod state;
 mod value;
 #[cfg(feature = "wrong")]
@@ -28,15 +30,15 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::fold::{Folding, Record, Replayed};
 use crate::door::GivenObservation;
+use crate::fold::{Folding, Record, Replayed};
 use crate::given::{layout_of, GivenField};
 use crate::layout::{Definition, Layout};
 use crate::observation::{Observation, Source};
 use crate::value::Value;
 
 /// Changes with whatever crosses the boundary, and with the stored forms that the kernel writes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// A record as Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
@@ -112,6 +114,57 @@ impl ObservationReader {
         let id = unless_panicked(|| Some(Observation::read(&self.layout, data, true)?.id(&self.layout)))?;
         Some(PyBytes::new(py, &id))
     }
+}
+
+/// Decides the records of one partition, by the readers of the type versions whose records it may take.
+#[pyclass(frozen, module = "refold_kernel")]
+struct RecordDecider {
+    readers: Vec<Py<ObservationReader>>,
+    partition: u32,
+    partitions: u32,
+}
+
+#[pymethods]
+impl RecordDecider {
+    #[new]
+    fn new(readers: Vec<Py<ObservationReader>>, partition: u32, partitions: u32) -> Self {
+        RecordDecider { readers, partition, partitions }
+    }
+
+    /// What each record is, up to the first that is of an unusual form; the GIL is released meanwhile.
+    ///
+    /// A plain observation is (partition, offset, recorded_at, entity, id, framed bytes); None is left to Python. Then how
+    /// many framed bytes there are in all. recorded_at: the running maximum of the records' times before these.
+    fn decide<'py>(
+        &self,
+        py: Python<'py>,
+        raws: &Bound<'py, PyAny>,
+        recorded_at: i64,
+    ) -> PyResult<(Bound<'py, PyList>, usize)> {
+        let usual = decide::usual(raws)?;
+        let layouts: Vec<&Layout> = self.readers.iter().map(|reader| &reader.get().layout).collect();
+        let (partition, partitions) = (self.partition, self.partitions);
+        let decide = |raw| unless_panicked(|| decide::decide(&layouts, partition, partitions, raw));
+        let ids: Vec<_> = py.detach(|| usual.iter().map(decide).collect());
+        let (records, mut recorded_at, mut bytes) = (PyList::empty(py), recorded_at, 0);
+        for ((offset, timestamp, key, value, _), id) in usual.into_iter().zip(ids) {
+            recorded_at = recorded_at.max(timestamp);
+            let Some(id) = id else {
+                records.append(py.None())?;
+                continue;
+            };
+            bytes += value.len();
+            let entity = PyString::from_bytes(py, &key)?;
+            records.append((partition, offset, recorded_at, entity, PyBytes::new(py, &id), value))?;
+        }
+        Ok((records, bytes))
+    }
+}
+
+/// What an entity's state is stored under, of each of some entities.
+#[pyfunction]
+fn placed<'py>(py: Python<'py>, entities: Vec<PyBackedStr>) -> Vec<Bound<'py, PyBytes>> {
+    entities.iter().map(|entity| PyBytes::new(py, &place::placed(entity))).collect()
 }
 
 fn python_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
@@ -287,6 +340,8 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FORMAT", FORMAT)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(panics, module)?)?;
+    module.add_function(wrap_pyfunction!(placed, module)?)?;
     module.add_class::<ObservationReader>()?;
+    module.add_class::<RecordDecider>()?;
     module.add_class::<TypeFolder>()
 }

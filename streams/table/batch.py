@@ -52,10 +52,10 @@ class FoldOutcome(Protocol):
 
 
 class DecodedRecord(NamedTuple):
-    """A record and the observation in it."""
+    """A record and the observation in it; None where the kernel found that it is one: it is read when it is needed."""
 
     record: Record
-    observation: Observation
+    observation: Observation | None
 
 
 class NotFolded(SchemaError):
@@ -97,8 +97,8 @@ class TableWriter:
         self._registry = registry
         self._folds = Folds(registry, below)
         self._unindexed: dict[str, list[Record]] = {}
-        kernel = find_kernel().kernel
-        self._native = None if kernel is None else NativeFolder(kernel)
+        self._kernel = find_kernel().kernel
+        self._native = None if self._kernel is None else NativeFolder(self._kernel)
 
     @property
     def kernel_records(self) -> int:
@@ -125,7 +125,7 @@ class TableWriter:
             grouped.setdefault(each.record.entity, []).append(each)
         if through is None:
             through = {each.record.partition: each.record.offset + 1 for each in arrived}
-        places = [placed(name) for name in grouped]
+        places = self._kernel.placed(list(grouped)) if self._kernel is not None else list(map(placed, grouped))
         stored = self._database.multi_get("state", places)
         if self.gaps:
             self._look_into_gaps(grouped, stored)
@@ -144,11 +144,14 @@ class TableWriter:
             type_fold = folds.get(type_name)
             if type_fold is None:
                 type_fold = folds[type_name] = self._fold_of(name)
-            for record, observation in records:
-                self._fold_one(type_fold, touched, record, observation, write)
+            for each in records:
+                self._fold_one(type_fold, touched, each.record, self._observation(each), write)
             if touched.steps:
                 partition = records[0].record.partition
                 self._finish(type_fold, touched, partition, through[partition], write, outcome)
+
+    def _observation(self, decoded: DecodedRecord) -> Observation:
+        return decoded.observation or observation_in(self._registry, decoded.record)
 
     def _fold_of(self, name: str) -> TypeFold:
         try:
@@ -216,7 +219,7 @@ class TableWriter:
         doubtful = []
         for (name, records), packed in zip(grouped.items(), stored, strict=True):
             residue = _entity(name, packed).residue
-            if not all(residue.certainly_new(order_key(each.observation, each.record.id)) for each in records):
+            if not all(residue.certainly_new(order_key(self._observation(each), each.record.id)) for each in records):
                 doubtful.append(name)
         self._unindexed = records_in(self._read, self.gaps, doubtful) if doubtful else {}
 

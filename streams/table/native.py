@@ -31,7 +31,7 @@ class NativeFolder:
         self.records = 0
 
     def fold(
-        self, folds: Folds, grouped: Mapping[str, Sequence[tuple[Record, Observation]]],
+        self, folds: Folds, grouped: Mapping[str, Sequence[tuple[Record, Observation | None]]],
         stored: Sequence[bytes | None], through: Mapping[int, int], write: WriteSet,
     ) -> dict[str, Folded | tuple[()]]:  # fmt: skip
         """What became of each entity that the kernel folds, by name; its rows but the state are put into `write`.

@@ -179,6 +179,8 @@ class Fetcher:
         """What can be used, and by partition the first batch that cannot be read: what comes after it is not used."""
         used: list[Message] = []
         unreadable: dict[TopicPlace, Message] = {}
+        if all(message.error() is None for message in messages):
+            return list(messages), unreadable
         for message in messages:
             place, error = TopicPlace(message.topic() or "", message.partition() or 0), message.error()
             if place in unreadable:

@@ -13,7 +13,7 @@ from refold.avro.registry import Registry
 from refold.streams.deadletters import Verdict
 from refold.streams.held_types import held
 from refold.streams.log.kafka.range_reader import Raw
-from refold.streams.table.batch import NotFolded
+from refold.streams.table.batch import DecodedRecord, NotFolded
 from refold.streams.worker.advance import pass_over, redefine
 from refold.streams.worker.commit import DecidedRecords, PendingCommit
 from refold.streams.worker.fetcher import UnreadableOffsets
@@ -147,12 +147,14 @@ class Partition:
         waiting, batch, decide = self._waiting, self._batch, self._decider.decide
         aside = self._registry.rulings.of(OBSERVATIONS, self.number)
         known, is_behind = len(self._registry), self._is_behind
+        decided_ahead = iter(() if aside or is_behind else self._decide_plain())
         while waiting:
             raw = waiting[0]
             if isinstance(raw, UnreadableOffsets):
                 waiting.popleft()
                 self._next = raw.end
                 batch.passed += raw.end - raw.start
+                decided_ahead = iter(())  # it ended before these offsets
                 continue
             if is_behind and self._needs_definitions(raw):
                 return
@@ -163,12 +165,13 @@ class Partition:
                 batch.passed += 1
                 continue
             try:
-                decided = decide(raw, recorded_at)
+                decided = next(decided_ahead, None) or decide(raw, recorded_at)
             except RegistryUnavailable as error:
                 self.refused = error
                 return
             if len(self._registry) != known:
                 known, is_behind = len(self._registry), self._is_behind
+                decided_ahead = iter(())
                 if self._needs_definitions(raw):
                     return  # its definition was found just now: it is taken up first
             waiting.popleft()
@@ -178,6 +181,19 @@ class Partition:
                 batch.verdicts.append(decided)
             else:
                 batch.arrived.append(decided)
+
+    def _decide_plain(self) -> list[DecodedRecord | None]:
+        """What the kernel decides of what waits, in its order; empty where it took all of it, as it usually does."""
+        found, size = self._decider.decide_plain(self._waiting, self._recorded_at)
+        if not found or len(found) != len(self._waiting) or None in found:
+            return found
+        plain = [each for each in found if each is not None]
+        self._batch.arrived += plain
+        self._batch.size += size
+        last = plain[-1].record
+        self._next, self._recorded_at = last.offset + 1, last.recorded_at
+        self._waiting.clear()
+        return []
 
     def _needs_definitions(self, raw: Raw) -> bool:
         """Whether the record was written by a definition that is not taken up yet, or it is time to take some up."""

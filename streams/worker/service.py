@@ -38,6 +38,7 @@ from typing import Any
 from refold.avro.errors import DamagedRecord, StorageError, Unanswered
 from refold.streams.events import LetterLog, PassedLog, listed, tell
 from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.rocks.families import Memory
@@ -48,7 +49,7 @@ from refold.streams.worker.condition import CurrentCondition, WorkerCondition
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.data_folder import DataFolder, FolderCondition, held
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, Undecided
-from refold.streams.worker.fetcher import AtEnd, Fetcher, UnreadableOffsets
+from refold.streams.worker.fetcher import AtEnd, Fetcher
 from refold.streams.worker.membership import GroupMember, Membership
 from refold.streams.worker.partition import Partition
 from refold.streams.worker.quarantine import Settling
@@ -289,15 +290,15 @@ class FoldService:
             partition = self._partitions.get(number)
             if partition is None:
                 continue
-            if isinstance(found, AtEnd):
+            if isinstance(found, Raw):
+                partition.take(found)
+            elif isinstance(found, AtEnd):
                 partition.reached_end(found.offset)
                 continue
-            if isinstance(found, DamagedRecord):
+            elif isinstance(found, DamagedRecord):
                 partition.cannot_read(found)
-            elif isinstance(found, UnreadableOffsets):
-                partition.pass_over(found)
             else:
-                partition.take(found)
+                partition.pass_over(found)
             fetched.add(number)
         for number in fetched:
             self._partitions[number].ends_at(self._fetcher.end_of(number))

@@ -5,15 +5,19 @@ what is not decided yet), and, for a schema that the log does not hold, on the a
 up to the end of `.schemas`, then where wire ids come from. Without an answer nothing is decided (RegistryUnavailable),
 and the partition waits.
 
+The kernel, where there is one, decides records that are plain observations, by the same checks. It leaves all others to
+Python, which alone gives verdicts.
+
 The result of custom reducers on a good record decides nothing: a fold that fails ends the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from refold.avro.errors import UnknownWireId
+from refold.avro.kernel import ObservationReader, RecordDecider, find_kernel
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
 from refold.streams.deadletters import Verdict
@@ -43,6 +47,30 @@ class Decider:
         self._resolve = resolve
         self._partition = partition
         self._partitions = partitions
+        self._kernel = find_kernel().kernel
+        self._native: RecordDecider | None = None
+        self._known = -1
+
+    def decide_plain(self, raws: Iterable[object], recorded_at: int) -> tuple[list[DecodedRecord | None], int]:
+        """What the kernel decides of records as they were fetched.
+
+        Args:
+            raws: The records.
+            recorded_at: The running maximum before them, in milliseconds.
+
+        Returns:
+            Of each record the observation, or None where `decide` is to be asked. It ends before what is no record, and
+            is empty without a kernel. Then how many bytes the observations have.
+        """
+        if self._kernel is None:
+            return [], 0
+        if self._native is None or len(self._registry) != self._known:
+            self._known = len(self._registry)
+            self._native = self._kernel.RecordDecider(_readers(self._registry), self._partition, self._partitions)
+        found, size = self._native.decide(raws, recorded_at)
+        return [
+            None if each is None else new_tuple(DecodedRecord, (new_tuple(Record, each), None)) for each in found
+        ], size
 
     def decide(self, raw: Raw, recorded_at: int) -> DecodedRecord | Verdict:
         """The observation, or the verdict; RegistryUnavailable where neither is known yet.
@@ -62,3 +90,10 @@ class Decider:
             else:
                 place = (partition, raw.offset, recorded_at, observation.entity, observation_id, raw.value or b"")
                 return new_tuple(DecodedRecord, (new_tuple(Record, place), observation))
+
+
+def _readers(registry: Registry) -> list[ObservationReader]:
+    """Those of all types without code: such a type is never held."""
+    coded = {each.definition.name for each in registry if each.definition.has_code}
+    plain = (each.codec.native for each in registry.writers() if each.definition.name not in coded)
+    return [each for each in plain if each is not None]

@@ -1,0 +1,126 @@
+"""The kernel decides fetched records as Python does, and leaves to it what is no plain observation."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from refold.avro.kernel import find_kernel
+from refold.avro.observation import Observation, Source
+from refold.avro.registry import Registry
+from refold.avro.shipped import shipped_types
+from refold.streams.log.kafka.range_reader import Headers, Raw
+from refold.streams.log.kafka.records import ID
+from refold.streams.log.port import Record
+from refold.streams.partition import partition_of, placed
+from refold.streams.table.batch import DecodedRecord
+from refold.streams.worker.fetcher import UnreadableOffsets
+from refold.streams.worker.verdicts import Decider, Missing
+from refold_tests.histories import TEXTS
+from refold_tests.random_types import damaged_bytes
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+def chosen() -> random.Random:
+    seed = int(os.environ["REFOLD_SEED"])
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def registry() -> Registry:
+    found = Registry()
+    for each in shipped_types().values():
+        found.add(each)
+    return found
+
+
+def missing(wire_id: int) -> Missing:
+    return Missing("unknown", f"no schema {wire_id}")
+
+
+def raws(registry: Registry, chosen: random.Random, count: int) -> Iterator[Raw]:
+    """Records as writers write them, and some that are damaged, misplaced, misidentified, or of an unusual form."""
+    codec = registry.newest("tool_config").codec
+    for offset in range(count):
+        entity = f"tool_config/{chosen.choice(['a', 'bb', 'ccc', 'dddd', 'Ωmega', 'x' * 40])}{offset % 9}"
+        made = Observation(
+            entity, offset, source=Source("a", "r", "", "", offset), patch={"tool": chosen.choice(TEXTS)}
+        )
+        if chosen.random() < 0.1:
+            made = replace_kind(made, chosen)
+        data, own = codec.encode_identified(made)
+        key = entity.encode()
+        headers: Headers = [(ID, own)]
+        match chosen.randrange(12):
+            case 0:
+                data = damaged_bytes(data, chosen)
+            case 1:
+                key = damaged_bytes(key, chosen)
+            case 2:
+                headers = [(ID, damaged_bytes(own, chosen))]
+            case 3:
+                headers = []
+            case 4:
+                headers = [("other", b"1"), *headers]
+        yield Raw(offset, chosen.randrange(1_000_000), key, data, headers)
+
+
+def replace_kind(made: Observation, chosen: random.Random) -> Observation:
+    """The observation with something that is not plain."""
+    return chosen.choice([made._replace(cleared=("enabled",)), made._replace(retracts=(bytes(32),))])
+
+
+def test_each_decision_is_pythons_or_left_to_it(registry: Registry, chosen: random.Random) -> None:
+    given = list(raws(registry, chosen, 3_000))
+    plain = 0
+    for partition in range(PARTITIONS):
+        decider = Decider(registry, missing, partition, PARTITIONS)
+        found, size = decider.decide_plain(given, 5)
+        assert len(found) == len(given)
+        recorded_at, bytes_found = 5, 0
+        for raw, each in zip(given, found, strict=True):
+            recorded_at = max(recorded_at, raw.timestamp)
+            own = decider.decide(raw, recorded_at)
+            if each is not None:
+                plain += 1
+                bytes_found += len(each.record.data)
+                assert isinstance(own, DecodedRecord)
+                assert each.record == own.record
+        assert bytes_found == size
+    assert plain > len(given) // 2  # most are plain, each in one of the partitions
+
+
+def test_what_is_no_usual_record_ends_what_is_decided(registry: Registry, chosen: random.Random) -> None:
+    given = list(raws(registry, chosen, 3))
+    decider = Decider(registry, missing, 0, 1)
+    for odd in (UnreadableOffsets(3, 5), Raw(3, 0, None, None, []), Raw(3, 0, b"", b"", [(ID, None)])):
+        found, _ = decider.decide_plain([*given, odd, *given], 0)
+        assert len(found) == len(given)
+
+
+def test_definitions_that_are_registered_later_are_used(registry: Registry) -> None:
+    definition = shipped_types()["tool_config"]
+    made = Observation("tool_config/a", 1, source=Source("a", "r", "", "", 0), patch={"tool": "x"})
+    data, own = registry.newest(definition.name).codec.encode_identified(made)
+    raw, empty = Raw(0, 7, b"tool_config/a", data, [(ID, own)]), Registry()
+    decider = Decider(empty, missing, 0, 1)
+    assert decider.decide_plain([raw], 0) == ([None], 0)
+    empty.add(definition)
+    ((found,), size) = decider.decide_plain([raw], 0)
+    assert found is not None
+    assert found.record == Record(0, 0, 7, "tool_config/a", own, data)
+    assert size == len(data)
+
+
+def test_entities_are_placed_alike(chosen: random.Random) -> None:
+    kernel = find_kernel().kernel
+    assert kernel is not None
+    names = [f"t/{chosen.choice(TEXTS)}{'é' * chosen.randrange(9)}{number}" for number in range(500)]
+    assert kernel.placed(names) == [placed(each) for each in names]
+    assert {partition_of(each, PARTITIONS) for each in names} == set(range(PARTITIONS))
