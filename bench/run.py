@@ -27,6 +27,7 @@ from rebuild_table import add_rebuild, rebuild_table
 from rebuilding import RUNS, closed, rebuilding, snapshot_cost
 from rich.console import Console
 from rich.table import Table
+from scaling import scale
 
 from refold.avro.kernel import find_kernel
 
@@ -146,6 +147,7 @@ PEER_PARTS = {
     "restore": restore,
     "resident": resident,
     "kafka-rebuilds": rebuild_from_kafka,
+    "scale": scale,
 }
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def measure(
         progress = place.progress(workload, contender.group(run))
         try:
             warm = 0.0 if workload.is_plain and contender.earlier_has_start else WARM
-            return _measured(process, progress.committed, sum(place.ends(workload).values()), warm,
+            return measured(process, progress.committed, sum(place.ends(workload).values()), warm,
                              longest_s)  # fmt: skip
         finally:
             progress.close()
@@ -104,7 +104,7 @@ def started(
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _measured(process: Supervised, committed: Callable[[], int], total: int, warm: float, longest_s: float) -> Measured:
+def measured(process: Supervised, committed: Callable[[], int], total: int, warm: float, longest_s: float) -> Measured:
     begin, done = time.monotonic(), 0
     first = None if warm else (begin, 0, 0.0)
     moved, warm_at = begin, math.inf

@@ -78,6 +78,7 @@ COMMANDS = {
     },
     "Kafka": {
         "worker": ("kafka.worker:worker", "Fold a log on Kafka; emit each change exactly once."),
+        "plan": ("kafka.plan:plan_", "Say what a load on Kafka needs: partitions, workers, memory, disks."),
         "acl": ("kafka.acl:acl", "Show or grant the Kafka access that each role needs."),
         "rewind": ("kafka.rewind:rewind", "Set a consumer group's offsets to a point of the log."),
     },

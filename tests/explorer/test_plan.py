@@ -1,0 +1,117 @@
+"""What `refold plan` says: laws of the model, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.explorer.capacity.measured import MEASURED
+from refold.explorer.capacity.model import EPOCH_RECORDS, SLOTS, Demand, plan, rebuild_s, sealing, table_bytes
+from refold.explorer.cli.kafka.plan import size_text, time_text
+from refold.explorer.cli.main import run
+
+DAY_S = 86_400
+DEMANDS = st.builds(
+    Demand,
+    rate=st.floats(0.1, 1e6),
+    entities=st.integers(1, 10**9),
+    retain_s=st.floats(1, 3e8),
+    brokers=st.integers(1, 30),
+    standbys=st.integers(0, 3),
+    raw_bytes=st.integers(50, 10_000),
+    worker_disk_bytes=st.floats(1e10, 1e14),
+)
+HAND = Demand(1_000, 10_000, DAY_S, 3, 0, MEASURED.raw_bytes, 1e13)
+
+
+@given(DEMANDS)
+def test_the_plan_carries_the_load(demand: Demand) -> None:
+    found = plan(demand, MEASURED)
+    assert found.workers * MEASURED.thread_rate / 2 >= demand.rate
+    assert found.workers * demand.worker_disk_bytes >= found.tables_bytes * (1 - 1e-9)
+    assert found.partitions & (found.partitions - 1) == 0
+    assert 8 <= found.partitions <= SLOTS
+    assert found.is_over or found.partitions >= 2 * found.workers
+    assert found.is_over == (2 * found.workers > SLOTS)
+
+
+@given(DEMANDS, st.floats(1, 10))
+def test_more_never_needs_less(demand: Demand, times: float) -> None:
+    one = plan(demand, MEASURED)
+    for more in (
+        replace(demand, rate=demand.rate * times),
+        replace(demand, retain_s=demand.retain_s * times),
+        replace(demand, standbys=demand.standbys + 1),
+    ):
+        other = plan(more, MEASURED)
+        assert other.workers >= one.workers
+        assert other.partitions >= one.partitions
+        assert other.tables_bytes >= one.tables_bytes
+        assert other.cores >= one.cores
+
+
+@given(DEMANDS)
+def test_an_epoch_never_seals_more_than_there_is(demand: Demand) -> None:
+    sealed, tail = sealing(demand.rate, demand.entities, 8, MEASURED)
+    every_s = max(10.0, EPOCH_RECORDS / demand.rate)
+    most = 2 * min(demand.entities, demand.rate * every_s) * MEASURED.chunk_bytes / every_s
+    assert 0 <= sealed <= most * (1 + 1e-9)
+    assert math.isclose(tail, demand.rate * every_s)
+
+
+def test_a_plan_that_was_computed_by_hand() -> None:
+    found = plan(HAND, MEASURED)
+    records = 1_000 * DAY_S
+    assert (found.workers, found.partitions, found.is_over) == (1, 8, False)
+    assert found.cores == pytest.approx(1_000 * MEASURED.cpu_us / 1e6 * 2)
+    assert found.tables_bytes == pytest.approx(records * MEASURED.row_bytes + 10_000 * MEASURED.state_bytes)
+    assert found.tables_bytes == table_bytes(records, 10_000, MEASURED)
+    assert found.replay_s == pytest.approx(records * MEASURED.replay_us / 1e6)
+    # 10 s of records are after the last epochs; each entity is read twice.
+    assert found.rebuild_s == pytest.approx(rebuild_s(20_000, 10_000, MEASURED))
+    # With three brokers each has everything.
+    assert found.broker_disk_bytes > records * (MEASURED.observation_bytes + MEASURED.change_bytes)
+    assert plan(replace(HAND, brokers=6), MEASURED).broker_disk_bytes == pytest.approx(found.broker_disk_bytes / 2)
+
+
+def test_the_command_prints_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "--rate", "5000", "--entities", "2000000", "--retain", "365d", "--brokers", "3"]
+    assert run(arguments) == 0
+    assert "partitions" in capsys.readouterr().out
+    assert run([*arguments, "--json"]) == 0
+    tree = json.loads(capsys.readouterr().out)
+    demand = Demand(5_000, 2_000_000, 365 * DAY_S, 3, 0, MEASURED.raw_bytes, 4e12)
+    assert tree == asdict(plan(demand, MEASURED))
+
+
+def test_a_load_that_one_log_cannot_carry_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--rate", "100000000", "--entities", "10", "--retain", "1d"]) == 1
+    assert "divide the entities among several logs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("retain", ["", "d", "0d", "3", "-1d", "1 month"])
+def test_a_time_that_is_none_is_refused(retain: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--rate", "1", "--entities", "1", f"--retain={retain}"]) == 2
+    assert "--retain" in capsys.readouterr().err
+
+
+def test_sizes_and_times_are_short() -> None:
+    assert [size_text(each) for each in (0, 9_999, 12_345, 5e12, 1e18)] == [
+        "0 B",
+        "9,999 B",
+        "12 kB",
+        "5,000 GB",
+        "1,000 PB",
+    ]
+    assert [time_text(each) for each in (1.04, 119, 120, 7_200, 864_000)] == [
+        "1.0 s",
+        "119.0 s",
+        "2.0 m",
+        "2.0 h",
+        "10.0 d",
+    ]
