@@ -77,7 +77,7 @@ def rot_batch(kafka: Kafka, topic: str, partition: int, offset: int, *, keeps_cr
 
     keeps_crc: whether the batch's checksum is made to match what is there now.
     """
-    batch = _batch_of(kafka, topic, partition, offset)
+    batch = batch_of(kafka, topic, partition, offset)
     damaged = batch.before[:_HEADER_BYTES] + b"\xff" * (len(batch.before) - _HEADER_BYTES)
     _write(batch.path, batch.at, _with_checksum(damaged) if keeps_crc else damaged)
     return batch
@@ -88,7 +88,7 @@ def rot_length(kafka: Kafka, topic: str, partition: int, offset: int) -> BatchRo
 
     What is returned begins at that record: those before it are sound.
     """
-    batch = _batch_of(kafka, topic, partition, offset)
+    batch = batch_of(kafka, topic, partition, offset)
     wounded = max(batch.first, batch.last - 1)
     at = _HEADER_BYTES
     for _ in range(wounded - batch.first):
@@ -119,7 +119,8 @@ def _batches(path: Path) -> Iterator[BatchRot]:
         at += len(batch)
 
 
-def _batch_of(kafka: Kafka, topic: str, partition: int, offset: int) -> BatchRot:
+def batch_of(kafka: Kafka, topic: str, partition: int, offset: int) -> BatchRot:
+    """The batch that has an offset, as it is."""
     for path in _files(kafka, topic, partition):
         for batch in _batches(path):
             if batch.first <= offset <= batch.last:

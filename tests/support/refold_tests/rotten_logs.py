@@ -32,8 +32,14 @@ def compressing(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
 
 
 def records_of(log: KafkaLog, topic: str) -> list[tuple[int, Any]]:
-    """(partition, record) of a topic."""
+    """(partition, record) of a topic, once no transaction is open there.
+
+    A broker ends a transaction in one topic after another: who sees a worker's offsets may not see its changes yet.
+    """
     places = [TopicPlace(topic, partition) for partition in range(log.partitions)]
+    await_true(
+        lambda: log.offsets.ends(places) == log.offsets.ends(places, committed=False), "a transaction stays open"
+    )
     ends = log.offsets.ends(places)
     return [(place.partition, raw) for place in places for raw in log.reading.records(place, 0, ends[place])]
 
