@@ -38,6 +38,7 @@ import msgspec
 
 from refold.agents.journal.record import Plain
 from refold.avro.errors import InputError
+from refold.avro.files import read_bounded
 
 Action: TypeAlias = Literal["allow", "deny", "ask"]
 REPEATS_MIN, PERIOD_MAX = 2, 32
@@ -162,8 +163,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             InputError: the file cannot be read, is no TOML, or holds something that is no part of a policy.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_bounded(path).decode("utf-8")
+        except (OSError, ValueError) as error:
             raise InputError(f"the policy {path} cannot be read: {error}") from None
         return Policy.parse(text, str(path))
 
@@ -174,7 +175,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
         try:
             tree = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:  # the latter where it is nested too deeply
             raise InputError(f"{source} is no TOML: {error}") from None
         try:
             policy = msgspec.convert(tree, Policy)

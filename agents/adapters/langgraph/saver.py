@@ -100,7 +100,8 @@ class RefoldSaver(BaseCheckpointSaver[int]):
         Args:
             log: its URL, file:PATH or kafka://HOST:PORT/PREFIX, as for `refold.open`; or a log that is open, and stays
                 so.
-            serde: how values are written; LangGraph's own without one.
+            serde: how values are written and read; LangGraph's own without one, which loads whatever class a checkpoint
+                names unless LANGGRAPH_STRICT_MSGPACK is true (docs/SECURITY.md).
             agent: the source of what is observed.
             is_readable: whether values also stand in the log as JSON that people read. None: where the serializer is
                 LangGraph's own, which does not encrypt.

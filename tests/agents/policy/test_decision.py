@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +90,7 @@ def test_a_reason_names_the_condition_and_no_value_of_the_call() -> None:
 
 @pytest.mark.parametrize("text", [
     pytest.param("name =", id="no TOML"),
+    pytest.param("name = " + "[" * 100_000, id="nested too deeply"),
     pytest.param("[budget]\ntokens = 5", id="no name"),
     pytest.param("name = 'a'\ntokens = 5", id="unknown key"),
     pytest.param("name = 'a'\n[budget]\ntoken = 5", id="unknown budget"),
@@ -105,6 +107,17 @@ def test_a_reason_names_the_condition_and_no_value_of_the_call() -> None:
 def test_a_file_that_is_no_policy_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"my\.toml"):
         Policy.parse(text, "my.toml")
+
+
+@pytest.mark.parametrize("content", [
+    pytest.param(b"name = 'a'\n" + b"#" * (1 << 20), id="too long"), pytest.param(b"name = '\xff'", id="no text"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_read_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_bytes(content)
+    for each in (path, tmp_path / "none.toml", "\0"):
+        with pytest.raises(InputError, match=r"the policy .* cannot be read"):
+            Policy.load(each)
 
 
 def test_budgets_are_reached_and_not_passed() -> None:

@@ -196,7 +196,7 @@ def fill_up(worker: Worker, small: Path, fed: Feeding, log: KafkaLog) -> Path:
     assert "no space left" in said.lower(), said
     assert str(small) in said
     assert worker.events("failed")
-    assert worker.events("message") == []
+    assert not [line for line in worker.logged if "ThreadHost" in line]  # what a library says of it is left out
     return filler
 
 
