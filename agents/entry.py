@@ -1,12 +1,12 @@
-"""The function that an agent is, found by its name: `module:function`, or `folder/file.py:function`.
+"""Find an agent's function by its name: `module:function`, or `folder/file.py:function`.
 
-A module is looked up as `python -c 'import module'` would in the folder it is started from: that folder is put on
-sys.path, at the front, and stays there, for what the agent imports later. A file is loaded from where it stands, with
-its folder on sys.path, as `python folder/file.py` would have it; it is loaded anew for each call.
+A module is imported as `python -c 'import module'` would import it in the current folder: that folder is put at the
+front of sys.path, and stays there for the agent's later imports. A file is loaded from its path, with its folder on
+sys.path, as `python folder/file.py` would load it. It is loaded again for each call.
 
-A name that somebody gave is looked up anywhere. One that stands in a recording, or in a golden file, is data: it finds
-code only in the folder that the user runs this from, in its `src`, and in the folders of PYTHONPATH. It is looked for
-there as a file before anything is imported.
+A name that the user gave is searched anywhere. A name in a recording, or in a golden file, is data: it finds code only
+in the folder that the user runs this from, in its `src`, and in the folders of PYTHONPATH. There it is searched as a
+file before anything is imported.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from typing import Any, TypeAlias
 
 from refold.avro.errors import InputError
 
-# What the demo records is replayed wherever refold is installed.
+# The demo's recordings are replayed wherever refold is installed.
 _DEMO = frozenset(f"refold.explorer.demo.{module}" for module in ("agent", "desk", "desk_fixed"))
 
 Agent: TypeAlias = Callable[..., Any]
-"""agent(run); what it returns is the run's output. It may be a coroutine function."""
+"""agent(run). Its return value is the run's output. It may be a coroutine function."""
 
 LOADED = "refold_agent_"
-"""What the names of modules begin with that were loaded from a file."""
+"""The prefix of the names of modules that were loaded from a file."""
 loaded_names: dict[str, None] = {}
 """The names of all such modules, in the order in which they were first loaded."""
 
 
 def agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
-    """The agent behind a name, or another function; base: the folder that modules and files are looked up from.
+    """Return the agent, or another function, of a name. base: the folder from which modules and files are found.
 
-    what: it is called so in messages. InputError where it cannot be imported, or has no such function. What the module
-    raises itself comes through.
+    what: its description in messages. InputError if it cannot be imported, or has no such function. Exceptions of the
+    module itself are raised as they are.
     """
     place, colon, name = entry.rpartition(":")
     if not (colon and place and name):
@@ -56,13 +56,13 @@ def agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
 
 
 def require_known(entry: str, base: Path, what: str = "agent") -> None:
-    """Raise InputError where a name that is data has its code in none of the user's folders; nothing is imported."""
+    """Raise InputError if a name that is data has its code in none of the user's folders. Nothing is imported."""
     place, _, name = entry.rpartition(":")
     if place and name and place not in _DEMO and _file_of(place, base) is None:
         kind = "file" if place.endswith(".py") else "module"
         raise InputError(
-            f"the {what} {entry!r:.200} is named by what was recorded, so nothing is imported: no {kind} {place:.200} "
-            f"is found from {base}. Run this in the folder of your code, put that into PYTHONPATH, or name the {what} "
+            f"the {what} {entry!r:.200} is named by a recording, so nothing is imported: no {kind} {place:.200} "
+            f"is found from {base}. Run this in your code's folder, add that folder to PYTHONPATH, or name the {what} "
             "yourself"
         )
 
@@ -74,7 +74,7 @@ def recorded_agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
 
 
 def _file_of(place: str, base: Path) -> Path | None:
-    """The file of a module, or of a path, in a folder that the user named; None where it is in none of them."""
+    """Return the file of a module, or of a path, in a folder that the user named; None if it is in none of them."""
     listed = [Path(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if place.endswith(".py"):
         found = (base / place).resolve()
@@ -112,8 +112,8 @@ def _loaded(path: Path, named: str) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = str(path)
     loaded_names[name] = None
-    sys.modules[name] = module  # for dataclasses and pickles, which look their module up
-    # Compiled here: the importer keeps what it compiled, and tells files apart by whole seconds.
+    sys.modules[name] = module  # for dataclasses and pickles, which look up their module
+    # Compiled here: the importer caches compiled code, and distinguishes files only by whole seconds.
     exec(compile(path.read_bytes(), path, "exec"), vars(module))
     return module
 
@@ -131,9 +131,9 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def entry_for(function: Callable[..., Any], what: str = "agent") -> str:
-    """The name by which another process finds a function: of its module, or of the file that was run or loaded.
+    """Return the name by which another process finds a function, in its module or in its file.
 
-    what: it is called so in messages. InputError where there is none.
+    what: its description in messages. InputError if it has no such name.
     """
     named = name_of(function)
     module, _, name = named.partition(":")
@@ -156,9 +156,9 @@ def class_name(kind: type) -> str:
 
 
 def class_named(name: str) -> type | None:
-    """The class of that name in a module that is imported; None where there is none.
+    """Return the class of that name in a module that is imported; None if there is none.
 
-    Names are data: nothing is imported, and no code of a module or a class is asked.
+    Names are data: nothing is imported, and no code of a module or a class is run.
     """
     parts = name.split(".")
     for end in range(len(parts) - 1, 0, -1):
@@ -172,7 +172,7 @@ def class_named(name: str) -> type | None:
 
 
 def class_in(module: ModuleType | None, path: list[str]) -> type | None:
-    """The class at a path of names in a module; None where there is none."""
+    """Return the class at a path of names in a module; None if there is none."""
     found: Any = module
     for part in path:
         found = members_of(found).get(part)

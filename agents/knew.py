@@ -1,16 +1,16 @@
-"""What an agent knew: the entities it had read by a moment, as it read them, and what tools and models answered to it.
+"""What an agent knew: the entities that it had read by a moment, as it read them, and the answers of tools and models.
 
-1. `at` is a time on the agent's own clock, or a place in the log (a marker, a cut, run:ID#STEP, now). By a time, a read
-   counts if it was made by then; reads stand in their step's observations, which may have come later. At a place, a
-   read counts if its step's observation stands below it.
-2. Of each entity the latest read by then is given, or every one.
-3. What was read is rebuilt at the point it was read at and held to the state hash that was recorded. The values are
-   exactly those, or it is an error.
-4. Beside it stands the entity as the log held it at `at`, and which fields are others. A read is stale if the log had
-   newer observations of the entity: when it was read already (then the agent asked for an older point, or read what a
-   reader had not caught up with), or only by `at`: late ones, and corrections.
-5. Answers of tools and models count as reads do: by a time those that had come by then, at a place those whose step
-   stands below it. Of equal questions the last answer is given, or every one (agents/received_answers.py).
+1. `at` is a time on the agent's own clock, or a position in the log (a marker, a cut, run:ID#STEP, now). With a time, a
+   read counts if it was made by then; it is recorded in its step's observations, which may be later. With a position, a
+   read counts if its step's observation is before it.
+2. For each entity the latest read by then is returned, or every one.
+3. A read is rebuilt at its recorded point, and checked against the recorded state hash. Either the values are exactly
+   those, or it is an error.
+4. It is compared with the entity as the log held it at `at`, field by field. A read is stale if the log had newer
+   observations of the entity: either already when it was read (then the agent asked for an older point, or its reader
+   lagged), or only by `at` (late observations, and corrections).
+5. Answers of tools and models count as reads do: with a time those received by then, with a position those whose step
+   is before it. For equal requests the last answer is returned, or every one (agents/received_answers.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEPS_AT_ONCE = 64
 
 
 class RecordedRead(NamedTuple):
-    """One read as a step recorded it. at: microseconds since 1970; ids in hex; version None where none was recorded."""
+    """One recorded read. at: microseconds since 1970; ids in hex; version None if none was recorded."""
 
     entity: str
     run: str
@@ -49,9 +49,9 @@ class RecordedRead(NamedTuple):
 class KnownEntity(NamedTuple):
     """An entity as it was read, and as the log held it.
 
-    known: at the read; held: at the moment asked for, None where nothing of it stood there. newer_then, newer_by: how
-    many observations of it the log had beyond those read, when it was read and at the moment. differing: the fields
-    (JSON form) that the log held otherwise, the known value left.
+    known: at the read. held: at the given moment, None if the log had no observation of it then. newer_then, newer_by:
+    how many further observations of it the log had, when it was read and at the moment. differing: the fields (JSON
+    form) whose value in the log was another, the known value on the left.
     """
 
     read: RecordedRead
@@ -68,9 +68,9 @@ class KnownEntity(NamedTuple):
 
 
 class Knowledge(NamedTuple):
-    """What an agent had read and been answered by a point; each in the order in which it came.
+    """What an agent had read and been answered by a point, in order of time.
 
-    unheard: steps of which nobody can say what was answered in them.
+    unheard: steps whose answers are unknown.
     """
 
     point: Point
@@ -82,10 +82,11 @@ class Knowledge(NamedTuple):
 def knew(
     log: Log, vault: ValueCipher, agent: str, at: When = None, *, run: str | None = None, every: bool = False
 ) -> Knowledge:  # fmt: skip
-    """What the agent knew by `at`; of one run, with what its parents knew before it parted from them.
+    """Return what the agent knew by `at`. With a run: what it knew in that run, and what the run's parents knew before
+    it diverged from them.
 
-    every: all of it, not the latest read of each entity and the last answer to each question. UnknownEntity
-    where the agent has no step in this log; NotAnswerable where a state that was read cannot be had any more.
+    every: return all of it, not only the latest read of each entity and the last answer to each request. UnknownEntity
+    if the agent has no step in this log; NotAnswerable if a state that was read is no longer available.
     """
     micros = _time(at)
     point = log.point(at)
@@ -130,14 +131,14 @@ def _steps(log: Log, cut: Cut, agent: str, run: str | None) -> Iterator[EntityVi
             yield found
     if agent not in agents:
         known = ", ".join(sorted(agents - {""})[:8]) or "none"
-        raise UnknownEntity(f"{agent}: no step of this agent is recorded here by then; there are steps of {known}")
+        raise UnknownEntity(f"{agent}: this log has no step of this agent by then; it has steps of {known}")
 
 
 def _of_run(log: Log, cut: Cut, run: str, last: int | None) -> Iterator[EntityView]:
-    """The steps of a run up to number `last`, those of its parents first."""
+    """Yield the steps of a run up to number `last`, those of its parents first."""
     begun = log.states([f"run/{run}"], cut).get(f"run/{run}")
     if begun is None:
-        raise UnknownEntity(f"run/{run}: no such run is in this log by then; `refold runs` lists them")
+        raise UnknownEntity(f"run/{run}: this log has no such run by then; `refold runs` lists the runs")
     forked_at = begun.fields.get("forked_at_step", 0)
     if forked_at and begun.fields.get("parent_run"):
         yield from _of_run(log, cut, begun.fields["parent_run"], forked_at)
@@ -170,7 +171,7 @@ def _known(log: Log, read: RecordedRead, held: EntityView | None, cut: Cut) -> K
     known = _as_read(log, read)
     version = known.version
     partition = log.port.partition_of(read.entity)
-    # In the same millisecond nobody can tell which came first.
+    # Within the same millisecond nobody can tell the order.
     before = [each for each in log.port.arrivals(read.entity, log.port.ends()[partition])
               if each.recorded_at < read.at // 1000]  # fmt: skip
     shown = {} if held is None else held.shown()

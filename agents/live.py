@@ -1,6 +1,6 @@
-"""Runs that are recorded in a log: begun, taken up again, forked.
+"""Runs that are recorded in a log: begin, resume and fork them.
 
-What is recorded goes through the redactor, then through the vault, under a key of the run's own.
+Everything that is recorded passes through the redactor, then through the vault, under the run's own key.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from refold.avro.shipped import shipped_types
 from refold.streams.blobs.url import NO_STORE
 from refold.streams.client import Log, RuntimeContext
 
-# A field of each that earlier definitions had not.
+# A field of each that earlier definitions did not have.
 _RECORDED_TYPES = {"run": "caller_run", "step": "answered", "effect": "lease_ms"}
 _CLOCKS_DIFFER_MS = 10 * 60 * 1000
-# Of the 2^64 numbers that a source may count, a run goes on from another 2^32 each time it is taken up.
+# A source counts to 2^64; each time a run is resumed, it continues in another range of 2^32 numbers.
 _SEQ_OF_ATTEMPT = 1 << 32
 
 
 class LiveChildren:
-    """Makes the runs within a run of a log: there, or in memory where they ended. See recorder/children.py."""
+    """Makes the nested runs of a run in a log: in the log, or in memory if they ended. See recorder/children.py."""
 
     def __init__(
         self, live: Live, log: Log, around: RuntimeContext, vault: ValueCipher, head: Recording, redact: RunRedactor,
@@ -71,7 +71,7 @@ class LiveChildren:
         """As Children."""
         if url not in ("", self._log.port.url):
             raise InputError(
-                f"run {self._head.run} is recorded in {self._log.port.url}, and so are the runs that begin within it; "
+                f"run {self._head.run} is recorded in {self._log.port.url}, and so are its nested runs; "
                 f"one was asked of {url}"
             )
 
@@ -98,10 +98,10 @@ class LiveChildren:
         )  # fmt: skip
 
     def _stood(self, head: Recording, call: ChildCall, *, is_sought: bool) -> Within:
-        """What stands of a run with that id, which this one began before its process ended."""
+        """Return what is recorded of a run with that id, which this run began before its process ended."""
         found = load(self._log, head.run, self._vault)
         if not is_sought or (found.caller, found.caller_step) != (head.caller, head.caller_step):
-            raise InputError(f"run {head.run} is recorded already: give another id, or none")
+            raise InputError(f"run {head.run} is recorded already: give another id, or no id")
         if found.status != "ended":
             return Within(Resumer(found), found)
         call.expect(found)
@@ -115,7 +115,7 @@ class LiveChildren:
         return in_memory(recording, answers, fields, redact, None, call=call).run
 
     def _redacting(self) -> RunRedactor:
-        """The parent's, which knows what that was told up to here."""
+        """Return the parent's redactor, which knows the secrets that the parent has seen so far."""
         return for_run(self._redact, fresh_key)  # it has its key
 
 
@@ -130,10 +130,10 @@ class Live:
     def begin(
         self, head: Recording, entry: str, redact: RunRedactor, share: float, strays: Strays, policy: Policy | None
     ) -> Run:
-        """A new run. share: of its kind to be kept, if they succeed. policy: what its calls have to keep to."""
+        """Begin a new run. share: the share of successful runs to keep. policy: the rules for its calls."""
         guard = None if policy is None else Guard(policy, head.started_at)
         shown = _redacted(head, redact)
-        # Its task stands in the keys of its effects.
+        # Its task is a part of its effects' keys.
         given = msgspec.structs.replace(head, task=shown.task)
         return self._run(shown, entry, 1, redact, WORLD, share, given=given, strays=strays, guard=guard)
 
@@ -141,21 +141,21 @@ class Live:
         self, recording: Recording, attempt: int, redact: RunRedactor, share: float, strays: Strays,
         policy: Policy | None,
     ) -> Run:  # fmt: skip
-        """A run that did not end, or that failed, from where it stands; attempt: how often it was begun, with this."""
+        """Resume a run that did not end, or that failed. attempt: how often it was begun, including this time."""
         if recording.caller:
             raise InputError(
-                f"run {recording.run} began in step {recording.caller_step} of run {recording.caller}: go on with "
-                "that, which resumes this one where its code comes to it"
+                f"run {recording.run} began in step {recording.caller_step} of run {recording.caller}: continue "
+                "that run; it resumes this one when its code reaches it"
             )
         if recording.status == "ended" and recording.outcome == "succeeded":
-            raise InputError(f"run {recording.run} ended well; fork it to have another end (refold run fork)")
+            raise InputError(f"run {recording.run} succeeded; fork it to get another result (refold run fork)")
         if not recording.has_code:
-            raise InputError(f"run {recording.run} was imported: there is no code that could go on with it")
+            raise InputError(f"run {recording.run} was imported: there is no code that could continue it")
         under = next((tag.removeprefix(TAG) for tag in recording.tags if tag.startswith(TAG)), "")
         if under and policy is None:
             raise InputError(
-                f"run {recording.run} was begun under the policy {under}: give guard=, that policy or another one, for "
-                "its calls to be held to it (refold run resume --guard FILE)"
+                f"run {recording.run} was begun under the policy {under}: give guard=, with that policy or another, "
+                "so that its calls are checked (refold run resume --guard FILE)"
             )
         guard = None if policy is None else guard_of(policy, recording)
         steps = recording.steps
@@ -173,9 +173,9 @@ class Live:
         policy: Policy | None,
         before: Recording,
     ) -> Run:
-        """A child of a run. head: with the child's id, parent, forked_at and patch; all else is the parent's.
+        """Fork a run. head: with the child's id, parent, forked_at and patch; everything else is the parent's.
 
-        before: the parent, up to where the child parts from it: what a policy counts of the child's.
+        before: the parent up to the fork, which a policy counts as part of the child.
         """
         guard = None if policy is None else guard_of(policy, before)
         return self._run(head, entry, 1, redact, answers, guard=guard)
@@ -183,14 +183,14 @@ class Live:
     def fork_sink(
         self, head: Recording, entry: str, redact: RunRedactor
     ) -> tuple[LogSink, Callable[[Recording, RunOptions], LogSink]]:  # fmt: skip
-        """A child of a run, begun in the log; what it does is given to the sink by another than a Run of this.
+        """Begin a child of a run in the log. Its steps are written to the sink by another than a Run of this process.
 
-        The second part begins the runs within it, from the heads that their code gave.
+        The second part begins the nested runs of the child, from the heads that their code gave.
         """
 
         def begin_child(given: Recording, options: RunOptions) -> LogSink:
             if self._log.states([run_entity(given.run)]):
-                raise InputError(f"run {given.run} is recorded already: give another id, or none")
+                raise InputError(f"run {given.run} is recorded already: give another id, or no id")
             own = for_run(redact, fresh_key)  # it has its key
             shown = _child_shown(given, options, own)
             return self._begun(shown, options.entry, 1, itertools.count(), own, options.sample)
@@ -208,7 +208,7 @@ class Live:
         attempt: int,
         guard: Guard | None,
     ) -> Run:
-        """A run within another; head: as recorded, of one that is resumed. guard: of the other."""
+        """Begin a nested run. head: as recorded, if it is resumed. guard: the parent's."""
         shown = _child_shown(head, given, redact) if attempt == 1 else head
         return self._run(
             shown, given.entry, attempt, redact, answers, given.sample, strays=given.strays, start_of=start_of,
@@ -254,13 +254,14 @@ class Live:
         self, head: Recording, entry: str, attempt: int, seq: Iterator[int], redact: RunRedactor, share: float,
         *, is_at_once: bool = False,
     ) -> LogSink:  # fmt: skip
-        """The run's sink; whoever knows the run's id finds it in the log."""
+        """Return the run's sink. From now on the log has an entity with the run's id."""
         check_share(share)
         if not self._log.port.has_store:
             raise InputError(
-                f"{self._log.port.url}: what agents say and are told is often too large for a record, and this log has "
-                f"no store of contents that this user may see; refold init makes one (refold acl for the rights); else "
-                f"{NO_STORE}"
+                f"{self._log.port.url}: requests and responses of agents are often too large for a record, and this "
+                "log has "
+                f"no store of contents that this user may see; refold init creates one (refold acl shows the rights); "
+                f"or {NO_STORE}"
             )
         self._have_types()
         folder = StepAssembler(
@@ -274,7 +275,7 @@ class Live:
         return sink
 
     def _ledger(self, redact: RunRedactor, seq: Iterator[int], start_of: StartOf) -> Ledger:
-        """The run's own: it says what it says of effects as the run."""
+        """Return the run's own ledger, which writes about effects as this run."""
 
         def source(order: Order) -> Source:
             return Source(order.agent, order.run, order.step.rpartition("#")[2], order.tool, next(seq))
@@ -285,11 +286,11 @@ class Live:
         )  # fmt: skip
 
     def _start_of(self, head: Recording, *, is_resumed: bool) -> StartOf:
-        """The offset in a partition below which nothing was said of this run's effects."""
+        """Return the offset in a partition before which nothing was recorded of this run's effects."""
         if head.task and not head.parent:
             return _from_the_beginning
         port = self._log.port
-        if not is_resumed:  # keys begin with the run's id: before the first is looked for, none was said
+        if not is_resumed:  # keys start with the run's id, so nothing was recorded before its first observation
 
             @functools.cache
             def ends() -> Mapping[int, int]:
@@ -306,7 +307,7 @@ class Live:
         return functools.cache(after_begin)
 
     def _have_types(self) -> None:
-        """Take up the shipped definitions of what is recorded, in a log whose own are older."""
+        """Register the shipped definitions of recorded types, in a log whose own are older."""
         for name, field in _RECORDED_TYPES.items():
             if field not in self._log.types[name].fields:
                 self._log.register(shipped_types()[name])
@@ -317,7 +318,7 @@ def _from_the_beginning(partition: int) -> int:
 
 
 class CapturedRun:
-    """A run that is recorded from outside: what was seen of it is given to `sink`, and written at once."""
+    """A run that is recorded from outside: everything observed of it is passed to `sink`, and written at once."""
 
     def __init__(
         self, log: Log, head: Recording, sink: LogSink, seq: Iterator[int], redact: RunRedactor, seal: Seal
@@ -333,14 +334,14 @@ class CapturedRun:
     def observe(
         self, entity: str, patch: Mapping[str, Any], step: int, at: int, *, payloads: Mapping[str, Plain] | None = None
     ) -> str:
-        """Record more of it, caused by what was last recorded.
+        """Record more of the run, caused by its last observation.
 
         Args:
-            entity: what it is about.
+            entity: the entity to observe.
             patch: fields in clear.
             step: the step's number.
-            at: when it happened, microseconds.
-            payloads: fields whose values are redacted and sealed, as all that a run holds.
+            at: when it happened, in microseconds.
+            payloads: fields whose values are redacted and sealed, as all content of a run is.
         """
         sealed = {name: self._seal(entity, name, self._redact(value)) for name, value in (payloads or {}).items()}
         return self._log.observe(entity, {**patch, **sealed}, **self._said(step, at))
@@ -386,9 +387,9 @@ def _redacted(head: Recording, redact: RunRedactor) -> Recording:
 
 
 def _child_shown(head: Recording, given: RunOptions, redact: RunRedactor) -> Recording:
-    """The head of a run within as it is recorded."""
+    """Return the head of a nested run as it is recorded."""
     shown = _redacted(head, redact)
-    # A task that follows from the parent says nothing, and has to tell children apart.
+    # A task derived from the parent's reveals nothing, and has to distinguish children.
     return shown if given.has_task else msgspec.structs.replace(shown, task=head.task)
 
 

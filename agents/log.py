@@ -17,7 +17,7 @@ from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.open import open_as
 from refold.streams.point import When
 
-# What runs need is imported where they are asked for: a log that is only observed and read opens without it.
+# The modules that runs need are imported on use: a log that is only observed and read opens without them.
 if TYPE_CHECKING:
     from refold.agents.compare.divergence import Divergence
     from refold.agents.effects.ledger import Ledger
@@ -58,22 +58,31 @@ class AgentLog(Log):
         metadata: Mapping[str, Any] | None = None, id: str | None = None, resume: str | None = None,
         redact: Redact | None = None, sample: float = 1, strays: Strays = "refuse", guard: Guarding | None = None,
     ) -> Run:  # fmt: skip
-        """Begin a run of an agent, recorded from here on; a context manager.
+        """Begin a run of an agent, recorded from here on. A context manager.
 
-        version: of the agent; code_version: the commit it runs from. input: what it is started with; state: its working
-        memory at the start; both of values that docs/AGENTS.md lists. seed: for run.random, and to be passed to models.
-        task: what stays the same when the task is tried again in another run: the first part of its effects' keys; else
-        the run's id. kind:
-        production, test, evaluation or one's own. entry: its function as module:function, for replays. id: else a
-        fresh one. resume: the id of a run that did not end, or failed, to go on with from where it stands; what it was
-        begun with stands. redact: what of a JSON tree may be written, a Redactor or a function (docs/REDACTION.md); a
-        run that was begun with one is not resumed without. sample: of the runs that succeed, the share in [0, 1] that
-        is kept as long as a success is (agents/sampling.py); all others are. strays: what becomes of a tool that is
-        called outside of every run while this one is open in the process: "refuse" (StrayCall), or "adopt": it is
-        recorded as this run's, where no other run is open. guard: a policy, or the path of its file, that holds for the
-        run's tool and model calls (docs/guides/policy.md); a run that was begun with one is not resumed without.
+        In the code of a run it begins a nested run, with the outer run's redactor (docs/AGENTS.md).
 
-        In the code of a run it begins a run within that one, with its redactor (docs/AGENTS.md).
+        Args:
+            agent: The agent's name.
+            version: The agent's version.
+            code_version: The commit that it runs from.
+            input: The input, of the values that docs/AGENTS.md lists.
+            state: Its working memory at the start, of the same values.
+            seed: For run.random, and to be passed to models.
+            task: The first part of its effects' keys, which stays the same when the task is tried again in another run
+                [the run's id].
+            kind: production, test, evaluation or one of your own.
+            entry: Its function as module:function, for replays.
+            id: The run's id [a generated one].
+            resume: The id of a run to continue, that did not end or that failed. Its recorded arguments stay in effect.
+            redact: A Redactor or a function that decides which parts of a JSON tree may be written (docs/REDACTION.md).
+                A run that was begun with one cannot be resumed without one.
+            sample: The share in [0, 1] of successful runs that is kept as long as a success is (agents/sampling.py).
+                Runs that do not succeed are kept for the time of their class.
+            strays: What happens when a tool is called outside any run while this one is open in the process: "refuse"
+                raises StrayCall; "adopt" records it as a call of this run, if no other run is open.
+            guard: A policy, or the path of its file, for the run's tool and model calls (docs/guides/policy.md). A run
+                that was begun with one cannot be resumed without one.
         """
         from msgspec.structs import replace
 
@@ -94,16 +103,18 @@ class AgentLog(Log):
         if caller is not None:
             if is_redacting(redact):
                 raise InputError(
-                    f"run {caller.id} records what the run within it is given: give redact= to that one, "
-                    "and both have it"
+                    f"run {caller.id} records the input of its nested run: give redact= to the outer run, "
+                    "and both use it"
                 )
             if guard is not None:
-                raise InputError(f"run {caller.id} holds the runs within it to its own policy: give guard= to that one")
+                raise InputError(
+                    f"run {caller.id} checks its nested runs by its own policy: give guard= to the outer run"
+                )
             found: Run = caller.begin_within(head, RunOptions(entry, sample, strays, bool(id)), self.port.url)
             return found
         around = self._around
         if id and self.states([run_entity(id)]):
-            raise InputError(f"run {id} is recorded already: go on with it by resume=, or give another id")
+            raise InputError(f"run {id} is recorded already: continue it with resume=, or give another id")
         head = replace(head, run=id or around.new_id(), started_at=around.now_micros(), redacted=is_redacting(redact))
         return self._live.begin(head, entry, self._redacting(redact), sample, strays, policy_of(guard))
 
@@ -120,14 +131,25 @@ class AgentLog(Log):
     def replay(
         self, run: str, agent: Agent | str | None = None, *, redact: Redact | None = None, confined: bool = False
     ) -> Replayed:
-        """Run today's code against a recorded run: answered from the recording, with the network closed off.
+        """Run today's code against a recorded run: every call is answered from the recording, and the network is
+        closed.
 
-        agent: the function, sync or async, or its name; else the one that the run names (entry); names are looked up
-        from this folder. redact: as the run was recorded with. confined: in a process of its own, to which the kernel
-        denies every socket and process (Linux); the function has to be one that another process finds by its name.
-        Whether it did the same is `is_same`; where not, `parting` and `escapes` say why. Unrecorded where it asked for
-        what is not recorded, NetworkDenied where it reached for the network, InputError where there is no code, or
-        where the kernel refuses; docs/REPLAY.md.
+        See docs/REPLAY.md.
+
+        Args:
+            agent: The function, sync or async, or its name, found from this folder [the one that the run names
+                (entry)].
+            redact: As the run was recorded with.
+            confined: Run it in a separate process, to which the kernel denies every socket and process (Linux). Another
+                process must be able to find the function by its name.
+
+        Returns:
+            `is_same` is true if the code did the same. If not, `parting` and `escapes` say why.
+
+        Raises:
+            Unrecorded: The code requested what is not recorded.
+            NetworkDenied: The code tried to use the network.
+            InputError: There is no code, or the kernel refuses.
         """
         if confined:
             return self._confined(run, agent, redact)
@@ -172,15 +194,21 @@ class AgentLog(Log):
         code_version: str | None = None, entry: str = "", tags: Iterable[str] = (), id: str | None = None,
         redact: Redact | None = None, guard: Guarding | None = None,
     ) -> Run:  # fmt: skip
-        """A child of a run, which parts from it behind its step `at` (0: before the first); a run to be driven.
+        """Fork a run: a child that diverges from it after its step `at` (0: before the first). Returns a run to be
+        driven.
 
-        What lies before comes from the parent's recording. What is changed: state (values by path, as `order.status`,
-        or a function of the state), drop (paths to be gone), input, results (by STEP/NAME: what that call is answered
-        with, or a Failure), arguments (of every call of that name, or of every `model` call), and the code that the
-        child is driven with. What comes after goes by policy: live; recorded (an equal request's answer, else
-        Unrecorded); asked (the same, else `ask` is called). What writes does not run unless its name is in `allow`
-        ("observe" for observations): NotAllowed. The parent stands as it stood. guard: as for `run`; what stands of the
-        parent counts.
+        Calls before the fork are answered from the parent's recording. The parent does not change.
+
+        Args:
+            state: New values by path, as `order.status`, or a function of the state.
+            drop: Paths to remove from the state.
+            input: The child's input instead of the parent's.
+            results: By STEP/NAME: the answer of that call, or a Failure.
+            arguments: Arguments for every call of a name, or for every `model` call.
+            policy: How calls after the fork are answered. live: call the world. recorded: use an equal request's
+                recorded answer, else raise Unrecorded. asked: the same, but call `ask` instead of raising.
+            allow: Names of the writes that may run ("observe" for observations). Any other write raises NotAllowed.
+            guard: As for `run`. The parent's recorded calls count.
         """
         from msgspec.structs import replace
 
@@ -201,11 +229,12 @@ class AgentLog(Log):
         version: str | None = None, code_version: str | None = None, tags: Iterable[str] = (), id: str,
         redact: Redact | None = None,
     ) -> None:  # fmt: skip
-        """Make a child as `fork` does, and run the agent in a process that the kernel confines (docs/REPLAY.md).
+        """Fork as `fork` does, and run the agent in a process that the kernel confines (docs/REPLAY.md).
 
-        Its policy is `recorded`: what comes after the fork is answered by the parent's recording and by `results`.
-        agent: as for a confined replay. id: the child's, by which the log has how it ended. Departure where the code
-        left the recording or reached out. NotConfinable where the kernel refuses; then nothing was run or recorded.
+        Its policy is `recorded`: calls after the fork are answered by the parent's recording and by `results`. agent:
+        as for a confined replay. id: the child's id, under which the log records how it ended. Raises Departure if the
+        code left the recording or tried to reach outside; NotConfinable if the kernel refuses, in which case nothing
+        was run or recorded.
         """
         from refold.agents.confined.fork import forked_confined
         from refold.agents.entry import entry_for
@@ -226,7 +255,7 @@ class AgentLog(Log):
         self, run: str, at: int, changes: ForkChanges, id: str | None, version: str | None, code_version: str | None,
         tags: Iterable[str], redact: Redact | None,
     ) -> tuple[Recording, Recording, RunRedactor]:  # fmt: skip
-        """The parent, the child's head, and what redacts the child."""
+        """Return the parent, the child's head, and the child's redactor."""
         from msgspec.structs import replace
 
         from refold.agents.journal.self_replay import state_at
@@ -235,7 +264,7 @@ class AgentLog(Log):
 
         parent = self.recording(run)
         if not parent.has_code:
-            raise InputError(f"run {run} was imported: there is no code that a fork of it could run")
+            raise InputError(f"run {run} was imported: there is no code for a fork to run")
         _check_redacting(parent, redact)
         redacting = self._redacting(redact)
         changed = patch_of(state_at(parent, at), **changes._asdict())
@@ -251,7 +280,7 @@ class AgentLog(Log):
         return parent, head, redacting
 
     def agent_of(self, run: str) -> Agent:
-        """The function that a run was begun with, by the name that is recorded. InputError where there is none."""
+        """Return the function that a run was begun with, by its recorded name. InputError if there is none."""
         from refold.agents.entry import agent_of
 
         return agent_of(self._required_entry(run), Path.cwd())
@@ -263,7 +292,7 @@ class AgentLog(Log):
         if not entry:
             raise InputError(
                 f"run {run} names no agent: give the function, or begin runs with entry=module:function; the "
-                f"recording alone is gone through by `refold run steps {run}`"
+                f"recording itself is shown by `refold run steps {run}`"
             )
         require_known(entry, Path.cwd())
         return entry
@@ -277,7 +306,7 @@ class AgentLog(Log):
         return read_again(self, entity, answer).shown()
 
     def recording(self, run: str, at: When = None) -> Recording:
-        """A run as it stands recorded, now or at a point. UnknownEntity; Expired where its content is gone."""
+        """Return a recorded run, now or at a point. UnknownEntity; Expired if its content was removed."""
         from refold.agents.recordings.load import load
 
         return load(self, run, self.vault, at)
@@ -288,7 +317,7 @@ class AgentLog(Log):
         parent: str = "", flagged: bool = False, model: str = "", usage: bool = False, limit: int | None = None,
         at: When = None,
     ) -> RunList:  # fmt: skip
-        """The runs of agents, the newest first, as `refold runs` finds them: all that is asked for has to hold.
+        """List the runs of agents, the newest first, as `refold runs` does. A run must match every argument.
 
         since, until: begun then or later, then or before; aware datetimes or RFC 3339 texts. text: in whose input,
         output, messages, calls or results this stands. tool: that called it. error: that failed, or had to try again,
@@ -315,30 +344,32 @@ class AgentLog(Log):
         return compare(self.recording(a), self.recording(b), exact=exact)
 
     def knew(self, agent: str, at: When = None, *, run: str | None = None, every: bool = False) -> Knowledge:
-        """What an agent had read by a moment, beside what the log held then, and what tools and models answered to it.
+        """Return what an agent had read by a moment, compared with what the log held then, and the answers of tools and
+        models.
 
-        Of each entity the latest read and of each question the last answer, or every one; of one run, or of all. By a
-        time, what came until then; docs/COMPARE.md.
+        For each entity it returns the latest read and for each request the last answer, or with `every` all of them; in
+        one run, or in all. With a time, it counts what the agent had by then. See docs/COMPARE.md.
         """
         from refold.agents.knew import knew
 
         return knew(self, self.vault, agent, at, run=run, every=every)
 
     def questions(self, *, all_too: bool = False) -> list[ApprovalQuestion]:
-        """What policies ask people about calls of runs, the oldest first; all_too: also what has an answer."""
+        """Return the open questions of policies about calls of runs, the oldest first; all_too: also answered ones."""
         from refold.agents.policy.decision_log import questions
 
         return questions(self, self.vault.open, all_too=all_too)
 
     def answer(self, question: str, *, is_approved: bool, by: str, reason: str = "") -> None:
-        """Answer such a question, once. InputError where there is none of that id that waits."""
+        """Answer such a question, once. InputError if no open question has that id."""
         from refold.agents.policy.decision_log import answer
 
         answer(self, question, self._around.now_micros(), is_approved=is_approved, by=by, reason=reason)
 
     @cached_property
     def vault(self) -> ValueCipher:
-        """What seals the content of runs, and opens it: with the log's key ring (agents/keys/choose.py)."""
+        """Return the vault that seals the content of runs, and opens it, with the log's key ring
+        (agents/keys/choose.py)."""
         from refold.agents.keys.choose import vault_of
 
         return vault_of(self, os.environ)
@@ -352,13 +383,13 @@ class AgentLog(Log):
                 self.vault.close()
 
     def capturing(self, redact: Redact | None = None) -> Capturing:
-        """For what records runs from outside of an agent's code (agents/capture). redact: as for `run`."""
+        """Return an interface that records runs from outside an agent's code (agents/capture). redact: as for `run`."""
         from refold.agents.live import Capturing
 
         return Capturing(self._live, lambda: self._redacting(redact), self._around)
 
     def _redacting(self, redact: Redact | None) -> RunRedactor:
-        """What redacts one run of this log; a Redactor without a key of its own has the log's."""
+        """Return the redactor of one run of this log. A Redactor without a key of its own uses the log's."""
         from refold.agents.redaction.redactor import as_of_run, for_run, unredacted
 
         return as_of_run(unredacted) if redact is None else for_run(redact, self._redaction_key)
@@ -372,7 +403,7 @@ class AgentLog(Log):
 
     @cached_property
     def effects(self) -> Ledger:
-        """What write tools did and may have done: to be listed, settled and compensated (docs/EFFECTS.md)."""
+        """Return the effects of write tools: list, settle and compensate them (docs/EFFECTS.md)."""
         from refold.agents.effects.ledger import Ledger
 
         return Ledger(self, self._around.now_micros, self._around.new_id, keeper=self.vault)
@@ -385,17 +416,17 @@ class AgentLog(Log):
 
 
 def _check_redacting(recording: Recording, redact: Redact | None) -> None:
-    """What was kept out of a run is not written by whoever goes on with it, unless that is said."""
+    """Refuse to continue a redacted run in clear, unless the caller says so explicitly."""
     if recording.redacted and redact is None:
         raise InputError(
-            f"run {recording.run} was recorded through a redactor, and what goes on with it would be written in clear: "
-            "give the one it was recorded through by redact= (--redact, or --redact module:function); to write in "
+            f"run {recording.run} was recorded through a redactor, and its continuation would be written in clear: "
+            "give its redactor with redact= (--redact, or --redact module:function); to write in "
             "clear all the same, give refold.agents.redaction.redactor:unredacted"
         )
 
 
 def _patch_shown(patch: Plain, redact: RunRedactor) -> Plain:
-    """A fork's patch as it is recorded: in its edits of the state names stand in paths."""
+    """Return a fork's patch as it is recorded: names occur in the paths of its edits."""
     from refold.agents.redaction.edits import redacted_edits
 
     shown = redact.shown(patch)
@@ -413,15 +444,18 @@ def open_log(
     worker: str | None = None,
     around: RuntimeContext | None = None,
 ) -> AgentLog:
-    """Open a log; one that is not there is made, unless read_only.
+    """Open a log. A missing log is created, unless read_only.
 
-    url: file:PATH or kafka://HOST:PORT/PREFIX; without one REFOLD_LOG, else file:.refold. types: .avsc files, or
-    folders of them, beside or instead of the shipped ones. reducers: custom reducers to register in this process: a
-    function, its name as module:function, or a module and each function in it that has a refold_version
-    (docs/TYPES.md). owner_timeout_s: how long to wait for the process that owns a `file:` log, or for Kafka's brokers.
-    config: settings of Kafka's clients, over those in the file that
-    REFOLD_KAFKA_CONFIG names. worker: the URL of a worker's pages, else REFOLD_WORKER's; without one the workers of a
-    Kafka log are found by their group. around: clock, ids and name of this process, for tests.
+    Args:
+        url: file:PATH or kafka://HOST:PORT/PREFIX [REFOLD_LOG, else file:.refold].
+        types: .avsc files, or folders of them, in addition to the shipped types or instead of them.
+        read_only: Open it to read.
+        reducers: Custom reducers to register in this process: a function, its name as module:function, or a module, for
+            each function in it that has a refold_version (docs/TYPES.md).
+        owner_timeout_s: How long to wait for the process that owns a `file:` log, or for Kafka's brokers.
+        config: Settings of Kafka's clients, which override those in the file that REFOLD_KAFKA_CONFIG names.
+        worker: The URL of a worker's pages [REFOLD_WORKER, else the workers of a Kafka log are found by their group].
+        around: Clock, ids and name of this process, for tests.
     """
     return open_as(
         AgentLog, url, types=types, reducers=reducers, read_only=read_only, owner_timeout_s=owner_timeout_s,

@@ -1,13 +1,12 @@
-"""What tools, models and runs within answered to an agent, as its steps recorded it: with its reads (knew.py), all that
-it knew.
+"""The recorded answers of tools, models and nested runs. With an agent's reads (knew.py) they are all that it knew.
 
-1. A step's journal has the calls of each attempt, with what was asked and what came of it: an answer or a failure. An
-   attempt that failed counts as one that did not: the agent knows it, whatever became of the attempt.
-2. Of an imported conversation the step names its tool calls, and the results stand in their actions.
-3. An answer counts from when it came: when the call was begun, and as long as it took.
-4. Steps are read in their order, run by run: the body of a request may go on from an earlier one's.
-5. A step whose content has expired, is sealed with no key here, or is damaged is named with the reason, and the others
-   are told.
+1. A step's journal has the calls of each attempt, with the request and the result: an answer or a failure. Calls of a
+   failed attempt count too: the agent knows their answers.
+2. For an imported conversation the step names its tool calls, and the results are in their actions.
+3. An answer counts from the time it was received: the call's begin plus its duration.
+4. Steps are read in their order, run by run, because the body of a request may continue an earlier one's.
+5. A step whose content has expired, is sealed with no key here, or is damaged is named with the reason. The others are
+   returned.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from refold.streams.view import EntityView
 
 
 class Heard(NamedTuple):
-    """One answer. place: of its call among those of the attempt, counted from 1. at: when it came, in microseconds."""
+    """One answer. place: the position of its call in the attempt, counted from 1. at: when received, in
+    microseconds."""
 
     run: str
     step: int
@@ -44,7 +44,7 @@ class Heard(NamedTuple):
 
 
 class Unheard(NamedTuple):
-    """A step of which nobody can say what was answered in it, and why."""
+    """A step whose answers are unknown, and why."""
 
     run: str
     step: int
@@ -52,13 +52,13 @@ class Unheard(NamedTuple):
 
 
 def heard_in(log: Log, vault: ValueCipher, steps: Iterable[EntityView], cut: Cut) -> tuple[list[Heard], list[Unheard]]:
-    """What was answered in some steps, in the order in which it came.
+    """Return the answers in some steps, in the order in which they were received.
 
     Args:
-        log: where the steps stand.
-        vault: opens their content.
-        steps: views of entities of the type step.
-        cut: the point at which the actions of imported steps are read.
+        log: The log of the steps.
+        vault: Opens their content.
+        steps: Views of entities of the type step.
+        cut: The point at which the actions of imported steps are read.
 
     Returns:
         The answers, and the steps whose content cannot be read.
@@ -75,7 +75,7 @@ def heard_in(log: Log, vault: ValueCipher, steps: Iterable[EntityView], cut: Cut
 
 
 def last_answers(found: Iterable[Heard]) -> list[Heard]:
-    """Of each question the last answer, in the order in which they came."""
+    """Return the last answer to each request, in the order in which they were received."""
     last = {(each.call.asked.kind, each.question): each for each in found}
     return sorted(last.values(), key=lambda each: (each.at, each.run, each.step, each.attempt, each.place))
 

@@ -1,9 +1,9 @@
-"""Of the runs that succeed, which are kept as long as a success is: a share of them, all others less long.
+"""Sampling of successful runs: a share is kept as long as a success is, all others for a shorter time.
 
 A run that is flagged, that failed, or that was a test keeps its class (agents/retention/classes.py): no failure is ever
-sampled away. The share is decided by a hash of the run's id: the same everywhere, at every time, and a run that is in a
-share is in every greater one. No observation is dropped here, nor anywhere: a class says how long content is kept, and
-ids, hashes, order and provenance stay.
+sampled away. A hash of the run's id decides: the result is the same everywhere and at every time, and a run in a share
+is in every greater share. No observation is dropped here, nor anywhere: a class says how long content is kept, and ids,
+hashes, order and provenance stay.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def class_of(run_id: str, outcome: Outcome, *, kind: str = "", is_flagged: bool 
 
 
 def is_sampled(run_id: str, share: float) -> bool:
-    """Whether the run is in the share, a number in [0, 1]: none at 0, all at 1. InputError where it is none."""
+    """Whether the run is in the share, a number in [0, 1]: none at 0, all at 1. InputError for any other share."""
     return place_of(run_id) < math.ceil(check_share(share) * _END)
 
 
 def check_share(share: float) -> float:
-    """The share; InputError where it is none."""
+    """Return the share. InputError if it is invalid."""
     if not 0 <= share <= 1:
         raise InputError(f"a share of {share!r}: give a number from 0 (no successful run) to 1 (all of them)")
     return share
 
 
 def place_of(run_id: str) -> int:
-    """Where the run stands among all, in [0, 2^64): the first eight bytes of a SHA-256 of its id."""
+    """Return the run's rank in [0, 2^64): the first eight bytes of a SHA-256 of its id."""
     return int.from_bytes(hashlib.sha256(_DOMAIN + run_id.encode()).digest()[:8], "big")

@@ -1,21 +1,21 @@
-"""What of a run or a person is to be erasable, on its way into the log and out of it.
+"""Erasable content of a run or a person, sealed on its way into the log and opened on its way out.
 
-`seal` gives what stands in a patch instead of a JSON value; `open` takes what a view shows of it and gives the value:
+`seal` returns what a patch holds instead of a JSON value; `open` takes what a view shows and returns the value:
 
-1. The value's text: of a string itself, else JSON with sorted keys; in front of it one byte, its form. From
-   DEFLATED_BYTES_MIN on it is deflated where that is smaller: once it is sealed nothing else makes it smaller, and a
-   value that stands in a record stands in the log several times.
-2. AES-SIV under the data key of the run or person, with the entity and the field's first name as associated data: so a
-   ciphertext opens where it was sealed and nowhere else, equal values at one place seal to equal bytes, and an
-   observation that is sent again has the same id.
-3. A text whose CBOR is over the field's `refold.inline` stands as a Blob: content is CBOR {key_id, ciphertext}, the
-   same as of the Sealed that a shorter one stands as, and its address the hash of that.
+1. The value becomes text: a string itself, else JSON with sorted keys. One byte before it names its form. From
+   DEFLATED_BYTES_MIN on it is deflated if that is smaller. After sealing nothing else can compress it, and a value in a
+   record is stored in the log several times.
+2. It is encrypted by AES-SIV under the data key of the run or person, with the entity and the field's first name as
+   associated data. So a ciphertext opens only in the place where it was sealed, equal values in one place seal to equal
+   bytes, and an observation that is sent again has the same id.
+3. A text whose CBOR is larger than the field's `refold.inline` is stored as a Blob: its content is CBOR {key_id,
+   ciphertext}, the same as in the Sealed of a shorter text, and its address is the hash of that.
 
-The value has to be a JSON tree in canonical form already (avro/canonical.json_tree); None stays None, which is no
-value. What was recorded in the clear opens as it is: a log may have both.
+The value must already be a JSON tree in canonical form (avro/canonical.json_tree). None stays None, which is no value.
+A value recorded in clear opens unchanged: a log may hold both.
 
-Destroying the key, or removing the content, erases the value in every state, history, snapshot and archive. Asked
-for, it is Expired; ids, hashes and roots cover ciphertext, and hold.
+Destroying the key, or removing the content, erases the value in every state, history, snapshot and archive. Reading it
+then raises Expired. Ids, hashes and roots cover ciphertext, and stay valid.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from refold.avro.observation import type_of
 from refold.streams.client import Log
 
 SEALED_CONTENT = "application/vnd.refold.sealed"
-# Where a run's metadata is sealed as a whole: what it is called would outlive its key otherwise.
+# A run's metadata is sealed as a whole: its names would otherwise outlive its key.
 ALL_METADATA = "*"
 DEFLATED_BYTES_MIN = 512
 KEYS_HELD_MAX = 1024
@@ -54,21 +54,21 @@ class ValueCipher(Protocol):
     """Puts values into patches and takes them out of views: sealed (Vault), or as they are (ClearVault)."""
 
     def seal(self, key_id: str, entity: str, field: str, tree: Plain) -> Any:
-        """What to give as the field's value in a patch, or as an element or part of it. field: its first name."""
+        """Return the value for the field in a patch, or for an element or part of it. field: its first name."""
 
     def open(self, entity: str, field: str, stored: Any) -> Plain:
-        """The value behind what a view shows in a field, at any depth of it. Expired, CorruptionError."""
+        """Return the value behind what a view shows in a field, at any depth of it. Expired, CorruptionError."""
 
     @property
     def ring(self) -> KeyRing | None:
-        """Where its keys are; None where nothing is sealed."""
+        """Return the ring of its keys; None if nothing is sealed."""
 
     def close(self) -> None:
-        """Let go of the ring. Once more is nothing."""
+        """Release the ring. Idempotent."""
 
 
 class ClearVault:
-    """Nothing is sealed; contents over the limit are contents in the clear, which the log makes by itself."""
+    """Seals nothing. The log itself makes contents in clear of values over the limit."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -80,7 +80,7 @@ class ClearVault:
         return None
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is nothing to release."""
 
     def seal(self, key_id: str, entity: str, field: str, tree: Plain) -> Any:
         """The value itself."""
@@ -146,7 +146,7 @@ class Vault(ClearVault):
         self._ring.close()
 
     def seal(self, key_id: str, entity: str, field: str, tree: Plain) -> Any:
-        """As Keeper; makes the key where there is none."""
+        """As ValueCipher.seal. Creates the key if there is none."""
         if tree is None:
             return None
         form, text = (_TEXT, tree.encode()) if isinstance(tree, str) else (_JSON, _encoder.encode(tree))
@@ -177,18 +177,20 @@ class Vault(ClearVault):
         self._hold(sealed.key_id, cipher)
         form, text = plain[0], plain[1:]
         if form not in _FORMS:
-            raise NotAnswerable(f"{entity} {field}: sealed by a later refold (form {form}); read it with that")
+            raise NotAnswerable(
+                f"{entity} {field}: sealed by a later release of refold (form {form}); read it with that release"
+            )
         if form & _DEFLATED:
             text = zlib.decompress(text)
         return msgspec.json.decode(text) if form & _JSON else text.decode()
 
     def _cipher(self, key_id: str) -> AESSIV:
-        """For sealing alone: whoever seals has the run open, and an open run's key is not destroyed."""
+        """Return the cipher for sealing: the caller has the run open, and an open run's key is not destroyed."""
         return self._ciphers.get(key_id) or self._hold(key_id, AESSIV(self._ring.create(key_id)))
 
     def _hold(self, key_id: str, cipher: AESSIV) -> AESSIV:
-        """What was opened is gone on with under the same key, though that be destroyed in between: a run that is
-        resumed while it expires is expired then, and has no two keys."""
+        """Keep the cipher of an opened run, though its key be destroyed meanwhile: a run that is resumed while it
+        expires is then expired, and does not get two keys."""
         held = self._ciphers.setdefault(key_id, cipher)
         if len(self._ciphers) > KEYS_HELD_MAX:
             self._ciphers.popitem(last=False)
@@ -196,7 +198,7 @@ class Vault(ClearVault):
 
 
 def is_sealed(stored: Any) -> bool:
-    """Whether a value is sealed, as it stands in a patch or in a view."""
+    """Whether a value in a patch or in a view is sealed."""
     return isinstance(stored, Sealed) or (isinstance(stored, Blob) and stored.media_type == SEALED_CONTENT)
 
 
@@ -206,9 +208,9 @@ def run_key(run_id: str) -> str:
 
 
 def damaged(entity: str, field: str, key_id: str) -> CorruptionError:
-    """What is said of a ciphertext that does not open with its key."""
+    """Return the error for a ciphertext that does not open with its key."""
     return CorruptionError(
-        f"{entity} {field}: what stands there was not sealed for it under the key {key_id}: it was changed, or moved "
+        f"{entity} {field}: its value was not sealed for it under the key {key_id}: it was changed, or moved "
         "from another entity or field; run refold verify, and restore it from a copy"
     )
 
@@ -224,7 +226,7 @@ def _sealed_of(content: bytes) -> Sealed | None:
         found = decode(content)
         if isinstance(found, dict) and found.keys() == SEALED_FIELDS:
             return Sealed(**found)
-    except Exception:  # cbor2 raises whatever comes of odd bytes
+    except Exception:  # cbor2 may raise anything for invalid bytes
         return None
     return None
 

@@ -102,7 +102,7 @@ def parse(document: object, code_of: CodeOf | None = None, place: str = "definit
         fields[definition.name] = definition
     closed_by = str(document.get("refold.closed_by", ""))
     if closed_by and closed_by not in fields:
-        raise SchemaError(f"{name}: refold.closed_by names {closed_by!r}, which is no field of it")
+        raise SchemaError(f"{name}: refold.closed_by names {closed_by!r}, which is not one of its fields")
     whole = emit(node)
     if closed_by:
         whole["refold.closed_by"] = closed_by
@@ -168,14 +168,14 @@ def _check_type(node: Node, reducer: str, place: str) -> None:
         article = "an" if collection == "array" else "a"
         raise SchemaError(f"{place}: the reducer {reducer} folds {article} {collection}; given {value['type']}")
     if collection and (allows(node, "refold.Blob") or allows(node, "refold.Sealed")):
-        raise SchemaError(f"{place}: in a collection, refold.Blob and refold.Sealed stand in the element's type")
+        raise SchemaError(f"{place}: in a collection, refold.Blob and refold.Sealed belong in the element's type")
     if reducer in ARITHMETIC:
         ordered = NUMBERS if reducer == "sum" else NUMBERS | {"string"}
         given = value.get("logicalType", value["type"])
         if value["type"] not in ordered or given == "refold-json" or (reducer == "sum" and given != value["type"]):
             raise SchemaError(f"{place}: {reducer} needs one of {_names(ordered)}; given {given}")
         if allows(node, "refold.Blob") or allows(node, "refold.Sealed"):
-            raise SchemaError(f"{place}: {reducer} cannot look into refold.Blob or refold.Sealed")
+            raise SchemaError(f"{place}: {reducer} cannot read values in refold.Blob or refold.Sealed")
     for inner in walk(node):
         if inner["type"] == "record":
             bad = [
@@ -183,14 +183,14 @@ def _check_type(node: Node, reducer: str, place: str) -> None:
             ]
             if bad:
                 raise SchemaError(
-                    f"{place}: {bad[0]} stands on the fields of the entity type, not inside {inner['name']}"
+                    f"{place}: {bad[0]} belongs on the fields of the entity type, not inside {inner['name']}"
                 )
 
 
 def _limit(each: Mapping[str, Any], reducer: str, place: str) -> int:
     if reducer != "append":
         if "refold.limit" in each:
-            raise SchemaError(f"{place}: refold.limit goes with the reducer append, not with {reducer}")
+            raise SchemaError(f"{place}: refold.limit is for the reducer append, not for {reducer}")
         return 0
     limit = _count(each, "refold.limit", 0, place)
     if limit < 1:
@@ -209,7 +209,7 @@ def _code(each: Mapping[str, Any], reducer: str, place: str) -> Mapping[str, obj
     """The identity of a custom reducer's code: plain parts, for it has to come back from JSON as it was."""
     for key in ("refold.function", "refold.code"):
         if reducer != "custom" and key in each:
-            raise SchemaError(f"{place}: {key} goes with the reducer custom, not with {reducer}")
+            raise SchemaError(f"{place}: {key} is for the reducer custom, not for {reducer}")
     if reducer != "custom":
         return {}
     code: object = each.get("refold.code")

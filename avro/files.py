@@ -50,6 +50,6 @@ def require_bounded(path: str | os.PathLike[str], bytes_max: int = PEM_BYTES_MAX
     except OSError:
         return
     if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
-        raise OSError(errno.EINVAL, "it is a device, and no file", str(path))
+        raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
     if stat.S_ISREG(status.st_mode) and status.st_size > bytes_max:
         raise OSError(errno.EFBIG, f"it is longer than {bytes_max:,} bytes", str(path))

@@ -81,7 +81,7 @@ class LineReader:
     def read(self, line: Mapping[str, Any], blobs: Blobs) -> tuple[Observation, bytes, TypeDefinition]:
         """The observation, its id, and the definition it was read by; raises InputError."""
         if not self._versions:
-            raise InputError("no definition of this type")
+            raise InputError("there is no definition of this type")
         refusal: InputError | None = None
         for definition, door, readers in self._versions:
             try:
@@ -153,7 +153,7 @@ def _carry_blobs(line: Mapping[str, Any], blobs: Blobs) -> None:
         except (ValueError, TypeError):
             raise ValidationError("blobs", "contents as base64 by their SHA-256 in hex", name) from None
         if not may_stand(digest, data):
-            raise ValidationError(f"blobs.{name}", "a content stands under its own SHA-256", f"({len(data)} bytes)")
+            raise ValidationError(f"blobs.{name}", "a content's key is its own SHA-256", f"({len(data)} bytes)")
         blobs[digest] = data
 
 

@@ -83,7 +83,7 @@ class _Expansion:
         kind = schema["type"]
         astray = [key for key in schema if str(key).startswith("refold.")]
         if astray and self._open:
-            raise SchemaError(f"{place}: {astray[0]} stands on the field, beside its name, not inside its type")
+            raise SchemaError(f"{place}: {astray[0]} belongs on the field, next to its name, not inside its type")
         if not isinstance(kind, str):
             return self.node(kind, namespace, place)
         if kind in NAMED:
@@ -102,7 +102,7 @@ class _Expansion:
         """An element's type. Nothing but null would take no bytes, and a few bytes could claim endless elements."""
         node = self.node(schema, namespace, place)
         if isinstance(node, dict) and node["type"] == "null":
-            raise SchemaError(f"{place}: null alone holds nothing; give a type, with null beside it if need be")
+            raise SchemaError(f"{place}: null alone holds nothing; give a type, with null next to it if needed")
         return node
 
     def _by_name(self, name: str, namespace: str, place: str) -> Node:
@@ -122,7 +122,7 @@ class _Expansion:
         if not isinstance(logical, str) or logical not in LOGICAL:
             raise SchemaError(f"{place}: logicalType {logical!r} is not one of {', '.join(sorted(LOGICAL))}")
         if LOGICAL[logical] != node["type"]:
-            raise SchemaError(f"{place}: logicalType {logical} stands on {LOGICAL[logical]}, not on {node['type']}")
+            raise SchemaError(f"{place}: logicalType {logical} belongs on {LOGICAL[logical]}, not on {node['type']}")
         if logical != "decimal":
             return {"logicalType": logical}
         precision, scale = schema.get("precision"), schema.get("scale", 0)
@@ -143,7 +143,7 @@ class _Expansion:
         if full in BUILT_IN:
             return self._built_in(full, schema, place)
         if namespace.partition(".")[0] == "refold" and namespace.split(".")[:2] != ["refold", "types"]:
-            raise SchemaError(f"{place}: {full} stands in refold's own namespace; use refold.types or one of yours")
+            raise SchemaError(f"{place}: {full} is in refold's own namespace; use refold.types or one of yours")
         if full in self._known:
             raise SchemaError(f"{place}: {full} is defined twice; use it by name the second time")
         node: dict[str, Any] = {"type": kind, "name": full, **_aliases_of(schema, place)}
@@ -164,7 +164,7 @@ class _Expansion:
             _check_names(node["fields"], full, place)
             for option in (BLOB, SEALED) if self._open else ():
                 if _could_be(node["fields"], option):
-                    raise SchemaError(f"{place}: a value of {full} could not be told from {option['name']}; use that")
+                    raise SchemaError(f"{place}: a value of {full} would look like {option['name']}; use that")
         self._known[full] = node
         return node
 
@@ -185,11 +185,11 @@ class _Expansion:
             raise SchemaError(f"{place}: a field needs a name of letters, digits and _; given {name!r}")
         inner = f"{place}.{name}"
         if field.get("default") is not None:
-            raise SchemaError(f"{inner}: only null may be a default; an absent field is absent, and readers fill in")
+            raise SchemaError(f"{inner}: only null may be a default; an absent field is absent, and readers fill it in")
         if "type" not in field:
             raise SchemaError(f"{inner}: a field needs a type")
         if "logicalType" in field:
-            raise SchemaError(f"{inner}: logicalType stands inside the type, as {{'type': ..., 'logicalType': ...}}")
+            raise SchemaError(f"{inner}: logicalType belongs inside the type, as {{'type': ..., 'logicalType': ...}}")
         node = self._inner(field["type"], namespace, inner)
         kept: dict[str, Any] = {"name": name, "type": node, **_aliases_of(field, inner)}
         if allows(node, "null"):
@@ -205,8 +205,8 @@ class _Expansion:
         value = [node for node in flat if id_of(node) not in OPTIONS]
         if len(value) != 1 or len({id_of(node) for node in flat}) != len(flat):
             raise SchemaError(
-                f"{place}: a union is one type with null, refold.Blob and refold.Sealed beside it; "
-                "several value types could not be told apart in ids and in JSON"
+                f"{place}: a union is one type, with null, refold.Blob and refold.Sealed as options; "
+                "several value types would look alike in ids and in JSON"
             )
         return sorted(flat, key=lambda node: OPTIONS.get(id_of(node), 1))
 

@@ -51,15 +51,15 @@ class Ruling(NamedTuple):
 def ruling_of(parts: object) -> Ruling:
     """The ruling in a list of its parts; ValueError where they are none."""
     if not isinstance(parts, list) or len(parts) != len(Ruling._fields):
-        raise ValueError("it has not the parts of a ruling")
+        raise ValueError("it lacks parts of a ruling")
     topic, partition, offset, length, entity, is_lifted, decided_at = parts
     numbers = (partition, offset, length, decided_at)
     if not all(type(each) is int and 0 <= each < _NUMBER_END for each in numbers) or type(is_lifted) is not bool:
-        raise ValueError("its position, decision or time is none")
+        raise ValueError("its position, decision or time is invalid")
     if not 1 <= length <= LENGTH_MAX:
-        raise ValueError("its number of offsets is none")
+        raise ValueError("its number of offsets is invalid")
     if topic not in TOPICS or type(entity) is not str or len(entity.encode()) > NAME_BYTES_MAX:
-        raise ValueError("its topic or entity is none")
+        raise ValueError("its topic or entity is invalid")
     return Ruling(topic, partition, offset, length, entity, is_lifted, decided_at)
 
 

@@ -193,7 +193,7 @@ class Registry:
             if known != schema:
                 raise SchemaError(f"{definition.name}: the Schema Registry gave its schema the id {wire_id}, which is "
                                   f"that of another schema in this log, of {name}; was the registry emptied or "
-                                  "exchanged? Restore it, or begin a log under another prefix")  # fmt: skip
+                                  "replaced? Restore it, or create a log under another prefix")  # fmt: skip
             mine[wire_id] = schema
 
     def add(self, definition: TypeDefinition, registered_at: int = 0, wire_ids: WireIds | None = None) -> TypeVersion:

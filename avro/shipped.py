@@ -42,7 +42,7 @@ def load_type(file: Path, code_of: CodeOf | None = None) -> TypeDefinition:
         with file.open("rb") as stream:
             data = stream.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
-            raise SchemaError(f"{file}: is longer than {BYTES_MAX:,} bytes, which no type is")
+            raise SchemaError(f"{file}: is longer than {BYTES_MAX:,} bytes, which is too long for a type")
         document = strict_json.loads(data.decode(), pairs_hook=_each_once)
     except OSError as error:
         raise SchemaError(f"{file}: cannot be read: {error.strerror}") from None
@@ -57,5 +57,5 @@ def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(members)
     if len(found) != len(members):
         names = [name for name, _ in members]
-        raise ValueError(f"the key {max(names, key=names.count)!r} stands twice in one object")
+        raise ValueError(f"the key {max(names, key=names.count)!r} is twice in one object")
     return found

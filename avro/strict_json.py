@@ -106,7 +106,7 @@ def _is_deeper(tree: Any, depth_max: int) -> bool:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise JsonRefused(f"{name} is no JSON number")
+    raise JsonRefused(f"{name} is not a JSON number")
 
 
 def _refuse_surrogates(tree: Any) -> None:

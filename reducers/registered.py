@@ -82,7 +82,7 @@ def allow(given: Iterable[Registered]) -> None:
 def checked(name: str) -> str:
     """A name that can be allowed; InputError where it is neither MODULE nor MODULE:FUNCTION."""
     if not _can_be_named(name):
-        raise InputError(f"{name!r:.100} names no reducer; give MODULE or MODULE:FUNCTION")
+        raise InputError(f"{name!r:.100} is not a reducer; give MODULE or MODULE:FUNCTION")
     return name
 
 
@@ -118,7 +118,7 @@ def function_of(name: str) -> Callable[..., Any]:
         marked: Callable[..., Any] = found
         return marked
     raise NotRegistered(
-        f"the custom reducer {name!r:.200} is not registered here, so nothing of it is imported; {_how_to_allow(name)}"
+        f"the custom reducer {name!r:.200} is not registered here, so it is not imported; {_how_to_allow(name)}"
     )
 
 

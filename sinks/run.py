@@ -210,5 +210,5 @@ def checked(log: LogPort, name: str, position: Cut) -> Cut:
     try:
         return Points(log, 0).resolve(position).cut
     except InputError as error:
-        raise SinkRefused(f"{name} holds another state than this log can follow: {error}. Name another place for it, "
+        raise SinkRefused(f"{name} holds a state that this log cannot continue: {error}. Name another place for it, "
                           "or empty this one") from error  # fmt: skip

@@ -35,7 +35,7 @@ from refold.streams.table.folds import Folds, TypeFold
 def entity_at(log: LogPort, folds: Folds, entity: str, cut: Cut) -> Entity:
     """The entity as of a cut, with its hash; its residue is no part of the answer.
 
-    Its version is 0 where nothing of it was observed by then. UnknownEntity where nothing stands below the cut.
+    Its version is 0 where no observation of it was made by then. UnknownEntity where nothing stands below the cut.
     """
     try:
         type_fold = folds.of_entity(entity)

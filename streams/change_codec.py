@@ -77,7 +77,7 @@ class ChangeCodec:
         try:
             return self._change(self._codec.encode(datum), FRAME_BYTES)[0]
         except Exception as error:  # a datum that the schema allows, and no writer of refold's makes
-            raise UndecodableError(f"it is no change as refold writes them ({type(error).__name__})") from error
+            raise UndecodableError(f"it is not a change as refold writes them ({type(error).__name__})") from error
 
     def _step_bytes(self, step: ChangeStep) -> bytes:
         """One step. Written at once: as datums for a writer of the schema it took twice the time, for every record."""

@@ -203,7 +203,7 @@ class Log:
         """Name a point, now or `at`; InputError when the name is taken."""
         check_name(name, "marker")
         if name.startswith("@"):
-            raise InputError(f"{name}: give the name without @; it is asked for as @{name.lstrip('@')}")
+            raise InputError(f"{name}: give the name without @; it is used as @{name.lstrip('@')}")
         self.flush()
         cut = self.point(at).cut
         self._port.mark(Marked(name, str(cut), self._around.now_micros() // 1000), replace=replace)
@@ -225,7 +225,7 @@ class Log:
         folds = Folds(self._port.registry, cut.schemas)
         found = entity_at(self._port, folds, entity, cut)
         if not found.version:
-            raise NotAnswerable(f"{entity}: nothing of it was observed by then")
+            raise NotAnswerable(f"{entity}: no observation of it was made by then")
         return EntityView(self._port, folds, cut, found)
 
     def states(self, entities: Iterable[str], at: When = None, clock: str = "recorded") -> dict[str, EntityView]:
@@ -343,7 +343,7 @@ class Log:
         try:
             digest = reference.hash if isinstance(reference, Blob) else bytes.fromhex(reference)
         except (TypeError, ValueError):
-            raise InputError(f"{reference!r:.80}: a content is asked for by its Blob, or its SHA-256 in hex") from None
+            raise InputError(f"{reference!r:.80}: give a content's Blob, or its SHA-256 in hex") from None
         content = self._port.blobs.get(digest)
         if content is None and self._port.blobs.has_expired(digest):
             raise Expired(f"{digest.hex()}: the content has expired; it was removed from the log's store")

@@ -90,7 +90,7 @@ def read_cut(text: str) -> Cut:
     """`parse_cut`, whatever fold made it."""
     body = text.removeprefix(PREFIX)
     if not body.startswith(FORMAT):
-        raise InputError(f"{_brief(text)}: not a cut of a form this release reads; it begins with {PREFIX}{FORMAT}")
+        raise InputError(f"{_brief(text)}: not a cut that this release reads; a cut starts with {PREFIX}{FORMAT}")
     encoded = body.removeprefix(FORMAT)
     try:
         tree = cbor2.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))

@@ -74,7 +74,7 @@ def read_verdict(partition: int, value: bytes) -> Verdict:
     try:
         tree = cbor2.loads(value)
         if tree.pop("format") != FORMAT:
-            raise CorruptionError(f"{where} is of a format that this release does not read; use the newer refold")
+            raise CorruptionError(f"{where} has a format that this release does not read; use the newer refold")
         headers = [(name, given) for name, given in tree.pop("headers")]
         found = Verdict(partition=partition, headers=headers, **tree)
         if not _is_whole(found):

@@ -71,7 +71,7 @@ def _of_entity(
         sides.append(fold_observed(type_fold.fold, name, below, cut.observed_until))
     before, after = sides
     if not before.version and not after.version:
-        raise UnknownEntity(f"{name}: no observation of it stands at either point")
+        raise UnknownEntity(f"{name}: it has no observation at either point")
     if hash_state(type_fold.fold, before) == hash_state(type_fold.fold, after):
         return []
     last = observed[-1]

@@ -50,9 +50,7 @@ def observed_below(log: LogPort, entity: str, cut: Cut) -> list[Observed]:
 
 def unknown(entity: str, cut: Cut) -> UnknownEntity:
     """The error that says so where nothing of an entity stands below a cut."""
-    return UnknownEntity(
-        f"{entity}: no observation of it stands below {cut.short}; `refold tail` shows what this log holds"
-    )
+    return UnknownEntity(f"{entity}: it has no observation before {cut.short}; `refold tail` shows what this log holds")
 
 
 def fold_observed(fold: Fold, entity: str, observed: Sequence[Observed], observed_until: int | None) -> Entity:

@@ -179,7 +179,7 @@ def _place(url: str | None) -> tuple[Path, int | None, str | None]:
         raise InputError(f"{place}: this takes a log in a folder; give file:PATH")
     if not colon or scheme != "file":
         raise InputError(
-            f"{place!r} is no log's URL; give file:PATH, such as {DEFAULT_URL}, or kafka://HOST:PORT/PREFIX"
+            f"{place!r} is not a log's URL; give file:PATH, such as {DEFAULT_URL}, or kafka://HOST:PORT/PREFIX"
         )
     path, _, query = rest.removeprefix("//").partition("?")
     if not path:
@@ -198,9 +198,9 @@ def _folder(url: str, quoted: str) -> Path:
     try:
         name = unquote(quoted, errors="strict")
     except UnicodeDecodeError:
-        raise InputError(f"{url}: its path is not UTF-8 once %XX is read") from None
+        raise InputError(f"{url}: its path is not UTF-8 after %XX is decoded") from None
     if "\0" in name:
-        raise InputError(f"{url}: its path holds a zero byte, which no folder's name does")
+        raise InputError(f"{url}: its path holds a zero byte, which is not allowed in a path")
     try:
         return Path(name).expanduser()
     except RuntimeError as error:

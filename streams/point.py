@@ -60,7 +60,7 @@ class Points:
                 raise InputError(f"{when!r}: give a datetime with its time zone")
             return self._time(datetime_micros(when), clock)
         if not isinstance(when, str | None):
-            raise InputError(f"{when!r} is no point in time: give a Cut, a datetime, or the text of {FORMS}")
+            raise InputError(f"{when!r} is not a point in time: give a Cut, a datetime, or the text of {FORMS}")
         text = (when or "now").strip()
         if text == "now":
             return Point(self.end())
@@ -69,14 +69,14 @@ class Points:
         place = self._place(text, entity)
         if place is not None:
             if clock == "observed":
-                raise InputError(f"{text}: a place in the log has no observed time; with that clock give a time")
+                raise InputError(f"{text}: a position in the log has no observed time; give a time with that clock")
             return Point(place)
         try:
             micros = parse_time(text, "WHEN")
         except ValidationError as error:
             if re.match(r"\d{4}-", text):
                 raise
-            raise InputError(f"{text!r} is no point in time this log knows: give {FORMS}") from error
+            raise InputError(f"{text!r} is not a point in time that this log knows: give {FORMS}") from error
         return self._time(micros, clock)
 
     def _place(self, text: str, entity: str | None) -> Cut | None:
@@ -104,7 +104,7 @@ class Points:
         if self._log.archived_at is not None and time_ms > self._log.archived_at:
             raise NotAnswerable(
                 f"{time_text(micros)}: this log was archived at {millis_text(self._log.archived_at)}; that is the "
-                "latest time it can answer, and now is all it holds"
+                "latest time it can answer, and `now` is everything it holds"
             )
         offsets = {partition: self._log.first_after(partition, time_ms) for partition in self._log.ends()}
         if not any(offsets.values()):
@@ -140,7 +140,7 @@ class Points:
         if cut.log_id == self._log.forked_from:
             raise InputError(
                 f"cut {cut.short} is of the log {cut.log_id.hex()}, and this is its fork {self._log.log_id.hex()} "
-                f"({self._log.url}); ask for the same point by its marker, time or offsets, or open that log's archive"
+                f"({self._log.url}); use the same point by its marker, time or offsets, or open that log's archive"
             )
         if cut.log_id != self._log.log_id:
             raise InputError(

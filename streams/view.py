@@ -178,7 +178,7 @@ class StateView:
     def __getitem__(self, entity: str) -> EntityView:
         packed = self._packed(entity)
         if packed is None:
-            raise UnknownEntity(f"{entity}: no observation of it stands at {self.cut.short}")
+            raise UnknownEntity(f"{entity}: it has no observation at {self.cut.short}")
         return EntityView(self._log, self._folds, self.cut, unpack(entity, packed))
 
     def __contains__(self, entity: object) -> bool:

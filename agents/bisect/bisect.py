@@ -86,7 +86,7 @@ class _Search:
 
     def run(self, good: Commit, bad: Commit) -> Bisected:
         if good.id == bad.id or not self._repository.is_ancestor(good.id, bad.id):
-            raise InputError(f"{good.id[:12]} did not lead to {bad.id[:12]}: --good names a commit before --bad")
+            raise InputError(f"{good.id[:12]} is not an ancestor of {bad.id[:12]}: --good names a commit before --bad")
         finding = self._ended(bad, "parted", "--bad", "does what was recorded")
         self._ended(good, "same", "--good", "parts from the recording already")
         goods, unusable = [good.id], set[str]()

@@ -102,7 +102,7 @@ def _found(entry: str, folder: Path, what: str) -> Agent:
     found = recorded_agent_of(entry, folder, what)
     place = _place(sys.modules.get(entry.rpartition(":")[0]))
     if place is not None and folder.resolve() not in place.parents:
-        raise ImportError(f"{entry} comes from {place}, and not from this commit")
+        raise ImportError(f"{entry} was imported from {place}, not from this commit")
     return found
 
 

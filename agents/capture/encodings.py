@@ -67,10 +67,10 @@ class Decoder:
             try:
                 piece = layer.feed(data[begin : begin + _PIECE_BYTES])
             except Exception as error:
-                raise Undecodable("undecodable", f"the body is no {name}: {error}") from None
+                raise Undecodable("undecodable", f"the body is not valid {name}: {error}") from None
             self._given[index] += len(piece)
             if self._given[index] > OUTPUT_BYTES_MAX:
-                raise Undecodable("oversize", f"the body is more than {OUTPUT_BYTES_MAX} bytes without its {name}")
+                raise Undecodable("oversize", f"the decoded body of {name} has more than {OUTPUT_BYTES_MAX} bytes")
             found.append(piece)
         return b"".join(found)
 
@@ -105,7 +105,7 @@ class _Zlib:
         while data:
             if self._stream.eof:
                 if not self._is_gzip:
-                    raise ValueError("more bytes follow its end")
+                    raise ValueError("more bytes follow the end")
                 self._stream = zlib.decompressobj(_GZIP_BITS)
             found += self._stream.decompress(data)
             data = self._stream.unused_data

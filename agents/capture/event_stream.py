@@ -119,7 +119,7 @@ def _headers(data: bytes) -> Plain:
     while at < len(data):
         name_end = at + 1 + data[at]
         if data[name_end] != _TEXT:
-            raise ValueError("a header that is no text")
+            raise ValueError("a header is not text")
         value_at = name_end + 3
         value_end = value_at + int.from_bytes(data[name_end + 1 : value_at])
         found.append([data[at + 1 : name_end].decode(), data[value_at:value_end].decode()])

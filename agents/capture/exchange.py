@@ -199,7 +199,7 @@ def bytes_of(body: Plain) -> bytes:
         try:
             return base64.b64decode(body["base64"], validate=True)
         except binascii.Error as error:
-            raise ValueError(f"a recorded body is no base64: {error}") from error
+            raise ValueError(f"a recorded body is not base64: {error}") from error
     if isinstance(body, dict) and isinstance(body.get("frames"), list):
         try:
             return b"".join(event_stream.frame_bytes(each) for each in body["frames"])

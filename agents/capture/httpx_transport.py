@@ -61,7 +61,8 @@ def recorded_client(run: Exchanges, client: T, monotonic_s: Callable[[], float],
     place = next((name for name, each in _attributes(client) if _module_of(each) is not None), None)
     if place is None:
         raise InputError(
-            f"{type(client).__qualname__} is no client on httpx: pass its calls through run.model(client.method, ...)"
+            f"{type(client).__qualname__} is not a client that uses httpx: pass its calls through "
+            "run.model(client.method, ...)"
         )
     inner = _recording(run, getattr(client, place), monotonic_s, volatile)
     again = getattr(client, "copy", None)

@@ -42,7 +42,7 @@ class LoopbackServer:
         """
         if host != "localhost" and not is_loopback(host):
             raise InputError(
-                f"--listen {host}: only addresses on loopback, such as 127.0.0.1; the proxy asks for no token"
+                f"--listen {host}: only addresses on loopback, such as 127.0.0.1; the proxy has no authentication"
             )
         self._make = handling
         self._host, self._port = host, port

@@ -62,7 +62,7 @@ def hold_files(libc: ctypes.CDLL, folder: str) -> str:
 def not_offered() -> str:
     """Why this kernel holds no files; empty where it offers to."""
     if sys.platform != "linux":
-        return f"it takes Linux; this is {sys.platform}"
+        return f"it needs Linux; this is {sys.platform}"
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
     return "" if version > 0 else f"Landlock says {os.strerror(ctypes.get_errno())}"

@@ -141,7 +141,7 @@ def encoded(thing: object) -> bytes:
 
 def _left_out(thing: object) -> None:
     if not isinstance(thing, ExecutionBranch):
-        raise NotImplementedError(f"{type(thing).__name__} cannot be said")
+        raise NotImplementedError(f"{type(thing).__name__} cannot be encoded")
 
 
 class JournalRecord:
@@ -167,14 +167,14 @@ class JournalRecord:
                 match did:
                     case ChildBegun(head, given):
                         if head.caller not in self._open:
-                            raise InputError(f"a run within {head.caller}, which is none of the fork's")
+                            raise InputError(f"a nested run of {head.caller}, which is not a run of the fork")
                         self._open[head.run] = self._begin_child(head, given)
                     case OfChild(run, of_child):
                         self._write(run, of_child)
                     case _:
                         self._write(self._run, did)
             except (msgspec.DecodeError, RecursionError, KeyError) as error:
-                raise InputError(f"the confined process said what cannot be read: {error}") from None
+                raise InputError(f"the confined process sent an invalid message: {error}") from None
 
     def depart(self, failure: Failure, at: int) -> None:
         """End what has not ended, the innermost first."""

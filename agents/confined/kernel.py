@@ -90,10 +90,10 @@ def confine(trace: int, folder: str) -> str:
     learn_processor()
     machine = _MACHINES.get(platform.machine())
     if sys.platform != "linux" or machine is None:
-        raise NotConfined(f"it takes Linux on {' or '.join(_MACHINES)}; this is {sys.platform} on {platform.machine()}")
+        raise NotConfined(f"it needs Linux on {' or '.join(_MACHINES)}; this is {sys.platform} on {platform.machine()}")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise NotConfined(f"prctl(PR_SET_NO_NEW_PRIVS) says {os.strerror(ctypes.get_errno())}")
+        raise NotConfined(f"prctl(PR_SET_NO_NEW_PRIVS) failed: {os.strerror(ctypes.get_errno())}")
     unheld = hold_files(libc, folder)
     steps = _filter(machine)
     held = ctypes.create_string_buffer(b"".join(_STEP.pack(*step) for step in steps))
@@ -104,7 +104,7 @@ def confine(trace: int, folder: str) -> str:
     if status != 0:
         reason = os.strerror(ctypes.get_errno()) if status < 0 else f"thread {status} could not be confined"
         faulthandler.unregister(signal.SIGSYS)
-        raise NotConfined(f"seccomp says {reason}")
+        raise NotConfined(f"seccomp failed: {reason}")
     return unheld
 
 

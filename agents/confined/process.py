@@ -48,7 +48,7 @@ class ProcessEnd(NamedTuple):
 def ended(question: Question) -> ProcessEnd:
     """Have a question answered. NotConfinable where the kernel refuses: then no code was run."""
     if sys.platform != "linux":
-        raise not_confinable(f"it takes Linux; this is {sys.platform}")
+        raise not_confinable(f"it needs Linux; this is {sys.platform}")
     with (
         _folder() as (folder, lock),
         _memory("question") as asked, _memory("answer") as said, _memory("trace") as trace,

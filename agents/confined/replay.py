@@ -65,7 +65,7 @@ def shipped(redact: Redact | None) -> tuple[str, bytes]:
         return "", pickle.dumps(redact)
     except Exception as error:
         raise InputError(
-            f"the redactor cannot be handed to the confined process ({error}): give a function of a module that makes "
+            f"the redactor cannot be passed to the confined process ({error}): give a function of a module that makes "
             "it, or rules that are functions of a module"
         ) from error
 

@@ -79,12 +79,12 @@ def settle(book: Book, key: str, found: Done | NotDone, now_micros: int, *, by: 
 def require_unknown(key: str, standing: EffectState, now_micros: int) -> Claim:
     """The claim whose fate is not known. Raises InputError if no claim is."""
     if not standing.status:
-        raise InputError(f"effect {key}: nothing is known of it; `refold effects list` shows the keys there are")
+        raise InputError(f"effect {key}: no such effect is recorded; `refold effects list` shows the keys")
     claim = standing.holder
     if claim is None:
-        raise InputError(f"effect {key}: it is {standing.status}, so there is nothing to settle")
+        raise InputError(f"effect {key}: it is {standing.status}, so it needs no settling")
     if not claim.is_unknown and claim.until > now_micros:
-        raise InputError(f"effect {key}: run {claim.run} may still be carrying it out; unless it says what became of "
+        raise InputError(f"effect {key}: run {claim.run} may still be carrying it out; unless it records the result, "
                          f"it, settle it after {time_text(claim.until)}")  # fmt: skip
     return claim
 
@@ -209,7 +209,7 @@ class Ledger:
         with self._book.log.turn:
             found = listing.listed(self._book.log, self._now_micros(), keys=[key])
         if not found:
-            raise InputError(f"effect {key}: nothing is known of it; `refold effects list` shows the keys there are")
+            raise InputError(f"effect {key}: no such effect is recorded; `refold effects list` shows the keys")
         return found[0]
 
     def settle(self, key: str, found: Done | NotDone, *, by: str, note: str = "") -> Effect:
@@ -235,12 +235,12 @@ class Ledger:
         if found is NotDone:
             found = NotDone()
         if isinstance(found, NotDone) and effect.until > asked_at:
-            raise InputError(f"effect {key}: the probe does not find it, but it may still be under way; ask again "
+            raise InputError(f"effect {key}: the probe did not find it, but it may still be in progress; ask again "
                              f"after {time_text(effect.until)}")  # fmt: skip
         if isinstance(found, (Done, NotDone)):
             return self.settle(key, found, by=by, note=note)
         if found is not None:
-            raise InputError(f"the probe returned a {type(found).__name__}: it has to return Done(result), or None "
+            raise InputError(f"the probe returned a {type(found).__name__}: it must return Done(result), or None "
                              "where it cannot tell, or raise NotDone")  # fmt: skip
         return effect
 

@@ -206,8 +206,8 @@ class Protocol:
             if self._is_late(intended_at, terms):
                 yield from self._release(order, token, status="released")
                 raise StorageError(
-                    f"effect {order.key}: nothing was sent, for the log took too long to take the claim for its lease "
-                    f"of {terms.lease_s:g} s; try again, or give the tool a longer lease_s"
+                    f"effect {order.key}: nothing was sent, because the log took too long to store the claim for its "
+                    f"lease of {terms.lease_s:g} s; try again, or give the tool a longer lease_s"
                 )
             return (yield from self._send(order, send, terms, token, standing))
         finally:

@@ -30,11 +30,9 @@ def golden_of_run(
     """
     missing = [child for each in run.family for child in children_of(each.steps) if child not in each.children]
     if missing:
-        raise NotAnswerable(f"run {run.run}: the recording of run {missing[0]}, which began within it, is not there")
+        raise NotAnswerable(f"run {run.run}: the recording of its nested run {missing[0]} is missing")
     if not entry:
-        raise InputError(
-            f"run {run.run} does not say which function its agent is: name it with --entry module:function"
-        )
+        raise InputError(f"run {run.run} does not name its agent's function: name it with --entry module:function")
     return admitted(
         Golden(
             name=name or name_of(run), description=description, entry=entry, expect=tuple(expect) or ("exact",),

@@ -70,11 +70,11 @@ def expectation(text: str) -> Expectation:
         return Expectation(text=stripped, subject="exact")
     split = _SPLIT.fullmatch(stripped)
     if split is None:
-        raise _refused(text, f"it compares nothing (= != < <= > >= ~); {_EXAMPLES}, or exact alone")
+        raise _refused(text, f"it has no comparison (= != < <= > >= ~); {_EXAMPLES}, or exact alone")
     left, value = split["left"].strip(), split["value"].strip()
     sign: Operator = "=" if split["operator"] == "==" else split["operator"]  # type: ignore[assignment]
     if not left:
-        raise _refused(text, f"it does not say what is compared; {_EXAMPLES}")
+        raise _refused(text, f"it does not name what to compare; {_EXAMPLES}")
     word = re.match(r"[a-z_]*", left)[0]  # type: ignore[index]
     if left in SEQUENCES and not _is_count(value):
         return _sequence(stripped, left, sign, value)
@@ -133,7 +133,8 @@ def _path(text: str, rest: str) -> tuple[str | int, ...]:
         part = _PART.match(rest, at)
         if part is None:
             raise _refused(
-                text, f'from {rest[at:]!r} on it is no path: .name, [index] or ["a name"], as in state[3].items[0].id'
+                text,
+                f'from {rest[at:]!r} on it is not a path: .name, [index] or ["a name"], as in state[3].items[0].id',
             )
         if part["name"] is not None:
             found.append(part["name"].strip())
@@ -147,7 +148,7 @@ def _part(text: str, written: str) -> str | int:
     try:
         found: str | int = strict_json.loads(written)
     except ValueError as error:
-        raise _refused(text, f"{written} is no name: {error}") from None
+        raise _refused(text, f"{written} is not a name: {error}") from None
     return found
 
 

@@ -190,8 +190,8 @@ def golden_of(text: str, place: str) -> Golden:
     signature = document.pop(_SIGNATURE, None)
     if signature != _signature(document):
         raise CorruptionError(
-            f"{place}: what stands in it is not what was signed: it was edited, or merged badly. If the edit is "
-            f"meant, sign it: refold golden sign {place}"
+            f"{place}: its content does not match its signature: it was edited, or merged badly. If the edit is "
+            f"intended, sign it: refold golden sign {place}"
         )
     return _read(document, place)
 
@@ -245,7 +245,7 @@ def found(place: Path) -> list[Path]:
         if each.is_file() and not any(part.startswith(".") for part in each.relative_to(place).parts)
     )
     if not files:
-        raise InputError(f"{place}: no golden trace (*{SUFFIX}) is in it; {_ADD} {place}")
+        raise InputError(f"{place}: it holds no golden trace (*{SUFFIX}); {_ADD} {place}")
     return files
 
 
@@ -255,10 +255,10 @@ def text_in(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
-            raise InputError(f"{path}: no golden trace: it is longer than {BYTES_MAX:,} bytes")
+            raise InputError(f"{path}: not a golden trace: it is longer than {BYTES_MAX:,} bytes")
         return data.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: no golden trace: it is no UTF-8 text ({error})") from None
+        raise InputError(f"{path}: not a golden trace: it is not UTF-8 text ({error})") from None
 
 
 def _parsed(text: str, place: str) -> dict[str, Plain]:
@@ -266,9 +266,9 @@ def _parsed(text: str, place: str) -> dict[str, Plain]:
         document = parsed(text)
         json_tree(document, "", -_LEVELS_OF_FORM)
     except ValueError as error:
-        raise InputError(f"{place}: no golden trace: it is no JSON that can be used ({error})") from None
+        raise InputError(f"{place}: not a golden trace: it is not usable JSON ({error})") from None
     if not isinstance(document, dict) or _MARK not in document:
-        raise InputError(f"{place}: no golden trace: it has no {_MARK!r}; `refold golden add` writes them")
+        raise InputError(f"{place}: not a golden trace: it has no {_MARK!r}; `refold golden add` writes them")
     return document
 
 
@@ -277,7 +277,7 @@ def _read(document: dict[str, Plain], place: str) -> Golden:
     reader = _READERS.get(mark) if type(mark) is int else None
     if reader is None:
         raise InputError(
-            f"{place}: its format {mark!r:.80} is none that this release reads ({FORMAT} is the newest): "
+            f"{place}: its format {mark!r:.80} is not one that this release reads (the newest is {FORMAT}): "
             "install the release that wrote it, or a later one"
         )
     return reader(document, place)
@@ -290,14 +290,14 @@ def _read_1(document: dict[str, Plain], place: str) -> Golden:
         raise InputError(f"{place}: {error}; see `agents/golden/file.py` for what a golden trace holds") from None
     unknown = _unknown(document["run"], _tree(unchained(golden.run)), "run")
     if unknown:
-        raise InputError(f"{place}: {unknown} is nothing that a recorded run has; take it out, or spell it right")
+        raise InputError(f"{place}: {unknown} is not a part of a recorded run; remove it, or correct its spelling")
     wrong = _misshapen(golden.run)
     if wrong:
         raise InputError(f"{place}: {wrong}")
     try:
         return msgspec.structs.replace(golden, run=chained(golden.run))
     except ValueError as error:
-        raise InputError(f"{place}: the recorded run cannot be gone through: {error}") from None
+        raise InputError(f"{place}: the recorded run cannot be replayed: {error}") from None
 
 
 def _misshapen(run: Recording) -> str:

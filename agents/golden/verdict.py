@@ -124,21 +124,21 @@ def admitted(golden: Golden) -> Golden:
         raise InputError(f"run {run.run} was imported, and has no code that could be run against it")
     expected = [expectation(text) for text in golden.expect]
     if not expected:
-        raise InputError("nothing is expected: say --expect outcome=succeeded, or leave it out for --expect exact")
+        raise InputError("no expectation is given: give --expect outcome=succeeded, or leave it out for --expect exact")
     if not run.outcome and any(each.subject == "exact" for each in expected):
         raise InputError(
-            f"run {run.run} did not end, so what it did exactly is not known; say --expect what should hold"
+            f"run {run.run} did not end, so `exact` cannot be checked; give the expectations with --expect"
         )
     missed = [(each.text, said) for each in expected if (said := unmet(each, RunSummary(run), run.hash))]
     if missed and not golden.known_bad:
         text, said = missed[0]
         raise InputError(
-            f"run {run.run} itself does not meet {text}: {' '.join(said.split())}. If that is what went wrong in it, "
+            f"run {run.run} itself does not satisfy {text}: {' '.join(said.split())}. If that is the run's error, "
             "say so with --known-bad WHY"
         )
     if golden.known_bad and not missed:
         raise InputError(
-            f"run {run.run} meets all that is expected, so this could not tell good code from bad "
+            f"run {run.run} satisfies every expectation, so this test could not tell good code from bad "
             f"({golden.known_bad}): add the expectation that it misses"
         )
     return golden

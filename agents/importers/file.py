@@ -143,7 +143,7 @@ class ImportFile:
             size += len(line.text)
             if size > self.limits.line_bytes:
                 raise InputError(
-                    f"{first.place}: the JSON document that begins here is longer than {self.limits.line_bytes:,} "
+                    f"{first.place}: the JSON document that starts here is longer than {self.limits.line_bytes:,} "
                     "bytes; if it is meant to be, raise the bound with --max-line-bytes"
                 )
         text = "".join(each.text for each in lines)
@@ -159,7 +159,7 @@ class ImportFile:
                 at -= len(line.text)
             raise InputError(
                 f"{place}: is not JSON: {error.msg} at character {at + 1}; the file was taken for one JSON document, "
-                "for its first line is no whole JSON value"
+                "because its first line is not a whole JSON value"
             ) from None
         except strict_json.JsonRefused:
             pass  # said by parse_json, with the option that raises the bound

@@ -218,8 +218,8 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
         if name not in found and not isinstance(getattr(kind, name, None), functools.cached_property)
     ]  # fmt: skip
     if more or len(found) < len(names):
-        said = f"{more[0]}, which is no field of it" if more else "a field that is not set"
-        raise _Unkept(f"{_a(kind)} with {said}: such an object cannot be kept; make all of it fields, and set them")
+        said = f"{more[0]}, which is not one of its fields" if more else "a field that is not set"
+        raise _Unkept(f"{_a(kind)} with {said}: such an object cannot be recorded; store all of its state in fields")
     return found
 
 
@@ -233,7 +233,7 @@ def _named(kind: type) -> str:
     name = class_name(kind)
     if not name:
         raise _Unkept(
-            f"{_a(kind)} cannot be kept: its class is not found as {kind.__module__}.{kind.__qualname__}; "
+            f"{_a(kind)} cannot be recorded: its class is not found as {kind.__module__}.{kind.__qualname__}; "
             "move the class to the top of its module"
         )
     return name
@@ -267,19 +267,19 @@ def _text_dumped(value: str) -> Plain:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise _Unkept("a text with half a character (a lone surrogate) cannot be kept; replace it") from None
+            raise _Unkept("a text with a lone surrogate (half a character) cannot be recorded; replace it") from None
     return value
 
 
 def _integer_dumped(value: int) -> Plain:
     if not INTEGER_MIN <= value < INTEGER_END:
-        raise _Unkept("an integer of more than 64 bits cannot be kept; keep it as text")
+        raise _Unkept("an integer of more than 64 bits cannot be recorded; use text")
     return value
 
 
 def _float_dumped(value: float) -> Plain:
     if not math.isfinite(value):
-        raise _Unkept(f"{value} is no JSON number and cannot be kept; keep None, or text")
+        raise _Unkept(f"{value} is not a JSON number and cannot be recorded; use None, or text")
     return value
 
 
@@ -337,7 +337,7 @@ def _path_dumped(value: PurePath) -> Plain:
         return {"refold.path": text}
     if kind in (PurePosixPath, PureWindowsPath):
         return {"pure": "posix" if kind is PurePosixPath else "windows", "refold.path": text}
-    raise _Unkept(f"{_a(kind)} cannot be kept; make it a pathlib.Path")
+    raise _Unkept(f"{_a(kind)} cannot be recorded; make it a pathlib.Path")
 
 
 def _shown(key: object) -> str:

@@ -98,7 +98,7 @@ class BodyReader:
             body = "".join(each if isinstance(each, str) else base[each[0] : each[1]] for each in parts)
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise CorruptionError(
-                f"{entity}: the body of a request goes on from an earlier one that is not there ({error!r})"
+                f"{entity}: the body of a request continues an earlier one that is missing ({error!r})"
             ) from None
         return replace(call, asked=replace(call.asked, request={**request, "body": body}))
 

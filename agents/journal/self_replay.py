@@ -61,7 +61,7 @@ def state_at(recording: Recording, number: int) -> Plain:
     for step in recording.steps:
         ended = step.number if step.is_committed else ended
     if not 0 <= number <= ended:
-        raise InputError(f"run {recording.run} has no state behind step {number}: its committed steps end at {ended}")
+        raise InputError(f"run {recording.run} has no state after step {number}: its committed steps end at {ended}")
     return next(itertools.islice(states(recording), number, None))
 
 

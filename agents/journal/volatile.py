@@ -52,7 +52,7 @@ def parts_of(path: str) -> tuple[Part, ...]:
         at = part.end()
     if at < len(path) or not isinstance(next(iter(found), None), str):
         raise InputError(
-            f'{path!r} is no path into a request: it is written as name.name[0]["a name"], [*] for every element, as '
+            f'{path!r} is not a path into a request: write it as name.name[0]["a name"], [*] for every element, as '
             "in messages[*].id"
         )
     return tuple(found)
@@ -145,7 +145,7 @@ class Volatile:
         if key is not None and not callable(key):
             raise InputError("key=: a function of the request's arguments")
         if key is not None and self.ignored:
-            raise InputError("ignore= and key=: give one of them; what a key leaves out is ignored")
+            raise InputError("ignore= and key=: give one of them; everything that the key leaves out is ignored")
 
     def asking(self, request: Any) -> Any:
         """The request with what is volatile in it; itself where nothing is.
@@ -157,7 +157,7 @@ class Volatile:
             return Asking(request, self.ignored) if self.ignored else request
         found = self._key(arguments_of(request))
         if found is None:
-            raise InputError("key=: it made None of a request, and so would of others; give what tells them apart")
+            raise InputError("key=: it returned None for a request; return a value that distinguishes requests")
         return Asking(request, (), found)
 
 

@@ -160,8 +160,8 @@ class FileKeyRing:
             key_id, key = "", b""
         if path != self._path(key_id) or len(key) != KEY_BYTES:
             raise KeyUnreadable(
-                f"{path}: no key of this ring: the file is damaged; restore it from a copy to read what it sealed, or "
-                "remove it, and what it sealed is expired"
+                f"{path}: not a key of this ring: the file is damaged; restore it from a copy to read what it sealed, "
+                "or remove it, and what it sealed is expired"
             )
         return key_id, key
 

@@ -65,7 +65,8 @@ class Masters:
             return cipher.decrypt(wrapped[NAME_BYTES:], [key_id.encode()])
         except (InvalidTag, ValueError):
             raise KeyUnreadable(
-                f"{place}: the key {key_id} is not what was wrapped; restore the topic's data, to read what it sealed"
+                f"{place}: the key {key_id} is not the one that was wrapped; restore the topic's data to read what it "
+                "sealed"
             ) from None
 
     def missing(self, key_id: str, wrapped: bytes, place: str) -> InputError:
@@ -89,7 +90,7 @@ def read_masters(given: str) -> Masters:
             raise InputError(f"{where}: cannot be read: {error}") from None
     secrets = [_secret(each, where) for each in text.replace(",", " ").split()]
     if not secrets:
-        raise InputError(f"{where}: there is no key in it; {_HOW}")
+        raise InputError(f"{where}: it holds no key; {_HOW}")
     return Masters(secrets)
 
 

@@ -138,9 +138,9 @@ def answer(log: Log, question: str, now: int, *, is_approved: bool, by: str, rea
     except UnknownEntity:
         approval = None
     if approval is None:
-        raise InputError(f"there is no question {question}: `refold approvals` lists those that wait for an answer")
+        raise InputError(f"there is no question {question}: `refold approvals` lists the open ones")
     if approval.decision != "requested":
-        raise InputError(f"{question} was {approval.decision} by {approval.by}: a question is answered once")
+        raise InputError(f"{question} was {approval.decision} by {approval.by}: a question can be answered only once")
     decision = {"decision": "approved" if is_approved else "rejected", "by": by, "at": now}
     if reason:
         decision["reason"] = reason

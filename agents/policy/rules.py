@@ -180,7 +180,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         try:
             policy = msgspec.convert(tree, Policy)
         except msgspec.ValidationError as error:
-            raise InputError(f"{source}: {error}; docs/guides/policy.md shows what a policy may hold") from None
+            raise InputError(f"{source}: {error}; docs/guides/policy.md describes policies") from None
         _check(policy, source)
         return policy
 

@@ -1,19 +1,19 @@
-"""Where a run's answers come from: the outside world, a recording, or a recording first and then the world.
+"""The source of a run's answers: the outside world, a recording, or first a recording and then the world.
 
-The recorder asks before it does anything that the code cannot answer by itself:
+The recorder asks it before it does anything that the code cannot compute itself:
 
-1. `step` when a step is to begin: a committed step comes back whole, and its function is not called again.
-2. `begun` before the first attempt of a step in this process: attempts are counted across restarts, and are kept in the
-   step as they were.
+1. `step` when a step is to begin: a committed step is returned whole, and its function is not called again.
+2. `begun` before the first attempt of a step in this process: attempts are counted across restarts, and stay in the
+   step unchanged.
 3. `arguments` before a model or a tool is called: keyword arguments that replace the code's own in the request.
-4. `within` when a run begins within this one: the answers of that run.
-5. `call` for each call in a step: a recorded answer comes back and is served; None means that the world is asked.
+4. `within` when a nested run begins: the source of that run's answers.
+5. `call` for each call in a step: a recorded answer is returned and served; None means: call the world.
 
-What any of them raises is a Departure. It is not a failure of the agent: it is not recorded as one, no step is retried
-for it, and it ends the run even if the agent's code caught it.
+Any of them may raise a Departure. A Departure is not a failure of the agent: it is not recorded as one, no step is
+retried for it, and it ends the run even if the agent's code caught it.
 
-A live run always asks the world. A resume has the recorded steps first. A replay never asks the world. A fork has the
-parent's steps up to the fork, and after that what its policy says.
+A live run always calls the world. A resume has the recorded steps first. A replay never calls the world. A fork has the
+parent's steps up to the fork, and after it follows its policy.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ NO_ARGUMENTS: Mapping[str, Plain] = {}
 
 
 class Departure(RefoldError):
-    """The code did what a recording does not hold, or what it may not do here; nothing was done in its place.
+    """The code did something that the recording does not hold, or that is not allowed here. Nothing was done instead.
 
-    so_far: what the code did until then, in steps that ended; of a replay. left_in: the step it was in, as far as it
-    came: its last call may be the one that was not answered.
+    so_far: of a replay, what the code did until then, in steps that ended. left_in: the step it was in, as far as it
+    ran: its last call may be the unanswered one.
     """
 
     so_far: Recording | None = None
@@ -39,7 +39,7 @@ class Departure(RefoldError):
 
 
 class WithinRun(Departure):
-    """A run was begun within one that is answered from a recording, which has nothing of it; it was not begun."""
+    """A nested run was begun, but the recording that answers does not hold it. It was not begun."""
 
     def __init__(self, run: str, agent: str, why: str) -> None:
         self.agent = agent
@@ -50,9 +50,9 @@ class WithinRun(Departure):
 
 
 class CallSite(NamedTuple):
-    """Where in a run something is asked: number and name of the step, number of its attempt; all counted from 1.
+    """The position of a request in a run: number and name of the step, number of its attempt, counted from 1.
 
-    branch: the thread or task that asks, as in Call.
+    branch: the thread or task that makes it, as in Call.
     """
 
     step: int
@@ -62,7 +62,7 @@ class CallSite(NamedTuple):
 
 
 class Answers(Protocol):
-    """What a run is answered with."""
+    """The source of a run's answers."""
 
     @property
     def is_world(self) -> bool:
@@ -70,21 +70,21 @@ class Answers(Protocol):
 
     @property
     def departure(self) -> Departure | None:
-        """What was raised first, if anything was: it is raised from then on, whatever is asked."""
+        """Return the first departure, if there was any. From then on every method raises it."""
 
     def step(self, number: int, name: str) -> Step | None:
         """The committed step that is not to be run again; None: run it. For steps that are functions."""
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """What was answered to this request before; None: ask the world. Raises where neither may be.
+        """Return the recorded answer to this request; None: call the world. Raises if neither is allowed.
 
-        Equal requests in one step are answered by what the same branch got, in their order.
+        Equal requests in one step are answered with what the same branch got, in order.
         """
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
-        """The attempts of the step that were begun before, in whatever process, and are not made again here.
+        """Return the attempts of the step that were begun before, in any process, and are not made again here.
 
-        One that a crash cut short has its number alone.
+        An attempt that a crash cut short has only its number.
         """
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
@@ -97,15 +97,15 @@ class Answers(Protocol):
         """Have the run end with this, unless it departed before."""
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """What a run that begins within is answered with. head: with the id that it gets where it is a new one. found:
-        the recorded call that began it, if one did."""
+        """Return the source of a nested run's answers. head: with the id that the run gets if it is new. found: the
+        recorded call that began it, if any."""
 
 
 class Within(NamedTuple):
-    """How a run within is answered. answers: its own. recording: what these have, None without.
+    """The source of a nested run's answers. answers: its own. recording: their recording, None without one.
 
-    is_whole: the recording has all that it did, and nothing of it is written again. stands: nor is it replayed, so it
-    has to end as it ended. is_sought: what stands of it is not known, and the log is to be asked.
+    is_whole: the recording holds all that it did, and nothing of it is written again. stands: it is not replayed
+    either, so it must end as recorded. is_sought: it is not known what is recorded of it; ask the log.
     """
 
     answers: Answers
@@ -116,7 +116,7 @@ class Within(NamedTuple):
 
 
 class World:
-    """Everything is asked for and done."""
+    """Calls the world for everything."""
 
     is_world = True
     departure: Departure | None = None
@@ -142,7 +142,7 @@ class World:
         return ()
 
     def depart(self, departure: Departure) -> None:
-        """Nothing stands recorded that could be left."""
+        """Do nothing: there is no recording to depart from."""
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
         """The world, too."""

@@ -1,4 +1,5 @@
-"""What tools, clients and nested runs ask of the run that the code belongs to (recorder/context.py finds it)."""
+"""What tools, clients and nested runs request from the run that their code belongs to (recorder/context.py finds
+it)."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
-"""The calls of a run: answered from its recording, or made; recorded either way.
+"""The calls of a run: answered from its recording, or made. Both are recorded.
 
-1. The request is encoded at once: what the agent changes afterwards is another request.
-2. If the run has a recording, the recording is asked (recorder/answers.py). Its answer is kept as recorded and given to
-   the code as it was then; a recorded failure is raised again.
+1. The request is encoded at once: a later change by the agent makes another request.
+2. If the run has a recording, that is asked first (recorder/answers.py). Its answer is stored as recorded and returned
+   to the code as it was then; a recorded failure is raised again.
 3. Otherwise the call is made, retried if allowed, and its answer encoded at once. A write tool is sent by the ledger,
    once for its key, and only when everything before it is durable: one sync makes that and the claim durable.
 
-A call outside of any step forms a step of its own, and no other call is made in that step. Calls that threads and tasks
-make there, in parallel with the run's own code, are in one step (recorder/parallel_calls.py).
+A call outside any step forms its own step, and no other call is made in that step. Calls that threads and tasks make
+there, in parallel with the run's own code, are in one step (recorder/parallel_calls.py).
 
-What a tool or a model's client calls in turn is part of its own answer: it is made and not recorded. A write among
-these still goes through the ledger, and if the run has a recording its policy is asked.
+Calls that a tool or a model's client makes in turn are part of its own answer: they are made and not recorded. A write
+among them still uses the ledger, and if the run has a recording its policy is checked.
 
-A step ends when its calls have ended. A call that is still under way then, in another task or thread, makes the step
-fail; its result is not recorded, and so it is not given to the code either.
+A step ends when its calls have ended. A call still in progress then, in another task or thread, makes the step fail.
+Its result is not recorded, and so it is not returned to the code either.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _ASKED_OUTSIDE: frozenset[Kind] = frozenset({"tool", "model"})
 
 
 class Calling:
-    """Makes the calls of one run. is_live: nothing is recorded that could answer."""
+    """Makes the calls of one run. is_live: there is no recording that could answer."""
 
     def __init__(
         self, run: Stepping, answers: Answers, reach: RunBackend, chance: Nondeterminism, redact: Redact,
         settle: Callable[[], None], ended: Callable[[Made], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """settle: returns when all that was recorded is written, to be durable with what is flushed next. ended: is
-        told of each call that ended in a step that goes on."""
+        """settle: returns when everything recorded is written, to become durable with the next flush. ended: is called
+        for each call that ended in a step that continues."""
         self._run = run
         self._answers = answers
         self._reach = reach
@@ -72,7 +72,7 @@ class Calling:
         self._beside_loop = BesideLoop()
 
     def close(self, attempt: MadeAttempt) -> Unfinished | None:
-        """End an attempt's calls. Unfinished names those that were still under way: nothing more is kept of them."""
+        """End an attempt's calls. Unfinished names those still in progress: nothing more of them is recorded."""
         if attempt.is_closed:
             return None
         with self._turn:
@@ -113,7 +113,7 @@ class Calling:
                           lambda step, made: send(step, made, tool, args, kwargs), is_async=tool.is_async)  # fmt: skip
 
     def note(self, kind: Kind, name: str, request: Plain) -> None:
-        """Something that the code says by itself."""
+        """Record something that the code states itself."""
         self._call(kind, name, "", request, _JSON, _ONCE, lambda step, made: None, is_said=True)
 
     def value(self, kind: Kind, give: Callable[[], Any]) -> Any:
@@ -154,7 +154,7 @@ class Calling:
         title = f"{kind}: {name}" if name else kind
         is_inside, step = self._placed(title)
         if is_inside and is_said:
-            raise InputError(f"{title}: said inside of a tool, whose answer is recorded as one; say it in the step")
+            raise InputError(f"{title}: called inside a tool, whose result is recorded as a whole; call it in the step")
         make = self._made_async if is_async else self._made
         call = partial(make, kind, name, effect, request, shape, trying, ask, is_said, is_inside)
         if is_inside or (step is not None and not step.is_parallel):
@@ -168,7 +168,7 @@ class Calling:
             return call(block)
 
     def _placed(self, title: str) -> tuple[bool, OpenStep | None]:
-        """Whether a call is part of another one, and the step it is in; raises where it has no place."""
+        """Whether a call is part of another one, and the step it is in. Raises if it belongs to no step."""
         require_open(self._run, title)
         is_inside = self in SCOPE.get().inside
         step = self._run.open_step if is_inside else step_of_call(self._run, title)
@@ -215,7 +215,7 @@ class Calling:
         step, made = self._begin(kind, name, effect, request, is_inside)
         if self._is_recorded(step, made, is_inside):
             if not came_later(decoded(made.answer)) and (wait_s := waited_s(made.failure, made.duration_ms)):
-                await asyncio.sleep(wait_s)  # also where nobody waits between attempts, as in a replay
+                await asyncio.sleep(wait_s)  # also if nobody waits between attempts, as in a replay
             return self._served(made, shape, block)
         while True:
             try:
@@ -233,7 +233,7 @@ class Calling:
 
     @contextmanager
     def _inside(self, kind: Kind) -> Iterator[None]:
-        """What is called here is part of this call."""
+        """Calls made here are part of this call."""
         if kind not in _ASKED_OUTSIDE:
             yield
             return
@@ -245,7 +245,8 @@ class Calling:
             SCOPE.reset(token)
 
     def _require_step(self, step: OpenStep | None, what: str) -> None:
-        """Unfinished where the caller was started in an attempt that has ended, by a thread or task that goes on."""
+        """Raise Unfinished if the caller was started in an attempt that has ended, by a thread or task that
+        continues."""
         scope = SCOPE.get()
         attempt = scope.attempt
         if scope.run is not self._run or attempt is None or (step is not None and attempt is step.attempt):
@@ -274,14 +275,14 @@ class Calling:
         return step, made
 
     def _is_recorded(self, step: OpenStep, made: Made, is_inside: bool) -> bool:
-        """Take over what is recorded, if it is."""
+        """Use the recorded answer, if there is one."""
         if self._is_live or (is_inside and made.effect != "write"):
             return False
         asked = made.asked(self._redact)
         found = self._answers.call(CallSite(step.number, step.name, step.attempt.number, made.branch), asked)
         if found is None:
             return False
-        if not (asked.is_whole and found.asked.is_whole):  # this is that call, so it stands as it was asked then
+        if not (asked.is_whole and found.asked.is_whole):  # this is the same call, so keep its recorded request
             made.request, made.ignored = encoded(found.asked.request, "a recorded request"), found.asked.ignored
             made.found_by = encoded(found.asked.found_by, "a recorded key")
         made.answer, made.failure = encoded(found.answer, "a recorded answer"), found.failure
@@ -290,7 +291,7 @@ class Calling:
         return True
 
     def _tell(self, made: Made) -> None:
-        """Have an ended call be durable by itself. Within the turn: its step does not end before."""
+        """Make an ended call durable by itself. This holds the turn: the call's step does not end before."""
         if made.place is not None:
             self._ended(made)
 
@@ -333,7 +334,7 @@ class Calling:
         return wait_ms
 
     def _later(self, made: Made, answer: Any, shape: Shape, block: CallBlock | None) -> Any:
-        """What the code gets of an answer that comes later: recorder/streamed_answers.py."""
+        """Return the object for the code, if the answer arrives later: recorder/streamed_answers.py."""
         if block is not None:
             block.hold()
         inside = partial(self._inside, made.kind)
@@ -371,7 +372,7 @@ class Calling:
             raise self._unfinished(made)
 
     def _broken(self, made: Made, so_far: bytes, error: BaseException) -> None:
-        """An answer ended with an error behind what there was of it."""
+        """Record an answer that ended with an error after its first pieces."""
         with self._turn:
             if made.is_open:
                 made.answer, made.so_far = so_far, None
@@ -395,10 +396,10 @@ class Calling:
         names = ", ".join(made.name or made.kind for made in left)
         return Unfinished(f"run {self._run.id}: a step ended before its calls ({names}): wait for them in the step")
 
-    # Answers that come piece by piece: see recorder/open_call.py
+    # For answers that arrive in pieces see recorder/open_call.py
 
     def arguments(self, name: str) -> Mapping[str, Plain]:
-        """What a fork changes in a model's requests."""
+        """Return the arguments that a fork changes in requests of this name."""
         return self._answers.arguments(self._run.step_number, "model", name)
 
     def opened(self, kind: Kind, name: str, request: Plain) -> OpenCall:
@@ -408,11 +409,11 @@ class Calling:
         return self._open(made, block, is_recorded=is_recorded)
 
     def opened_run(self, name: str, request: Plain) -> OpenRun:
-        """Begin a call that is a run within: recorder/children.py."""
+        """Begin a call that is a nested run: recorder/children.py."""
         if self in SCOPE.get().inside:
             raise InputError(
-                f"run {self._run.id}: a run of {name} within it begins in its code, and not in a tool or a model's "
-                "client, whose answer is recorded: begin it with log.run there, as a run by itself"
+                f"run {self._run.id}: a run of {name} within it must begin in the run's own code, not in a tool or a "
+                "model's client, whose result is recorded as a whole: begin it there with log.run, as a separate run"
             )
         with self._opening("run", name, request) as (step, made, block, _):
             asked = made.asked(self._redact)
@@ -428,7 +429,7 @@ class Calling:
     def _opening(
         self, kind: Kind, name: str, request: Plain
     ) -> Iterator[tuple[OpenStep, Made, CallBlock | None, bool]]:
-        """A call that begins, in the open step or in one of its own, which ends if this fails."""
+        """Begin a call, in the open step or in its own step, which ends if this fails."""
         title = f"{kind}: {name}"
         is_inside, step = self._placed(title)
         block = CallBlock(self._run, title) if step is None and not is_inside else None
@@ -467,7 +468,7 @@ class Calling:
         return tool.shape.served(found)
 
     def _prepared(self, step: OpenStep, made: Made, tool: Tool) -> Plain:
-        """What is to be sent, as it is recorded; all that was recorded before is written, and was redacted."""
+        """Return the request to be sent, as it is recorded. Everything recorded before is written, after redaction."""
         asked = made.asked(self._redact)
         with self._turn:
             if step.keys is None:
@@ -486,7 +487,7 @@ def _order(made: Made) -> Order:
 
 
 def _is_async(client: Callable[..., Any]) -> bool:
-    """Also of an object whose call is a coroutine function."""
+    """Whether it is async, also for an object whose `__call__` is a coroutine function."""
     if isinstance(client, _ROUTINES):
         return inspect.iscoroutinefunction(client)
     return inspect.iscoroutinefunction(client) or inspect.iscoroutinefunction(getattr(client, "__call__", None))  # noqa: B004

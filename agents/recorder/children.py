@@ -1,40 +1,41 @@
-"""Runs within runs: a run that begins in the code of another run is its child.
+"""Nested runs: a run that begins in the code of another run is its child.
 
-Of a live run, step by step:
+For a live run, step by step:
 
-1. The child's begin is a call of the parent, of the kind `run`, in the open step, or in one of its own. Its request is
-   what the child is started with.
+1. The child's begin is a call of the parent, of the kind `run`, in the open step, or in its own step. Its request is
+   the child's input.
 2. Everything that the parent recorded before is written.
-3. The child's id follows from the parent's id, the step, how many of its attempts failed, the place of the call in the
-   attempt, and the request. The place is the name of the thread or task (recorder/context.py), and how many runs that
-   one began before: what a resume need not do again plays no part in it.
+3. The child's id is derived from the parent's id, the step, how many of its attempts failed, the position of the call
+   in the attempt, and the request. The position is the name of the thread or task (recorder/context.py), and how many
+   runs it began before: it does not depend on work that a resume need not repeat.
 4. The child's begin is written: the entity `run/<id>`, which names the parent and the step. It is durable before
    anything that is made durable after it.
-5. The child is a run of its own, with steps, a chain and children. Its task follows from the parent's task, the step
-   and the place. So the keys of its effects are the same in every attempt at the step.
+5. The child is a separate run, with steps, a chain and children. Its task is derived from the parent's task, the step
+   and the position. So the keys of its effects are the same in every attempt at the step.
 6. The child's end is made durable.
-7. The parent's call is answered with the child's id, outcome and hash. It is durable as any call is: within 10 ms, or
-   with the end of its step.
+7. The parent's call is answered with the child's id, outcome and hash. It becomes durable as any call does: within 10
+   ms, or with the end of its step.
 
-A process that is killed leaves the parent to be resumed, whose code comes to the same call:
+If the process is killed, the parent is resumed, and its code reaches the same call:
 
-    before 4        nothing of the child stands: it is begun
+    before 4        nothing of the child is recorded: it is begun
     between 4 and 6 the child is found by its id, and resumed
-    after 6         the child is found by its id. It ended: its code runs again, answered by its recording alone, and
-                    the parent's call is answered with what it came to. So it is after 7, too: of two equal children at
-                    once, the parent's recording may have the call of the one that ended, and not tell them apart
-    after the step  a step that is a function is not run again, and so nothing of the child. The code of a block runs
-                    again, and in it the child's code; the parent's recording answers with the child's id
+    after 6         the child is found by its id. It has ended: its code runs again, answered only by its recording, and
+                    the parent's call is answered with the child's result. The same holds after 7: for two equal
+                    children at once, the parent's recording may hold the call of the one that ended, and cannot
+                    tell which one it was
+    after the step  a step that is a function is not run again, and so neither is the child. The code of a block runs
+                    again, and with it the child's code; the parent's recording answers with the child's id
 
-An attempt at the step that failed leaves its children as they ended. The next attempt begins others, whose effects
-have the same keys: none takes place twice.
+An attempt at the step that failed leaves its children as they ended. The next attempt begins new ones, whose effects
+have the same keys, so no effect happens twice.
 
-In a replay the child's code runs against the child's recording. What it comes to now is the answer of the parent's
-call, so a parent whose child did otherwise has another hash. A departure of the child's is one of the parent's.
-In a fork, a child that began before the fork is answered by its recording; one that begins after it goes by the fork's
+In a replay the child's code runs against the child's recording. Its result is the answer of the parent's call, so a
+parent whose child behaves differently has another hash. A departure of the child is a departure of the parent. In a
+fork, a child that began before the fork is answered by its recording; a child that begins after it follows the fork's
 policy.
 
-A run that begins in a tool that is really called is no child: the tool's answer is recorded.
+A run that begins in a tool that is really called is not a child: the tool's answer is recorded.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ _DIGITS = 32
 
 
 class RunOptions(NamedTuple):
-    """What a run is begun with, beside its head. is_named, has_task: whether its id, or its task, was given, and does
-    not follow from the run around it."""
+    """The options of a new run, in addition to its head. is_named, has_task: whether its id, or its task, was given,
+    and not derived from the outer run."""
 
     entry: str = ""
     sample: float = 1
@@ -68,17 +69,17 @@ class RunOptions(NamedTuple):
 
 
 class Children(Protocol):
-    """Makes the runs within one run: in its log, or in memory."""
+    """Creates the nested runs of one run: in its log, or in memory."""
 
     def require_log(self, url: str) -> None:
-        """InputError where the runs within are recorded in another log than this."""
+        """Raise InputError if nested runs are recorded in another log than this."""
 
     def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Any:
-        """A Run within. head: with its id. within: what answers it; call: is told how it ends."""
+        """Begin a nested Run. head: with its id. within: the source of its answers; call: is informed of its end."""
 
 
 class ChildCall:
-    """The parent's side of a child: told how that ended. depart: ends the parent with a departure."""
+    """The parent's side of a child, informed of the child's end. depart: ends the parent with a departure."""
 
     def __init__(self, run: str, opened: OpenRun, depart: Callable[[Departure], None]) -> None:
         self._run = run
@@ -87,14 +88,14 @@ class ChildCall:
         self._expected: tuple[Outcome, str] | None = None
 
     def expect(self, ended: Recording) -> None:
-        """It is answered by what stands recorded of it, and has to end as that did."""
+        """The child is answered by its recording, and must end as recorded."""
         self._expected = ended.outcome, ended.hash
 
     def ended(self, outcome: Outcome, hash: str) -> None:
         """The child ended.
 
         Raises:
-            WithinRun: otherwise than was recorded, where that stands.
+            WithinRun: It ended differently from its recording.
         """
         if self._expected not in (None, (outcome, hash)):
             changed = WithinRun(
@@ -119,10 +120,10 @@ class Parent(Protocol):
 
 
 def begin_child(parent: Parent, calling: Calling, children: Children, head: Recording, given: RunOptions) -> Any:
-    """Begin a Run within one. head: without an id, where it follows from the parent.
+    """Begin a nested Run. head: without an id, if the id is derived from the parent's.
 
     Raises:
-        Departure: a recording answers the parent, and has nothing of it.
+        Departure: A recording answers the parent, and does not hold the child.
     """
     request: dict[str, Plain] = {"input": head.input, "state": head.state}
     if head.seed is not None:
@@ -152,7 +153,7 @@ def begin_child(parent: Parent, calling: Calling, children: Children, head: Reco
 
 
 def child_id(parent: str, opened: OpenRun) -> str:
-    """The id of a run within: of its parent, and of where it begins there and with what."""
+    """Return the id of a nested run: derived from its parent, its position there, and its request."""
     return _digest("child", [parent, opened.place.step, opened.failed, opened.branch, opened.nth, opened.hash])
 
 

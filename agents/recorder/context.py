@@ -1,22 +1,23 @@
-"""Which run, step and call the running code belongs to.
+"""Find the run, step and call that the running code belongs to.
 
-1. `SCOPE` holds it for a context. A task gets a copy when it is created. Threads, work given to pools of threads, and
-   callbacks of futures get one from agents/recorder/context_propagation.py.
-2. A call that reaches refold with a run in its scope belongs to that run, and to the step in its scope. Where that run
-   or that step has ended, the call is refused: it can be recorded nowhere.
-3. A call without a run in its scope is plain where no run is open in the process. Where one is, it is a stray: nobody
-   can say whether that run's code asked for it. A replay ends with it (`StrayCall`). A live run refuses it, or takes it
-   as its own where it was begun with strays="adopt" and no other run is open. Code that means to call a tool outside
-   of every run says so by `unrecorded()`.
-4. `ExecutionBranch` numbers what is started at once by where it was started, so that the order of a step's calls does
-   not depend on timing: a call and the start of a thread or a task each take the next number of their branch, and what
-   was started counts under its number. It also has a name, by which a replay gives equal requests of several branches
-   the answers that each of them got: numbers would differ where something is started only once in a process, such as an
-   SDK's look at its platform.
-5. Outside of every step the run's own code is on the run's branch. A thread or a task that it starts there is beside
-   it (recorder/parallel_calls.py). A task that a loop runs while the code waits, as asyncio.run does, is not beside.
-6. Pools that run work in a context that they copied before (LangChain's) bring back a scope without the work's branch.
-   So a thread knows by itself which branch its work is on.
+1. `SCOPE` holds it for a context. A task gets a copy when it is created. Threads, work in thread pools, and callbacks
+   of futures get one from agents/recorder/context_propagation.py.
+2. A call that reaches refold with a run in its scope belongs to that run, and to the step in its scope. If that run or
+   that step has ended, the call is refused, because it can be recorded nowhere.
+3. A call without a run in its scope is a plain call if no run is open in the process. If one is open, the call is a
+   stray: nobody can say whether that run's code made it. A replay ends with it (`StrayCall`). A live run refuses it, or
+   adopts it if the run was begun with strays="adopt" and no other run is open. Code that calls a tool outside any run
+   on purpose uses `unrecorded()`.
+4. `ExecutionBranch` numbers concurrent code by where it was started, so that the order of a step's calls does not
+   depend on timing: a call and the start of a thread or a task each take the next number of their branch, and the
+   started code counts under its number. A branch also has a name, by which a replay gives equal requests of several
+   branches the answers that each of them got. Numbers would differ if something is started only once in a process, such
+   as an SDK's check of its platform.
+5. Outside every step the run's own code is on the run's branch. A thread or a task that it starts there is concurrent
+   with it (recorder/parallel_calls.py). A task that a loop runs while the code waits, as asyncio.run does, is not
+   concurrent.
+6. Pools that run work in a context that they copied earlier (LangChain's) restore a scope without the work's branch. So
+   a thread itself stores the branch of its work.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ class Caller(Protocol):
         """The error to raise for a call outside of this run; None where the run is live."""
 
     def require_no_recording(self, agent: str) -> None:
-        """WithinRun where a recording answers, which has nothing of a run of that agent that begins here."""
+        """Raise WithinRun if the answers are from a recording that holds no run of that agent beginning here."""
 
     def is_asking(self, inside: tuple[Any, ...]) -> bool:
-        """Whether code that is inside these calls is inside one of this run's."""
+        """Whether code inside these calls is inside one of this run's calls."""
 
     def begin_within(self, head: Any, given: Any, log: str) -> Any:
-        """A run within this one. head: a Recording; given: as recorder/children.py. log: the URL of the log that is
+        """Begin a nested run. head: a Recording; given: as in recorder/children.py. log: the URL of the log that is
         asked to begin it."""
 
 
@@ -79,11 +80,11 @@ _lock = threading.RLock()
 
 
 class ExecutionBranch:
-    """One line of execution within a step or a run: its own code, or a thread or task that it started.
+    """One line of execution in a step or a run: its own code, or a thread or task that it started.
 
-    is_beside: it may run while the code that started it goes on. name: what it does, and what started it, as
-    `node#2/look#1`: the first `look` of the second `node` that was started; "" of the own code. is_racing: it is in a
-    thread of the own code's, which may end before the next one is started. part: of that name
+    is_beside: it may run while the code that started it continues. name: its function, and what started it, as
+    `node#2/look#1`: the first `look` of the second `node` that was started; "" for the run's own code. is_racing: it is
+    in a thread of the own code's, which may end before the next one is started. part: of that name
     (recorder/parallel_steps.py).
     """
 
@@ -103,10 +104,11 @@ class ExecutionBranch:
         self.is_racing = is_racing
         self.part = part
         self._parent = parent
-        self._has_met = False  # another one that it neither started nor was started by
+        self._has_met = False  # a concurrent branch that it neither started nor was started by
         self._count = itertools.count()
         self._started: Counter[str] = Counter()
-        # Of a root: the branches beside it that are alive, by their ids. Of those that met none, each started the next.
+        # For a root: the concurrent branches that are alive, by their ids. Of those that met no other, each started the
+        # next.
         self._alone: dict[int, ref[ExecutionBranch]] = {}
         self._met: dict[int, ref[ExecutionBranch]] = {}
 
@@ -117,7 +119,7 @@ class ExecutionBranch:
     def started(
         self, work: str, *, is_waited_for: bool = False, is_thread: bool = False, part: str = ""
     ) -> ExecutionBranch:  # fmt: skip
-        """A branch that begins here. work: what it does. is_waited_for: the code that starts it does nothing until it
+        """Start a branch here. work: its function. is_waited_for: the code that starts it does nothing until it
         ends."""
         self._started[work] += 1
         name = f"{self.name}/{work}#{self._started[work]}" if self.name else f"{work}#{self._started[work]}"
@@ -127,11 +129,11 @@ class ExecutionBranch:
         )  # fmt: skip
 
     def begun(self) -> None:
-        """It is alive, until it has ended or is forgotten.
+        """Mark it as alive, until it has ended or is garbage collected.
 
-        The cost does not grow with the number that is alive: a branch is compared with those that met none, and each
-        of them leaves that group, or started this one. That it met one of the others need not be looked at. Either it
-        did, or that one started it; then it is not alone either way.
+        The cost does not grow with the number of live branches: a branch is compared with those that met no other, and
+        each of them leaves that group, or started this one. Whether it met one of the others need not be checked.
+        Either it did, or that one started it; in both cases it is not alone.
         """
         key, alone, met = id(self), self.root._alone, self.root._met
 
@@ -159,13 +161,13 @@ class ExecutionBranch:
             self.root._alone.pop(id(self), None)
 
     def ended(self) -> None:
-        """It is alive no more."""
+        """Mark it as ended."""
         with _lock:
             self.root._alone.pop(id(self), None)
             self.root._met.pop(id(self), None)
 
     def is_alone(self) -> bool:
-        """Whether none was alive since it began but those that it started or was started by."""
+        """Whether, since it began, only branches that it started or was started by were alive."""
         each: ExecutionBranch | None = self
         while each is not None:
             if each._has_met:
@@ -174,13 +176,13 @@ class ExecutionBranch:
         return True
 
     def has_started(self, other: ExecutionBranch) -> bool:
-        """Whether the other one was started on this one, or on one that was."""
+        """Whether the other branch was started on this one, or on one that was."""
         return other.root is self.root and self.path == other.path[: len(self.path)]
 
 
 class Scope(NamedTuple):
-    """What the running code belongs to. attempt: of the step that it was started in. inside: the calls that it is part
-    of. is_plain: it asked for tools to be plain functions."""
+    """What the running code belongs to. attempt: of the step in which it was started. inside: the calls that it is part
+    of. is_plain: it requested that tools be plain functions."""
 
     run: Caller | None = None
     attempt: Any = None
@@ -256,8 +258,9 @@ def current(tool: str) -> Caller | None:
     if run:
         raise StrayCall(
             f"{tool} was called in a process that the code of run {run} started, or gave this work to: it was not "
-            "executed, for it would not be recorded. Call it in the run's own process; or do all that the other "
-            "process does in one tool, whose answer is recorded, and call no tools there; or, if the call belongs to "
+            "executed, because it would not be recorded. Call it in the run's own process; or do all the work of the "
+            "other "
+            "process in one tool, whose result is recorded, and call no tools there; or, if the call belongs to "
             "no run, make it in `with refold.unrecorded():`"
         )
     return None
@@ -273,7 +276,7 @@ def caller_of(agent: str, *, is_resumed: bool = False) -> Caller | None:
     scope = SCOPE.get()
     caller = scope.run
     if caller is not None:
-        if caller.is_asking(scope.inside):  # in a tool that is really called, whose answer is recorded
+        if caller.is_asking(scope.inside):  # in a tool that is really called, whose result is recorded as a whole
             return None
         if not (is_resumed or caller.has_ended):
             return caller
@@ -287,15 +290,15 @@ def caller_of(agent: str, *, is_resumed: bool = False) -> Caller | None:
 
 
 def require_open(run: Caller, what: str) -> None:
-    """RecordingFailed where the run can record nothing more here."""
+    """Raise RecordingFailed if the run can record nothing more here."""
     if run.process != os.getpid():
         raise RecordingFailed(
             f"{what} was called in a process that was forked from the one that records run {run.id}: its answer would "
-            "not be recorded. Call it in the run's own process, and give the other one what it answered"
+            "not be recorded. Call it in the run's own process, and pass its answer to the other process"
         )
     if run.has_ended:
         raise RecordingFailed(
-            f"run {run.id} has ended, and {what} would not be recorded: wait for threads and tasks before the run ends"
+            f"run {run.id} has ended, so {what} would not be recorded: wait for threads and tasks before the run ends"
         )
 
 
@@ -310,8 +313,9 @@ def _adopting(tool: str, scope: Scope) -> Caller | None:
         require_open(runs[0], tool)
         return runs[0]
     raise StrayCall(
-        f"{tool} was called outside of every run, while run {runs[0].id} is open in this process: it was not executed, "
-        "for it would not be recorded. Start the thread, task or work that calls it inside the run; or begin the run "
+        f"{tool} was called outside any run, while run {runs[0].id} is open in this process: it was not executed, "
+        "because it would not be recorded. Start the thread, task or work that calls it inside the run; or begin the "
+        "run "
         'with strays="adopt", which records it there; or, if it belongs to no run, call it in '
         "`with refold.unrecorded():`"
     )
@@ -351,9 +355,9 @@ os.register_at_fork(after_in_child=_own_threads.clear)
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Refold's own work, in a thread: it belongs to no run, and takes no place among what the run's code starts.
+    """Run refold's own work in a thread. It belongs to no run, and takes no number among what the run's code starts.
 
-    The threads are refold's: those of the loop may all be waiting for what the run's code does next.
+    The threads are refold's: those of the loop may all be waiting for the run's code.
     """
     with _lock:
         if not _own_threads:

@@ -1,19 +1,19 @@
-"""Threads and callbacks belong to the run and the step that started them.
+"""Give threads and callbacks the run and the step of the code that started them.
 
-A context variable goes along with asyncio's tasks and with asyncio.to_thread, and with nothing else. So the functions
-that start threads, give work to pools of threads, or keep a callback for later are wrapped when the first run of the
-process begins:
+A context variable follows asyncio's tasks and asyncio.to_thread, and nothing else. So the functions that start threads,
+submit work to thread pools, or store a callback are wrapped when the first run of the process begins:
 
-1. What is started in a run's scope runs in that scope, in a branch of its own (agents/recorder/context.py).
-2. What is started outside of every run is not touched. The wrapped function costs one look at a context variable.
-3. A pool's own threads serve everybody, so they belong to nobody: each piece of work brings its scope.
-4. Only refold's own variable is carried. Other libraries' context variables are as they would be without refold.
+1. Code that is started in a run's scope runs in that scope, in its own branch (agents/recorder/context.py).
+2. Code that is started outside every run is not changed. The wrapped function then costs one read of a context
+   variable.
+3. A pool's own threads serve all callers, so they belong to no run: each piece of work carries its scope.
+4. Only refold's own variable is carried. Other libraries' context variables are not affected.
 
-Refold's own threads belong to nobody, and take no place among what a run's code starts: a resume does not start them.
+Refold's own threads belong to no run, and take no number among what a run's code starts: a resume does not start them.
 
 Other processes are marked instead (agents/recorder/other_processes.py).
 
-Work that reaches an older thread by a queue carries nothing: a tool that it calls is a stray.
+Work that reaches an existing thread through a queue carries nothing: a tool that it calls is a stray.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _lock = threading.Lock()
 _wrapped: set[tuple[object, str]] = set()
 _kept = KeptFunctions(__name__)
 _modules = 0
-"""How many were loaded when they were last looked through."""
+"""How many modules were loaded at the last scan."""
 
 
 def install() -> None:
-    """Wrap what is loaded by now; idempotent, and cheap when repeated."""
+    """Wrap the modules that are loaded now. Idempotent, and cheap when repeated."""
     global _modules  # noqa: PLW0603
     with _lock:
         for owner, names, wrapper in _PLACES:
@@ -95,8 +95,8 @@ def _branched(
 
 
 def _name_of(work: object) -> str:
-    """What work is called: by its function, or by its class where it is none. Wrappers, such as a replay's, do not
-    count."""
+    """Return the name of work: that of its function, or of its class if it is no function. Wrappers, such as a
+    replay's, are looked through."""
     for _ in range(_WRAPPERS_MAX):
         inner = work.func if isinstance(work, functools.partial) else getattr(work, "__wrapped__", None)
         if inner is None:
@@ -153,9 +153,9 @@ def _submitting(*, is_callback: bool) -> Callable[[Function], Function]:
 
 
 def _pooling(*callbacks: int) -> Callable[[Function], Function]:
-    """Of a pool of multiprocessing: work for threads is carried, work for processes marked. Callbacks are carried.
+    """Wrap a method of a pool of multiprocessing: work for threads carries its scope, work for processes is marked.
 
-    callbacks: where they are among the positional arguments behind the function.
+    callbacks: their positions among the positional arguments after the function.
     """
 
     def wrapper(method: Function) -> Function:
@@ -241,7 +241,7 @@ def _becoming_program(function: Function) -> Function:
 
 
 def _given_environment(function: Function) -> Function:
-    """Of functions that take the environment as their third argument, where None is this process's own."""
+    """Wrap functions that take the environment as their third argument, where None means this process's own."""
 
     @functools.wraps(function)
     def given(path: Any, argv: Any, env: Any, **kwargs: Any) -> Any:
@@ -265,10 +265,10 @@ def _run_of(scope: Scope) -> str:
 
 
 def _creating(create: Function) -> Function:
-    """A task has its creator's scope by itself; it also gets a branch.
+    """A task gets its creator's scope automatically; here it also gets a branch.
 
-    The branch is in the task's own context, for what copies that (asyncio.to_thread). A context that is given may be
-    shared with other tasks, and is not changed.
+    The branch is in the task's own context, because asyncio.to_thread copies that. A given context may be shared with
+    other tasks, and is not changed.
     """
 
     @functools.wraps(create)

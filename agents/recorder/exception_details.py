@@ -1,6 +1,6 @@
-"""What of an exception is recorded besides its class and its text, and the exception that is made of it again.
+"""The details of an exception that are recorded in addition to its class and its text, and how it is made from them.
 
-Details, each of them left out where there is none; none at all where the exception was made of its text alone:
+Details, each left out if it is empty; none at all if the exception was made from its text alone:
 
     args     [VALUE, ...]
     fields   {name: VALUE}: its attributes, those in slots and those of Python's own classes (errno, filename)
@@ -9,19 +9,20 @@ Details, each of them left out where there is none; none at all where the except
     title, lines     of pydantic's ValidationError
 
 A VALUE is JSON, or {"refold.KIND": form}, of the kinds of `_Making` and capture/messages.py. The kind `value` has a
-form of journal/objects.py. Bytes have another form than there: as text, in which redaction sees secrets.
+form of journal/objects.py. Bytes have another form here: text, in which redaction finds secrets.
 
-An exception is made again without running code that the record names:
+An exception is made from its details without running code that the record names:
 
-1. The class is one that is imported already (entry.class_named).
+1. The class must be imported already (entry.class_named).
 2. The object is made by the `__new__` of the Python class that it derives from, and gets its attributes in its
-   `__dict__` and slots. No `__init__`, `__new__`, `__setattr__`, `__setstate__` or property of the class runs; its
-   `__str__` does, for the text to be compared.
-3. A class with a `__del__` is not made. Where the text is another one, it is of a subclass with the recorded text,
-   unless a metaclass or an `__init_subclass__` would run for that.
+   `__dict__` and slots. No `__init__`, `__new__`, `__setattr__`, `__setstate__` or property of the class runs. Its
+   `__str__` runs, to compare the text.
+3. An exception of a class with a `__del__` is not made. If the text differs, the exception is of a subclass with the
+   recorded text, unless a metaclass or an `__init_subclass__` would run for that.
 4. Values are of Python's own types. Only members of enumerations, messages of HTTP, pydantic's error and objects that
-   are made of their fields are of other classes, and they are made by name: an enumeration's member is looked up, the
-   constructors of messages and of the error are called, and an object is made without one (journal/objects.py).
+   are made from their fields are of other classes, and they are made by name: an enumeration's member is looked up, the
+   constructors of messages and of the error are called, and an object is made without a constructor
+   (journal/objects.py).
 """
 
 from __future__ import annotations
@@ -73,17 +74,17 @@ _SEVERAL: Mapping[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set
 
 
 class NoForm(Exception):
-    """A value that has no form in a record, or one in a record that is none of the forms."""
+    """A value that has no form in a record, or an unknown form in a record."""
 
 
 # Taken
 
 
 def details_of(error: BaseException) -> Plain:
-    """The details of an exception; None without any. Takes what it can, and raises nothing."""
+    """Return the details of an exception; None if there are none. Keeps what it can, and never raises."""
     try:
         return _Taking().details(error, DEPTH_MAX) or None
-    except Exception:  # somebody's class that cannot even be looked at
+    except Exception:  # a class whose attributes cannot even be read
         return None
 
 
@@ -96,7 +97,7 @@ def said(error: BaseException) -> str:
 
 
 def text_of(text: str) -> str:
-    """What a log can hold of it: names of files may have half a character in them."""
+    """Return the part that a log can hold: names of files may contain lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -125,7 +126,7 @@ class _Taking:
             self._open.pop()
 
     def _other(self, error: BaseException, levels: int) -> dict[str, Plain]:
-        """One that another one holds."""
+        """Return the details of an exception that another one holds."""
         text = self._counted(said(error))
         return {"exception": class_name(type(error)), "message": text, **self.details(error, levels)}
 
@@ -199,7 +200,7 @@ class _Taking:
         return "value", self._object(value, levels - 1)
 
     def _object(self, value: Any, levels: int) -> Plain:
-        """An object that is made of its fields, as a run's state keeps it (journal/objects.py)."""
+        """Return the form of an object that is made from its fields, as in a run's state (journal/objects.py)."""
         try:
             tree = dumped(value, "")
         except InputError:
@@ -216,7 +217,7 @@ class _Taking:
         return given
 
     def _body(self, data: object) -> Plain:
-        """One that is too long is left out."""
+        """Return the form of a body. One that is too long is left out."""
         body = body_of(data)
         try:
             return self._counted(body) if isinstance(body, str) else body
@@ -231,11 +232,11 @@ def depth_of(tree: Plain) -> int:
 
 
 def _fields_of(error: BaseException) -> Iterator[tuple[str, Any]]:
-    """What stands in slots and in fields of Python's own classes, and what in the `__dict__`."""
+    """Yield the attributes in slots and in fields of Python's own classes, and those in the `__dict__`."""
     for name, descriptor in _descriptors(type(error)).items():
         try:
             value = descriptor.__get__(error)
-        except AttributeError:  # nothing stands there
+        except AttributeError:  # the slot is empty
             continue
         if value is not None:
             yield name, value
@@ -265,16 +266,16 @@ def _dict_of(error: BaseException) -> dict[str, Any]:
 
 
 class Making:
-    """Makes exceptions. raised: makes one that another one holds, of a class's name, a text and details."""
+    """Makes exceptions. raised: makes one that another one holds, from a class's name, a text and details."""
 
     def __init__(self, raised: Callable[[str, str, Plain], BaseException]) -> None:
         self._raised = raised
 
     def made(self, kind: type[BaseException], message: str, details: Mapping[str, Plain]) -> Iterator[BaseException]:
-        """Exceptions of the class with these details, for the first one that has the text of the message.
+        """Yield exceptions of the class with these details; the caller takes the first whose text is the message.
 
         Raises:
-            Exception: it cannot be made.
+            Exception: It cannot be made.
         """
         if any("__del__" in vars(base) for base in kind.__mro__):
             return
@@ -331,7 +332,7 @@ class Making:
         return self._raised(form["exception"], form["message"], form)
 
     def value(self, form: Plain) -> Any:
-        """The value behind a form. NoForm where it is none, or is of what is not imported here."""
+        """Return the value of a form. NoForm if the form is unknown, or its class is not imported here."""
         if isinstance(form, list):
             return [self.value(each) for each in form]
         if not isinstance(form, dict):
@@ -380,6 +381,6 @@ class Making:
 
 
 def noted(error: BaseException, text: str) -> None:
-    """Add a note, whatever its class has in place of add_note."""
+    """Add a note, even if its class replaces add_note."""
     notes = _dict_of(error).get("__notes__")
     _dict_of(error)["__notes__"] = [*(notes if isinstance(notes, list) else ()), f"refold: {text}"]

@@ -2,10 +2,10 @@
 
 An exception is raised again as one of its class, with its text, its attributes and its causes
 (recorder/exception_details.py). If its class is not imported, or no such exception can be made, a RecordedFailure of
-its name replaces it: it has the attributes, says in a note why, and is no instance of the class.
+its name replaces it: it has the attributes, a note says why, and it is not an instance of the class.
 
-A call that was cancelled, or was still under way when its step ended, had no answer yet. A replay waits as long for it
-as the recorded run did, and a moment more, so that what came first then comes first again.
+A call that was cancelled, or was still in progress when its step ended, had no answer. A replay waits as long for it as
+the recorded run did, and a moment more, so that what happened first then happens first again.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ GRACE_S = 0.5
 
 
 class RecordedFailure(RefoldError):
-    """What a recorded call failed with, where the exception's own class is not at hand. `failure` has all of it."""
+    """The failure of a recorded call, if the exception's own class is not available. `failure` holds all of it."""
 
     failure: Failure
 
 
 class Unfinished(InputError):
-    """A call was still under way when its step ended: what came of it is not recorded."""
+    """A call was still in progress when its step ended: its result is not recorded."""
 
 
 def failure_of(error: BaseException, at: int, *, tool: str = "", given: Plain = None) -> Failure:
-    """What is recorded of an exception; at: microseconds."""
+    """Return the record of an exception; at: microseconds."""
     was = error.failure if isinstance(error, RecordedFailure) else None
     return Failure(
         exception=class_name(type(error)) if was is None else was.exception,
@@ -50,7 +50,7 @@ def failure_of(error: BaseException, at: int, *, tool: str = "", given: Plain = 
 
 
 def raised(failure: Failure) -> BaseException:
-    """The exception to raise again: of the class it was of, where that is imported here, as it was; or a stand-in."""
+    """Return the exception to raise again: of its recorded class if that is imported here, or a replacement."""
     return _again(failure.exception, failure.message, failure.details, failure)
 
 
@@ -88,7 +88,7 @@ def _class_of(name: str) -> type[BaseException] | None:
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
-    """How what ended with it came out."""
+    """Return the outcome of code that ended with this error."""
     if error is None:
         return "succeeded"
     return "failed" if isinstance(error, Exception) else "cancelled"

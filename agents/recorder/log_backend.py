@@ -1,4 +1,4 @@
-"""What a live run touches through its log."""
+"""The log as the backend of a live run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LogReach:
 
 
 def read_of(view: EntityView) -> dict[str, Plain]:
-    """What is recorded of a read: which state it was, and the observations that hold its values; no values."""
+    """Return the record of a read: which state it was, and the observations that hold its values; no values."""
     held: dict[str, None] = {}
     for holder in view.tree["by"].values():
         found = holder.values() if isinstance(holder, dict) else holder if isinstance(holder, list) else [holder]
@@ -75,7 +75,7 @@ def read_again(log: Log, entity: str, answer: Plain) -> EntityView:
     view = log.state(entity, answer["cut"])
     if view.state_hash != answer["state_hash"]:
         raise NotAnswerable(
-            f"{entity}: at the point where it was read the log gives another state now than was read "
+            f"{entity}: at the point where it was read the log now has another state than the one that was read "
             f"({view.state_hash}, read {answer['state_hash']}); run refold verify"
         )
     return view

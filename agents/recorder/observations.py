@@ -1,8 +1,8 @@
-"""A run and its steps as observations: what stands in each field of run/<id> and step/<id>#<n>.
+"""A run and its steps as observations: the content of each field of run/<id> and step/<id>#<n>.
 
-Payloads, which may hold anybody's words, go through `seal`; names of steps and tools, times, counts and hashes stand in
-clear, so that runs are found by them. All that a replay needs is in the steps' journals; the other fields repeat of it
-what people look for.
+Payloads, which may hold anybody's words, pass through `seal`. Names of steps and tools, times, counts and hashes are
+stored in clear, so that runs can be found by them. Everything that a replay needs is in the steps' journals; the other
+fields repeat the parts that people search for.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from refold.agents.usage.tokens import usage_in
 from refold.agents.vault import ALL_METADATA, is_sealed
 
 Seal = Callable[[str, str, Plain], Any]
-"""What a patch holds for a payload: (entity, field, JSON tree) -> a value, a Sealed, or a Blob."""
+"""How a patch holds a payload: (entity, field, JSON tree) -> a value, a Sealed, or a Blob."""
 
 Patch = dict[str, Any]
 
 
 def in_clear(entity: str, field: str, tree: Plain) -> Plain:
-    """Payloads stand as they are."""
+    """Return payloads unchanged."""
     return tree
 
 
@@ -41,7 +41,7 @@ def step_entity(run: str, number: int) -> str:
 
 
 def run_begun(head: Recording, entry: str, attempt: int, seal: Seal) -> Patch:
-    """A run's first observation; and, with less in it, that of a resume."""
+    """Return a run's first observation; or, with fewer fields, that of a resume."""
     entity = run_entity(head.run)
     if attempt > 1:
         return {"status": "running", "attempts": attempt}
@@ -97,28 +97,28 @@ def step_begun(run: str, agent: str, number: int, name: str, attempt: int, at: i
 
 
 def calls_answered(run: str, number: int, calls: Mapping[str, Call], seal: Seal) -> Patch:
-    """Calls that have ended while their step goes on, by ATTEMPT/PLACE (recordings/durable_calls.py)."""
+    """Return the calls that ended while their step continues, by ATTEMPT/PLACE (recordings/durable_calls.py)."""
     entity = step_entity(run, number)
     return {"answered": {key: seal(entity, "answered", to_tree(_call_written(call))) for key, call in calls.items()}}
 
 
 def attempt_failed(run: str, number: int, attempt: Attempt, seal: Seal) -> Patch:
-    """An attempt that failed, and after which another comes."""
+    """Return the observation of an attempt that failed and is followed by another."""
     entity = step_entity(run, number)
     retry: Patch = {"attempt": attempt.number, "at": attempt.ended_at, "backoff_ms": attempt.backoff_ms}
     if attempt.failure is not None:
         said = f"{attempt.failure.exception}: {attempt.failure.message}"
         retry["error"] = seal(entity, "retries", said)
     patch = {"journal": _journal(entity, attempt.number, {"attempt": _written(attempt)}, seal), "retries": [retry]}
-    if reads := list(_reads(attempt)):  # the agent knows it, whatever became of the attempt
+    if reads := list(_reads(attempt)):  # the agent knows them, whatever the result of the attempt
         patch["reads"] = reads
     return patch
 
 
 def step_ended(run: str, step: Step, before: Step | None, stored: Attempt, seal: Seal) -> Patch:
-    """A step's end: what it did in its last attempt, and its place in the chain.
+    """Return the observation of a step's end: what it did in its last attempt, and its position in the chain.
 
-    before: the step before it, whose hashes this one does not repeat. stored: the attempt, as its journal has it
+    before: the step before it, whose hashes this one does not repeat. stored: the attempt, as its journal holds it
     (journal/repeated_bodies.py).
     """
     entity, last = step_entity(run, step.number), step.attempts[-1]
@@ -159,7 +159,8 @@ def _journal(entity: str, attempt: int, journal: Plain, seal: Seal) -> Patch:
 
 
 def _written(attempt: Attempt) -> Plain:
-    """An attempt's tree: its payloads as exact as a journal holds them; the order of its own members is known."""
+    """Return an attempt's tree: its payloads as exact as a journal holds them; the order of its own members is
+    fixed."""
     calls = tuple(map(_call_written, attempt.calls))
     return to_tree(replace(attempt, calls=calls, failure=_failure_written(attempt.failure)))
 
@@ -223,9 +224,10 @@ def said_in_call(call: Call) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def provider_of(asked: Plain, answer: Plain) -> str | None:
-    """Who a model call's answer is of, as the GenAI conventions call it: what it says itself, or what its form shows.
+    """Return the provider of a model call's answer, as the GenAI conventions name it: as the answer states, or by its
+    form.
 
-    Answers of the form of OpenAI's are "openai", whoever gave them: that is what the conventions mean by the name.
+    Answers in OpenAI's form are "openai", whatever their provider: the conventions define the name so.
     """
     asked, answer = (each if isinstance(each, dict) else {} for each in (asked, answer))
     for said in (answer.get("provider"), asked.get("provider")):

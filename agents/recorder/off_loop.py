@@ -1,4 +1,4 @@
-"""Large values are made and encoded in a thread, so that an agent's event loop is not held up."""
+"""Create and encode large values in a thread, so that an agent's event loop is not blocked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BesideLoop:
         self._turn = threading.Lock()
 
     async def done(self, work: Callable[[], T], value: object) -> T:
-        """What the work on a value returns. It is done to its end, also where the task is cancelled meanwhile."""
+        """Return the result of the work on a value. The work is completed, even if the task is cancelled meanwhile."""
         if not is_large(value) or task_here() is None:
             return work()
 

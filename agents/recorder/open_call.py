@@ -1,8 +1,8 @@
-"""A call whose answer comes piece by piece: it is open until its last piece.
+"""A call whose answer arrives in pieces: it is open until its last piece.
 
-1. It begins as any other call does: in the open step, or in one of its own.
-2. Where the recording answers, `recorded` is that answer.
-3. `answered` or `failed` ends it. Where its step ends first, what came until then is its answer (`so_far`).
+1. It begins as any other call does: in the open step, or in its own step.
+2. If the recording answers, `recorded` is that answer.
+3. `answered` or `failed` ends it. If its step ends first, the pieces received until then are its answer (`so_far`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from refold.agents.recorder.step_assembler import Made
 
 
 class OpenRun(NamedTuple):
-    """A call that is a run within this one, begun.
+    """A call that is a nested run, begun.
 
-    found: what is recorded of the call. place: of its attempt. failed: how many attempts of the step failed before.
-    branch, nth: the name of the branch that it is on, and how many runs that one began in the attempt before it. What
-    is started only once in a process, such as a thread of a library's, plays no part in these. hash: of what was asked.
+    found: the recorded call. place: the position in its attempt. failed: how many attempts of the step failed before.
+    branch, nth: the name of its branch, and how many runs that branch began in the attempt before it. Code that is
+    started only once in a process, such as a thread of a library, does not affect these. hash: of the request.
     """
 
     call: OpenCall
@@ -54,10 +54,10 @@ class OpenCall:
 
     @property
     def recorded(self) -> Plain:
-        """What the recording answers.
+        """Return the recorded answer.
 
         Raises:
-            BaseException: what the recorded call failed with.
+            BaseException: The recorded failure of the call.
         """
         if self._made.failure is not None:
             error = raised(self._made.failure)
@@ -80,26 +80,26 @@ class OpenCall:
 
     @property
     def name(self) -> str:
-        """What is called."""
+        """The name of what is called."""
         return self._made.name
 
     def says(self, answer: Plain) -> None:
-        """What its answer is if it never ends."""
+        """Set its answer in case it never ends."""
         self._made.answer = encoded(answer, "an answer")
 
     def settle_with(self, so_far: Callable[[], Plain]) -> None:
-        """What its answer is where its step ends before it does."""
+        """Set its answer in case its step ends before it does."""
         self._made.so_far = so_far
 
     def answered(self, answer: Plain) -> None:
-        """It has ended with this answer; nothing where it had ended before."""
+        """End it with this answer; no effect if it had ended before."""
         if self._made.is_open:
             self._answer(answer)
         self._leave(None)
 
     async def answered_beside_loop(self, answer: Callable[[], Plain], made_of: object) -> None:
-        """As `answered`, where the event loop goes on while a large answer is made and encoded. made_of: what makes it
-        large."""
+        """As `answered`, but the event loop continues while a large answer is created and encoded. made_of: what makes
+        it large."""
         try:
             if self._made.is_open:
                 await self._beside_loop.done(lambda: self._answer(answer()), made_of)
@@ -113,7 +113,7 @@ class OpenCall:
         self._leave(error)
 
     def done(self) -> None:
-        """What the recording answered was given to the code."""
+        """The recorded answer was returned to the code."""
         self._leave(None)
 
     def _leave(self, error: BaseException | None) -> None:

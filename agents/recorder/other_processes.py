@@ -1,16 +1,17 @@
-"""Processes that a run's code starts, or hands work to: what they call is not part of the run, and must not be lost.
+"""Processes that a run's code starts, or submits work to: their calls are not part of the run, and must not be lost.
 
-A call can be recorded in the run's own process alone. So a tool that is called in another process is refused, if that
-can be known to belong to a run. Each way to get there leaves a mark:
+A call can be recorded only in the run's own process. So a tool that is called in another process is refused, if the
+process is known to belong to a run. Each way to start one leaves a mark:
 
-    fork                   the run's scope is there (recorder/context.py); the process is marked for when it leaves that
-    multiprocessing        the process object's configuration, which goes along with it
-    pools of processes     the work itself, for their processes may be older than the run
+    fork                   the run's scope is copied (recorder/context.py); the process is marked for when it leaves
+    that
+    multiprocessing        the process object's configuration, which is passed to the process
+    pools of processes     the work itself, because their processes may be older than the run
     programs               the variable REFOLD_RUN in the environment of the program: of subprocess, `os.exec*`,
                            `os.spawn*` and `os.posix_spawn*`; the command of `os.system` begins with it
 
-A run that begins in such a process is a run of its own. A program that is started with an environment of its own by
-another one, as by `env -i`, carries no mark.
+A run that begins in such a process is a separate run. A program that another one starts with a new environment, as by
+`env -i`, carries no mark.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ VARIABLE = "REFOLD_RUN"
 _CONFIGURED = "refold_run"
 _HANDED: ContextVar[str] = ContextVar("refold.handed", default="")
 _forked_from: list[str] = []
-"""The run in whose code this process was forked, if it was."""
+"""The run in whose code this process was forked, if any."""
 
 
 class Handed:
@@ -50,12 +51,13 @@ def mark_process(process: Any, run: str) -> None:
 
 
 def mark_forked(run: str) -> None:
-    """Mark this process, which was forked by a run's code. It stays marked where it catches what ends the run there."""
+    """Mark this process, which a run's code forked. It stays marked even if it catches the exception that ends the
+    run."""
     _forked_from[:] = [run]
 
 
 def marked_environment(run: str, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
-    """The environment of a program. given: without the mark; None is this process's own."""
+    """Return the environment of a program. given: without the mark; None is this process's own."""
     return {**(os.environ if given is None else given), VARIABLE: run}
 
 
@@ -67,7 +69,7 @@ def marked_command(run: str, command: Any) -> Any:
 
 
 def run_of_parent() -> str:
-    """The run whose code started this process, or handed it what it does; "" where none is known."""
+    """Return the run whose code started this process, or submitted its work; "" if none is known."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     configured = "" if multiprocessing is None else multiprocessing.current_process()._config.get(_CONFIGURED, "")
     return _HANDED.get() or str(configured) or "".join(_forked_from) or os.environ.get(VARIABLE, "")

@@ -1,15 +1,14 @@
-"""Calls outside of any step that are made beside the run's own code, by threads and tasks that it started.
+"""Calls outside any step that threads and tasks make concurrently with the run's own code, which started them.
 
-1. Each call that the run's own code makes outside of any step forms a step of its own.
-2. The first call that is made there by a thread or a task begins a step named `parallel`. The step takes the calls of
-   all threads and tasks, in the order in which these were started (recorder/context.py).
-3. It ends when the run's own code makes a call, asks for `run.state`, opens a step, or ends. Code that waits for what
-   it started thus has the same calls in it every time, whatever the timing. Where a call is still under way, that is an
-   error; asking for the state is none.
+1. Each call that the run's own code makes outside any step forms its own step.
+2. The first call that a thread or a task makes there begins a step named `parallel`. The step holds the calls of all
+   threads and tasks, in the order in which these were started (recorder/context.py).
+3. It ends when the run's own code makes a call, reads `run.state`, opens a step, or ends. So if code waits for the
+   threads and tasks that it started, the step has the same calls every time, whatever the timing. A call still in
+   progress is an error, except when the state is read.
+4. Steps that such threads and tasks open concurrently are parts of it (recorder/parallel_steps.py).
 
-4. Steps that such threads and tasks open at once are parts of it (recorder/parallel_steps.py).
-
-So a framework that runs the nodes of a graph at once, and waits for them, is recorded without a step around it.
+So a framework that runs the nodes of a graph concurrently, and waits for them, is recorded without a step around it.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ NAME = "parallel"
 
 
 def step_of_call(run: Stepping, title: str) -> OpenStep | None:
-    """The step that a call made here belongs to; None: it forms one of its own.
+    """Return the step that a call made here belongs to; None: it forms its own step.
 
     Raises:
-        InputError: it is made by the run's own code, while calls beside it are under way.
+        InputError: The run's own code makes it, while concurrent calls are in progress.
     """
     with run.opening:
         end_left(run)
@@ -45,28 +44,28 @@ def end_parallel(run: Stepping, then: str) -> None:
     """End a step of such calls, if one is open. then: what begins now.
 
     Raises:
-        InputError: one of them is under way.
+        InputError: One of them is in progress.
     """
     step = _open_step(run)
     if step is None:
         return
     if is_under_way(step):
         raise InputError(
-            f"run {run.id}: {then} begins while calls of threads or tasks that were started outside of any step are "
+            f"run {run.id}: {then} begins while calls of threads or tasks started outside any step are "
             "under way: wait for them first, or open a step around all of them"
         )
     run.end_step(None)
 
 
 def end_left(run: Stepping) -> None:
-    """End the step of a call whose answer comes piece by piece, where the run's own code goes on without the rest."""
+    """End the step of a call whose answer arrives in pieces, if the run's own code continues without the rest."""
     step = run.open_step
     if step is not None and step.is_call and not is_under_way(step) and branch_beside(run) is None:
         run.end_step(None)
 
 
 def end_waited_for(run: Stepping) -> None:
-    """End such a step where the run's own code goes on, and has waited for it."""
+    """End such a step if the run's own code continues after waiting for it."""
     if _open_step(run) is None:
         return
     with run.opening:
@@ -76,8 +75,8 @@ def end_waited_for(run: Stepping) -> None:
 
 
 def end_with_run(run: Stepping, error: BaseException | None) -> InputError | None:
-    """End what step is open, with its run: of a stream or a generator that nobody read to its end, for example.
-    Returns the error that a call is under way, of a run that has none itself.
+    """End the open step, if any, with its run: for example of a stream or a generator that was not read to its end.
+    Returns the error that a call is in progress, if the run has no error itself.
 
     A departure ends the run, which raises it.
     """

@@ -1,19 +1,18 @@
-"""Steps that threads and tasks open beside the run's own code: parts of the step `parallel`
+"""Steps that threads and tasks open concurrently with the run's own code: parts of the step `parallel`
 (recorder/parallel_calls.py).
 
-One step of a run is open at a time, and steps have an order. Where several threads or tasks open steps at once, timing
-would say which of them is first. So there such a step is a part of `parallel`:
+One step of a run is open at a time, and steps have an order. If several threads or tasks open steps concurrently,
+timing would decide which is first. So such a step is a part of `parallel`:
 
-1. A part is a branch of its own, named as the step: its calls are kept under that name, in the order in which parts
-   were started. The state that it leaves is kept with all of `parallel`.
+1. A part is a branch with the step's name: its calls are recorded under that name, in the order in which parts were
+   started. The state that it leaves is recorded with the whole of `parallel`.
 2. `parallel` does not end while a part is open.
-3. A function that is a part is tried again as a step would be, in this process. A resume runs it again, and its calls
-   are answered from the record.
-4. A task that opens a step opens one of the run's own where it was alone all the time: no thread or task was alive but
-   those that it started or was started by. Tasks that are started together are all there before one of them runs.
-   Threads are not: the first may have ended before the second is started. So a step in a thread of the run's own code
-   is always a part.
-5. A part does not begin in a part, nor while a step of the run's own is open.
+3. A function that is a part is retried as a step would be, in this process. A resume runs it again, and its calls are
+   answered from the record.
+4. A task opens a step of the run itself if it was alone all the time: only threads or tasks that it started or was
+   started by were alive. Tasks that are started together all exist before one of them runs. Threads do not: the first
+   may have ended before the second is started. So a step in a thread of the run's own code is always a part.
+5. A part does not begin in a part, nor while a step of the run itself is open.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from refold.avro.errors import InputError, RefoldError
 
 
 def part_of(run: Stepping, name: str) -> Part | None:
-    """The part that a step would be, begun here; None where it is one of the run's own.
+    """Return the part that a step would be, begun here; None if it is a step of the run itself.
 
     Raises:
-        InputError: it would begin in a part, or while another step is open.
+        InputError: It would begin in a part, or while another step is open.
     """
     branch = branch_beside(run)
     if branch is None:
@@ -60,7 +59,7 @@ def _begun(run: Stepping, name: str, branch: ExecutionBranch) -> Part:
         if step is not None and not step.is_parallel:
             raise InputError(
                 f"run {run.id}: {name} begins while step {step.number} ({step.name}), which other code opened, is "
-                "open: start what runs at once before any of it opens a step, or open one step around all of it"
+                "open: start concurrent code before any of it opens a step, or open one step around all of it"
             )
         if step is None:
             run.enter_step(NAME, is_parallel=True)
@@ -110,7 +109,7 @@ class PartOfFunction:
         self._tries = 0
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """What it returns."""
+        """Call the function, and return its result."""
         while True:
             try:
                 with self._begun():
@@ -124,7 +123,7 @@ class PartOfFunction:
                 self._chance.sleep_s(wait_ms / 1000)
 
     async def call_async(self, function: Callable[[], Awaitable[Any]]) -> Any:
-        """What a coroutine function returns."""
+        """Await the coroutine function, and return its result."""
         while True:
             try:
                 with self._begun():

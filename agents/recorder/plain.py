@@ -1,12 +1,12 @@
-"""What a run can keep: JSON values, and objects that become JSON and come back from it.
+"""Values that a run can record: JSON values, and objects that become JSON and are restored from it.
 
-A recorded answer is served again in a replay, so what the agent's code gets must be the same object then. So is what it
-keeps in its state, is given and returns. JSON values are recorded as they are. An answer whose type is named, by the
-annotation or `returns=`, is recorded as the JSON of that type, if msgspec or `model_validate` makes the same object of
-it again. Everything else is recorded with marks that say what it is (journal/objects.py).
+A recorded answer is served again in a replay, so the agent's code must then get an equal object. The same holds for its
+state, input and result. JSON values are recorded unchanged. An answer whose type is named, by the annotation or
+`returns=`, is recorded as the JSON of that type, if msgspec or `model_validate` restores an equal object. Every other
+value is recorded with marks that name its kind (journal/objects.py).
 
-What would come back as something else is refused where it is recorded, not where it is replayed. So is what a log
-cannot hold (avro/canonical.py): integers past 64 bits, and more than DEPTH_MAX levels.
+A value that would be restored as another value is refused when it is recorded, not when it is replayed. So is a value
+that a log cannot hold (avro/canonical.py): integers past 64 bits, and more than DEPTH_MAX levels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from refold.agents.journal.record import Plain
 from refold.avro.canonical import INTEGER_END, INTEGER_MIN, MAX_DEPTH
 from refold.avro.errors import InputError
 
-# A journal has a value up to 16 levels down, and a float or an object that looks like one's mark a level further.
+# A journal has a value up to 16 levels down, and a float or an object that looks like a mark one level further.
 DEPTH_MAX = MAX_DEPTH // 2 - 16
 
 LARGE_BYTES = 1 << 17
@@ -38,16 +38,16 @@ _LONG_NUMBER = b"0" * 19
 _LEVELS_SEEN = 6
 _INTEGER = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _annotations: MutableMapping[Any, Any] = WeakKeyDictionary()
-# A form of marshal that has nothing in it but values: no references to be looked for.
+# A form of marshal with values only: no references to resolve.
 _MARSHAL_VALUES = 2
 _SETS_OF_MARSHAL = (b"<", b">")
 _SETLESS = frozenset({str, int, float, bool, type(None), bytes, bytearray})
 
 
 def is_large(value: object) -> bool:
-    """Whether to encode a value may take longer than an event loop should be held up: guessed, in a few microseconds.
+    """Whether encoding a value may block an event loop for too long: estimated in a few microseconds.
 
-    It looks at so many values at most as bytes are small, so also at what goes round in circles.
+    It visits a limited number of values, so it ends for cyclic ones too.
     """
     left, to_see = LARGE_BYTES, [value]
     while to_see and left > 0:
@@ -65,31 +65,32 @@ def is_large(value: object) -> bool:
 
 
 def encoded(value: object, what: str) -> bytes:
-    """A request's JSON, in which objects are what JSON makes of them; where JSON has nothing for one, all are marked.
+    """Return a request's JSON, in which objects are what JSON makes of them; if JSON has nothing for one, all are
+    marked.
 
     Raises:
-        InputError: it holds what cannot be recorded; the message has the path of that.
+        InputError: It holds a value that cannot be recorded; the message has the value's path.
     """
     try:
         data = _in_order(value, _encode(value))
-    except _NOT_JSON:  # or a set of what has no order
+    except _NOT_JSON:  # or a set whose elements have no order
         data = _encode(_request_dumped(value, what))
-    # Seen without looking at each value, of many: too few brackets to be deep, no number that long.
+    # Checked without visiting many values: too few brackets to be deep, no number that long.
     if data.count(b"[") + data.count(b"{") > DEPTH_MAX or _LONG_NUMBER in data.translate(_NOUGHTS):
         _holdable(data, what)
     return data
 
 
 def decoded(data: bytes) -> Plain:
-    """The tree behind `encoded` and `kept`."""
+    """Return the tree of what `encoded` and `kept` return."""
     return msgspec.json.decode(data)
 
 
 def kept(value: Any, what: str) -> bytes:
-    """The JSON of a value that comes back from it as it is, by `objects.loaded`.
+    """Return the JSON of a value that `objects.loaded` restores unchanged.
 
     Raises:
-        InputError: it holds what would come back as something else; the message has the path of that, and what to do.
+        InputError: It holds a value that would be restored as another; the message has the path, and what to do.
     """
     data = _plainly(value)
     if data is not None:
@@ -97,10 +98,9 @@ def kept(value: Any, what: str) -> bytes:
     tree = dumped(value, what)
     data = _encode(tree)
     _holdable(data, what)
-    if dumped(loaded(tree), what) != tree:  # an object whose class makes something else of its fields
+    if dumped(loaded(tree), what) != tree:  # an object whose class changes its fields
         raise InputError(
-            f"{what} is a {type(value).__qualname__} that would come back from the record as something else: keep JSON "
-            "values in it"
+            f"{what} is a {type(value).__qualname__} that would be read back as another value: use JSON values in it"
         )
     return data
 
@@ -118,10 +118,10 @@ def snapshot(value: Any, what: str) -> bytes:
 
 
 def _plainly(value: Any) -> bytes | None:
-    """The JSON of a value that is nothing but JSON; None of any other."""
+    """Return the JSON of a value that is only JSON; None for any other."""
     try:
         data = _encode(value)
-        # It knows Python's own types alone: of these, what comes back equal is of the same types.
+        # It knows only Python's own types: among these, equal values have the same types.
         marshal.dumps(value, _MARSHAL_VALUES)
         return data if MARK not in data and _holdable(data, "") == value else None
     except (*_NOT_JSON, InputError):  # a subclass of dict, an enumeration, a number that is too long
@@ -138,7 +138,7 @@ def _request_dumped(value: Any, what: str) -> Plain:
 
 
 def _in_order(value: Any, data: bytes) -> bytes:
-    """The JSON with the elements of sets sorted, whose order is another in each process."""
+    """Return the JSON with the elements of sets sorted, whose order differs in each process."""
     try:
         inside = marshal.dumps(value, _MARSHAL_VALUES)
     except ValueError:
@@ -167,14 +167,14 @@ class Shape:
         self._what = what
 
     def recorded(self, answer: object) -> bytes:
-        """The answer's JSON. InputError says how to name its type where it would come back as something else."""
+        """Return the answer's JSON. InputError says how to name its type, if another value would be restored."""
         if answer is None or self._returns is None:
             return self._kept(answer)
         data = self._typed(answer)
         return data if data is not None else _encode({ANSWER: decoded(self._kept(answer))})
 
     def served(self, answer: Plain) -> Any:
-        """The answer as the code got it. InputError where it is none of the type any more."""
+        """Return the answer as the code got it. InputError if it no longer has the type."""
         if answer is None or self._returns is None:
             return loaded(answer) if isinstance(answer, dict | list) and MARK in _encode(answer) else answer
         if isinstance(answer, dict) and answer.keys() == {ANSWER}:
@@ -182,13 +182,15 @@ class Shape:
         try:
             return msgspec.convert(answer, self._returns, str_keys=True, dec_hook=_loaded)
         except (msgspec.ValidationError, TypeError, ValueError, NotImplementedError) as error:
-            raise InputError(f"{self._what}: the recorded answer is no {_name(self._returns)}: {error}") from error
+            raise InputError(f"{self._what}: the recorded answer is not a {_name(self._returns)}: {error}") from error
 
     def _kept(self, answer: object) -> bytes:
         try:
             return kept(answer, f"{self._what}: its answer")
         except InputError as error:
-            raise InputError(f"{error}; or name a type that msgspec or pydantic makes of JSON, as returns=") from None
+            raise InputError(
+                f"{error}; or give a type that msgspec or pydantic can decode from JSON, as returns="
+            ) from None
 
     def _typed(self, answer: Any) -> bytes | None:
         """The JSON of the named type; None where a replay would make something else of it."""
@@ -200,7 +202,7 @@ class Shape:
             return None
         if isinstance(tree, dict) and tree.keys() == {ANSWER}:
             return None
-        if hasattr(answer, "model_dump"):  # two are equal only with what is no part of them: when it was sent, by whom
+        if hasattr(answer, "model_dump"):  # two are equal only with parts that are not recorded: time, sender
             is_same = hasattr(again, "model_dump") and _json(again) == data
         elif type(answer).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
             is_same = type(again) is type(answer) and _json(again) == data
@@ -210,22 +212,22 @@ class Shape:
 
 
 def shape_of(function: Callable[..., Any], returns: Any, what: str) -> Shape:
-    """The shape of a function's answers: the type that is given, else the one it is annotated with, else JSON."""
+    """Return the shape of a function's answers: the given type, else its annotation, else JSON."""
     if returns is None:
         return Shape(_annotated(getattr(function, "__func__", function)), what)
     return Shape(None if _is_plain_type(returns) else returns, what)
 
 
 def _annotated(function: Any) -> Any:
-    """What a function is annotated with, None where that is JSON; looked up once, for that takes longer than all else
-    about a call."""
+    """Return a function's annotation, None if that is JSON. Cached, because it takes longer than everything else about
+    a call."""
     try:
         return _annotations[function]
-    except (KeyError, TypeError):  # not looked up before, or nothing to remember it by
+    except (KeyError, TypeError):  # not cached yet, or not hashable
         pass
     try:
         found = typing.get_type_hints(function).get("return")
-    except Exception:  # annotations may name what is only imported for type checkers
+    except Exception:  # annotations may name types that are imported only for type checkers
         found = None
     found = None if _is_plain_type(found) else found
     with contextlib.suppress(TypeError):
@@ -250,7 +252,7 @@ _UNION = type(int | str)
 def _dumped(value: Any) -> object:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__qualname__} is no JSON value")
+    raise TypeError(f"{type(value).__qualname__} is not a JSON value")
 
 
 _encode = msgspec.json.Encoder(enc_hook=_dumped).encode
@@ -280,7 +282,7 @@ def _sorted_sets(value: object, data: bytes) -> bytes:
 
 
 def _holdable(data: bytes, what: str) -> Plain:
-    """The value behind JSON; InputError where a log cannot hold it."""
+    """Return the value of JSON; InputError if a log cannot hold it."""
     try:
         return _decoder().decode(data)
     except msgspec.ValidationError:
@@ -291,7 +293,7 @@ def _holdable(data: bytes, what: str) -> Plain:
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Plain]:
-    """Takes no more than some levels, and integers of 64 bits: as fast as one that looks at nothing."""
+    """Accepts a limited number of levels, and integers of 64 bits, as fast as a decoder that checks nothing."""
     inner: Any = None | bool | _INTEGER | float | str
     for _ in range(_LEVELS_SEEN):  # the type doubles with each
         inner = None | bool | _INTEGER | float | str | list[inner] | dict[str, inner]
@@ -301,8 +303,8 @@ def _decoder() -> msgspec.json.Decoder[Plain]:
 def _require_holdable(tree: Plain, what: str, levels: int) -> None:
     if isinstance(tree, dict | list):
         if not levels:
-            raise InputError(f"{what} cannot be recorded: it has more than {DEPTH_MAX} levels; keep it flatter")
+            raise InputError(f"{what} cannot be recorded: it has more than {DEPTH_MAX} levels; make it flatter")
         for each in tree.values() if isinstance(tree, dict) else tree:
             _require_holdable(each, what, levels - 1)
     elif type(tree) is int and not INTEGER_MIN <= tree < INTEGER_END:
-        raise InputError(f"{what} cannot be recorded: {tree} is no integer of 64 bits; give it as text")
+        raise InputError(f"{what} cannot be recorded: {tree} is not an integer of 64 bits; give it as text")

@@ -1,6 +1,6 @@
-"""What the code of a run asks for, beside steps: models, decisions, reads, observations, time and chance.
+"""What a run's code requests, in addition to steps: models, decisions, reads, observations, clock and randomness.
 
-Each of these is a call of the run: recorder/calls.py makes it, or answers it from the recording.
+Each request is a call of the run: recorder/calls.py makes it, or answers it from the recording.
 """
 
 from __future__ import annotations
@@ -47,25 +47,28 @@ class Asks(CallTarget):
         self, client: Callable[..., Any], /, *args: Any, returns: Any = None, ignore: Iterable[str] = (),
         key: Key | None = None, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """Call a model's client, sync or async, with these arguments. returns: the type of the answer, if no JSON.
+        """Call a model's client, sync or async, with these arguments. returns: the type of the answer, if it is not
+        JSON.
 
-        ignore, key: what of the request does not count, or what it is found by in a replay, as for a tool.
+        ignore: parts of the request that do not count when a recorded call is searched. key: the value to search by
+        instead. Both as for a tool.
         """
         return self._calling.model(client, args, kwargs, returns, Volatile(ignore, key))
 
     def client(self, client: T, *, ignore: Iterable[str] = (), key: Key | None = None) -> T:
-        """An SDK's client, sync or async, whose HTTP exchanges are this run's: `run.client(openai.OpenAI())`.
+        """Return an SDK's client, sync or async, whose HTTP exchanges belong to this run:
+        `run.client(openai.OpenAI())`.
 
-        The SDK is used as it is, also for streams, raw responses and its own retries. In a replay its objects are made
-        of the recorded bytes.
+        The SDK is used unchanged, also for streams, raw responses and its own retries. In a replay its objects are made
+        from the recorded bytes.
 
         Args:
-            client: the SDK's, or one of httpx.
-            ignore: paths into the JSON of requests that do not count where a recorded exchange is found.
-            key: makes of that JSON what an exchange is found by in its place.
+            client: The SDK's client, or one of httpx.
+            ignore: Paths in the JSON of requests that do not count when a recorded exchange is searched.
+            key: Maps that JSON to the value by which an exchange is searched instead.
 
         Raises:
-            InputError: the client is not one on httpx.
+            InputError: The client does not use httpx.
         """
         from refold.agents.capture.httpx_transport import recorded_client
 
@@ -77,13 +80,13 @@ class Asks(CallTarget):
         user: str = "", kind: str = "", entry: str = "", tags: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None, sample: float = 1, strays: Strays = "refuse",
     ) -> Self:  # fmt: skip
-        """Begin a run of another agent within this one, in its log; a context manager.
+        """Begin a nested run of another agent, in this run's log. A context manager.
 
-        As `log.run` in this run's code, where no log is at hand, and with the same arguments (docs/AGENTS.md).
+        The same as `log.run` in this run's code, for code without a log, with the same arguments (docs/AGENTS.md).
 
         Raises:
-            Departure: a recording answers this run, and has nothing of the one within.
-            InputError: this is called in a tool of the run.
+            Departure: A recording answers this run, and does not hold the nested run.
+            InputError: It is called in a tool of the run.
         """
         head = head_of(
             "", agent, version=version, code_version=code_version, kind=kind, task=task, title=title, user=user,
@@ -92,7 +95,7 @@ class Asks(CallTarget):
         return self.begin_within(head, RunOptions(entry, sample, strays), "")
 
     def decide(self, choice: T, why: str = "", options: Iterable[Any] | None = None) -> T:
-        """Record what was decided, why, and what else could have been; returns the choice."""
+        """Record a decision, its reason and its alternatives. Returns the choice."""
         asked = {"choice": choice, "why": why, "options": None if options is None else list(options)}
         self._calling.note("decide", "", asked)
         return choice
@@ -102,7 +105,7 @@ class Asks(CallTarget):
         return self._calling.read(entity, at)
 
     def observe(self, entity: str, patch: Mapping[str, Any], **given: Any) -> str:
-        """Record something about an entity, caused by what this step read; further keywords as Log.observe."""
+        """Record an observation of an entity, caused by what this step read. Further keywords as Log.observe."""
         return self._calling.observe(entity, patch, given)
 
     def now(self) -> dt.datetime:

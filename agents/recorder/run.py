@@ -1,4 +1,4 @@
-"""A run under way: what an agent's author holds. What cannot be computed again goes through it, and is recorded once.
+"""An open run: the object that an agent's author uses. Values that cannot be computed again are recorded through it.
 
     with log.run("refund-agent", input={"order": 7}) as run:
         with run.step("plan"):
@@ -6,14 +6,14 @@
             run.decide(answer["choice"], why=answer["reason"])
         run.step("refund", refund, 7, 50)
 
-In a replay, in a resume and in a fork the same code runs, and what is recorded is given back instead of being asked for
-again (recorder/answers.py).
+In a replay, in a resume and in a fork the same code runs, and recorded answers are returned instead of calling again
+(recorder/answers.py).
 
-1. A step begins: its number and the attempt are recorded, so that a process that dies in it is remembered.
-2. Each call in it is answered from the recording, or made and kept; a write tool goes through the ledger of effects
-   before it is sent and after (agents/effects/), when all that was recorded before stands.
-3. A step ends: its calls, what it returned, and what it changed in `state` become one record in the chain. A step that
-   failed leaves `state` as it found it.
+1. A step begins: its number and the attempt are recorded, so that a process killed in it is noticed.
+2. Each call in it is answered from the recording, or made and recorded. A write tool is recorded in the ledger of
+   effects before and after it is sent (agents/effects/), and only when everything recorded before is durable.
+3. A step ends: its calls, its result, and its changes of `state` become one record in the chain. A step that failed
+   leaves `state` as it was before.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class AttemptsExhausted(RefoldError):
 
 
 class Changed(RefoldError):
-    """The agent's code does not do what it did when a step was recorded that is to stand."""
+    """The agent's code does not do what it did when a committed step was recorded."""
 
 
 class Run(Asks):
-    """One execution of an agent; a context manager. Steps one after the other; calls in a step from any task or thread.
+    """One execution of an agent. A context manager. Steps are sequential; calls in a step may be in any task or thread.
 
-    id, agent, input, task: as given. state: the run's working memory, a dict of values that come back from the record
-    (docs/AGENTS.md), to be changed in place. output: what it comes to, to be set.
+    id, agent, input, task: as given. state: the run's working memory, a dict of values that the record can restore
+    (docs/AGENTS.md), changed in place. output: the result, set by the code.
     """
 
     tool = staticmethod(tool)
@@ -97,22 +97,23 @@ class Run(Asks):
         children: Children,
         call: ChildCall | None = None,
     ) -> None:
-        """on_stray: of a replay, makes the error for a call outside of every run. children: makes the runs within this
-        one. call: of a run within another, the other's side of it."""
+        """on_stray: in a replay, makes the error for a call outside every run. children: creates nested runs. call: of
+        a nested run, the parent's side of it."""
         self.id = head.run
         self.process = os.getpid()
         self.strays = strays
         self.has_ended = False
         self.agent = head.agent
-        # Another than what the writer's thread still has to write: the agent's code may change its own.
+        # Not the same object as the one that the writer's thread still has to write: the agent's code may change its
+        # own.
         self.input = loaded_json(encoded(head.given, "the run's input"))
         self._state: dict[str, Any] = loaded_json(encoded(head.state, "the run's state"))
         self.output: Any = None
-        self.task = head.run if head.parent else head.task or head.run  # what a fork does is its own
+        self.task = head.run if head.parent else head.task or head.run  # a fork's effects are its own
         self.answers = self._answers = answers
         self._children = children
         self._call = call
-        self._is_live = answers.is_world  # nothing that is asked stands recorded
+        self._is_live = answers.is_world  # there is no recording
         self._sink = sink
         self._chance = chance
         self._dice = random.Random(head.seed) if head.seed is not None else chance.random
@@ -167,8 +168,8 @@ class Run(Asks):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """As `__exit__`. The loop goes on while the end is written."""
-        if isinstance(error, GeneratorExit) or task_here() is None:  # nothing may be awaited, or there is no loop
+        """As `__exit__`. The loop continues while the end is written."""
+        if isinstance(error, GeneratorExit) or task_here() is None:  # awaiting is not possible, or there is no loop
             return self.__exit__(kind, error, trace)
         self._leave_scope()
         try:
@@ -177,7 +178,7 @@ class Run(Asks):
             left(self)
 
     def drive(self, agent: Callable[[Run], Any]) -> Any:
-        """Run an agent's function to its end; what it returns, if anything, is the run's output."""
+        """Run an agent's function to its end. Its return value, if any, is the run's output."""
         with self:
             result = agent(self)
             if inspect.isawaitable(result):
@@ -237,11 +238,12 @@ class Run(Asks):
         self, name: str, function: Callable[..., Any] | None = None, /, *args: Any, attempts_max: int | None = None,
         backoff_ms: int = 0, retry_on: RetryOn = (Exception,), returns: Any = None, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """One step: `with run.step(name):`, or a function that is called and whose result is returned.
+        """Run one step: `with run.step(name):`, or a function to call, whose result is returned.
 
-        A function's step that stands recorded is not run again: its result is given back. attempts_max: how often it
-        is tried, counted over restarts, each wait (backoff_ms) twice the one before; without it, once. returns: the
-        type of the result, where it is no JSON value and not annotated.
+        A function's recorded step is not run again: its result is returned.
+
+        attempts_max: how often it is tried, counted across restarts; the wait (backoff_ms) doubles each time [once].
+        returns: the type of the result, if it is no JSON value and not annotated.
         """
         if function is None:
             return StepBlock(self, name)
@@ -321,7 +323,7 @@ class Run(Asks):
         return part_of(self, name)
 
     def enter_step(self, name: str, *, is_call: bool = False, is_parallel: bool = False) -> None:
-        """Open a step that is a block: its code is always gone through, also where it stands recorded. See Stepping."""
+        """Open a step that is a block: its code always runs, also if the step is recorded. See Stepping."""
         with self.opening:
             self._require_closed(name)
             number = self._ended_steps + 1
@@ -345,15 +347,15 @@ class Run(Asks):
         begun = earlier[-1].number if earlier else 0
         if attempts_max is not None and begun >= attempts_max:
             raise AttemptsExhausted(
-                f"step {number} ({name}) of run {self.id} was begun {begun} times, and may be {attempts_max} times; "
-                f"look at it with `refold run steps {self.id}`, then resume it with more attempts, or fork it"
+                f"step {number} ({name}) of run {self.id} was begun {begun} times, of at most {attempts_max}; "
+                f"inspect it with `refold run steps {self.id}`, then resume it with more attempts, or fork it"
             )
         step = self._new_step(name, earlier=earlier, **more)
         self._begin_attempt(step, begun)
         self.open_step = step
 
     def _new_step(self, name: str, **more: Any) -> OpenStep:
-        """The next step. What its state holds is looked at when it ends."""
+        """Create the next step. Its state is read when it ends."""
         number = self._ended_steps + 1
         return OpenStep(number, name, snapshot(self._state, "run.state"), **more)
 
@@ -363,13 +365,13 @@ class Run(Asks):
         step.keys = None
         try:
             self._sink.step_begun(step.number, step.name, number, step.attempt.started_at)
-        except BaseException:  # the step is not open: what comes now is not part of it
+        except BaseException:  # the step is not open, so later calls are not part of it
             if not step.is_parallel:
                 SCOPE.set(step.outer)
             raise
 
     def _attempted(self, step: OpenStep, number: int) -> None:
-        """Have what is started from here on belong to this attempt."""
+        """Make everything started from here on belong to this attempt."""
         if step.is_parallel:  # who calls in it was started before
             step.attempts.append(MadeAttempt(number, self._chance.now_micros(), branch=self.branch))
             return
@@ -406,8 +408,8 @@ class Run(Asks):
     def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
         """End the open step, with an error or without. result: JSON.
 
-        A step that ended without one fails all the same, with what is raised here, where its calls are still under
-        way, or where it left a state that cannot be kept.
+        Even without an error the step fails, with the error raised here, if one of its calls is still in progress, or
+        if it left a state that cannot be recorded.
         """
         step = self._opened
         if any(SCOPE.get().attempt is each for each in step.attempts):  # it may end in another context than it began in
@@ -440,13 +442,13 @@ class Run(Asks):
         self._sink.step_ended(made)
 
     def _stood(self, step: OpenStep, standing: Step, error: BaseException | None) -> None:
-        """End a block that went through a committed step: it left the state that is recorded, or the code changed."""
+        """End a block that repeated a committed step: it left the recorded state, or the code has changed."""
         after = applied(decoded(step.before), standing.delta)
         self.open_step = None
         if error is None and not is_same(self._kept_state(), after):
             raise Changed(
-                f"run {self.id}: the code of step {step.number} ({step.name}) leaves another state than it left when "
-                "it was recorded; run it with the code of then, or fork the run before this step"
+                f"run {self.id}: the code of step {step.number} ({step.name}) leaves another state than when "
+                "it was recorded; run it with the code of that time, or fork the run before this step"
             )
         self._become(loaded_json(encoded(after, "the run's state")))
         self._ended_steps += 1
@@ -462,14 +464,14 @@ class Run(Asks):
                 self._sink.forked(fork.patch, state)
 
     def _depart(self, error: BaseException | None) -> None:
-        """Raise the departure, unless it is what is raised already: the agent's code may have caught it."""
+        """Raise the departure, unless it is being raised already: the agent's code may have caught it."""
         departure = self._answers.departure
         if departure is not None and error is not departure:
             raise departure from error
 
     @property
     def step_number(self) -> int:
-        """Of the open step, or of the one that comes next."""
+        """The number of the open step, or of the next one."""
         return self._ended_steps + 1
 
     @property

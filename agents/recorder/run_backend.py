@@ -1,7 +1,7 @@
-"""What a run can touch beyond its own code: the log it reads and observes, the ledger of its effects, time and chance.
+"""What a run can use outside its own code: the log it reads and observes, the ledger of its effects, clock and
+randomness.
 
-A live run has the log. A replay has none: whatever would need it is answered from the recording, and what is asked for
-all the same is refused.
+A live run has the log. A replay has none: requests are answered from the recording, and any other request is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from refold.avro.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class ReadView:
-    """What a run read of an entity: its fields as JSON trees, and which state of it that was."""
+    """A read of an entity: its fields as JSON trees, and the version and hash of its state."""
 
     entity: str
     fields: Mapping[str, Any]
@@ -31,13 +31,13 @@ class ReadView:
 
 
 class RunBackend(Protocol):
-    """Reads give a tree {version, state_hash, observations (ids of what holds the values), cut, fields}."""
+    """Reads return a tree {version, state_hash, observations (ids of those that hold the values), cut, fields}."""
 
     def read(self, entity: str, at: Any) -> Plain:
-        """An entity as it stands, or stood. NotAnswerable where nothing is known of it."""
+        """Read an entity, now or at a point. NotAnswerable if nothing is known of it."""
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        """The values behind a recorded read; NotAnswerable where they are gone."""
+        """Return the values of a recorded read. NotAnswerable if they are gone."""
 
     def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
                 given: Mapping[str, Any]) -> str:  # fmt: skip
@@ -45,7 +45,8 @@ class RunBackend(Protocol):
 
     def perform(self, tool: Tool, key: str, arguments: Plain, step: int, send: Callable[[str], Any],
                 redact: Redact) -> Plain:  # fmt: skip
-        """Have a write tool take effect once; its first result. send: called with the key. redact: for what it says."""
+        """Make a write tool take effect once; return its first result. send: called with the key. redact: for its
+        output."""
 
     async def perform_async(self, tool: Tool, key: str, arguments: Plain, step: int,
                             send: Callable[[str], Awaitable[Any]], redact: Redact) -> Plain:  # fmt: skip
@@ -53,16 +54,16 @@ class RunBackend(Protocol):
 
 
 class ReplayBackend:
-    """Nothing can be touched: for replays. Reads have the values that stand in the recording."""
+    """Allows no outside access: for replays. Reads have their recorded values."""
 
     def read(self, entity: str, at: Any) -> Plain:
         """Refused."""
         raise self._refused(f"read {entity}")
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        """What stands in the recording."""
+        """Return the recorded values."""
         if "fields" not in answer:
-            raise self._refused(f"look up what was read of {entity}")
+            raise self._refused(f"look up a read of {entity}")
         found: Mapping[str, Any] = answer["fields"]
         return found
 
@@ -88,7 +89,7 @@ class ReplayBackend:
 
 @dataclass(frozen=True, slots=True)
 class Nondeterminism:
-    """Time and chance, as a run meets them; what they give is recorded."""
+    """Clock and randomness as a run uses them. Their values are recorded."""
 
     now_micros: Callable[[], int]
     new_id: Callable[[], str]

@@ -1,4 +1,4 @@
-"""How a run ended: written by its sink, then told to the run around it."""
+"""The end of a run: written by its sink, then reported to the outer run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from refold.agents.recorder.sinks import RunSink
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of one run. call: of a run within another, the other's side of it. at: microseconds.
+    """The end of one run. call: for a nested run, the parent's side of it. at: microseconds.
 
-    departure: the code left what the recording holds. error: what is raised when the end is recorded; after a
-    departure, what the code ended with.
+    departure: the code departed from the recording. error: raised after the end is recorded; after a departure, the
+    error that the code ended with.
     """
 
     sink: RunSink
@@ -29,11 +29,11 @@ class RunEnd:
     error: BaseException | None = None
 
     def record(self) -> None:
-        """Durable on return; raises what is to be raised."""
+        """Record the end, durable on return. Raises the error, if any."""
         self._conclude(self._write())
 
     async def record_beside_loop(self) -> None:
-        """The same, while the event loop goes on."""
+        """The same, while the event loop continues."""
         written = in_thread(self._write)
         try:
             await waited_for(written)

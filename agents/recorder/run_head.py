@@ -1,4 +1,4 @@
-"""What a run is begun with, as it is recorded."""
+"""The head of a run: its arguments, as they are recorded."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def head_of(
     title: str = "", user: str = "", seed: int | None = None, input: Any = None,
     state: Mapping[str, Any] | None = None, tags: Iterable[str] = (), metadata: Mapping[str, Any] | None = None,
 ) -> Recording:  # fmt: skip
-    """The recording of a run that has done nothing yet.
+    """Return the recording of a run that has done nothing yet.
 
     Raises:
-        InputError: the input, the state or the metadata cannot be kept.
+        InputError: The input, the state or the metadata cannot be recorded.
     """
     return Recording(
         run=run, agent=agent, version=version, code_version=code_version, kind=kind, task=task, title=title,

@@ -1,4 +1,4 @@
-"""Where a run's record goes: into a log, or, in a replay, into memory."""
+"""Sinks for a run's record: a log, or, in a replay, memory."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ from refold.streams.client import Log
 
 
 class RunSink(Protocol):
-    """Takes what a run did, in its order."""
+    """Receives everything that a run did, in order."""
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         """An attempt of a step begins; at: microseconds."""
 
     def call_ended(self, made: Made) -> None:
-        """A call ended, and its step goes on."""
+        """A call ended, and its step continues."""
 
     def attempt_failed(self, number: int, made: MadeAttempt) -> None:
-        """An attempt failed, and another comes."""
+        """An attempt failed, and another follows."""
 
     def step_ended(self, made: MadeStep) -> None:
         """A step ended."""
 
     def taken(self, step: Step, state: Plain) -> None:
-        """A step was not run again: it stands recorded, and left this state."""
+        """A step was not run again: it is recorded, and left this state."""
 
     def forked(self, patch: Plain, state: Plain) -> None:
-        """From here on it is a fork, which goes on with this state."""
+        """From here on it is a fork, which continues with this state."""
 
     def settle(self) -> None:
-        """Return when all of it is written, for a caller that makes it durable with what it writes next."""
+        """Return when everything is written, for a caller that makes it durable with its next write."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """The run ended, and with it this; its hash. at: microseconds."""
 
     def departed(self, failure: Failure, at: int) -> None:
-        """The code left what the recording holds, and the run can go no further by it; with that, this ends."""
+        """The code departed from the recording, and the run cannot continue by it. This ends the sink."""
 
 
 class MemorySink:
-    """Keeps what a run did, as a Recording."""
+    """Collects what a run did, as a Recording."""
 
     def __init__(self, head: Recording, folder: StepAssembler, redact: Redact) -> None:
         self._recording = head
@@ -108,7 +108,7 @@ class MemorySink:
 
     @property
     def recording(self) -> Recording:
-        """What the run did so far."""
+        """Return what the run did so far."""
         return msgspec.structs.replace(self._recording, steps=tuple(self._steps))
 
 
@@ -122,13 +122,14 @@ class _Begin(NamedTuple):
 
 
 class LogSink:
-    """Writes what a run does into a log, beside the agent.
+    """Writes a run into a log, in parallel with the agent.
 
-    Every observation is caused by the one before it of the same step, a step's first by the run's; what was read of
-    other entities is among the causes of the step's end.
+    Every observation is caused by the one before it in the same step, a step's first by the run's. Reads of other
+    entities are among the causes of the step's end.
 
-    A begin of a step is held until anything else is to be written or made durable. So it stands before the agent's
-    thread leaves this one nothing to do; of a step that ended before that, begin and end are one observation.
+    A step's begin is held back until something else is to be written or made durable. So it is written at the latest
+    when the agent's thread gives this one nothing more to do; if the step ended before that, begin and end are one
+    observation.
     """
 
     def __init__(
@@ -145,9 +146,10 @@ class LogSink:
         *,
         is_at_once: bool = False,
     ) -> None:
-        """attempt: how often the run was begun, with this time. seq: the next ones of the run's source.
+        """attempt: how often the run was begun, including this time. seq: the next sequence numbers of the run's
+        source.
 
-        is_at_once: all is written in the thread that says it; its errors come as they are.
+        is_at_once: every write is done in the calling thread, and its errors are raised there.
         """
         self._log = log
         self._head = head
@@ -172,12 +174,12 @@ class LogSink:
 
     @property
     def last(self) -> str:
-        """The id of what was last written of the run."""
+        """The id of the run's last written observation."""
         return self._last or self._begun
 
     def begun(self) -> None:
-        """Return when the run's begin is written, and survives this process. RecordingFailed where it cannot be; with
-        that, this ends. It is durable soon, and before anything that is made durable after it."""
+        """Return when the run's begin is written, and survives this process. Raises RecordingFailed, and ends, if it
+        cannot be written. It becomes durable soon, and before anything that is made durable after it."""
         try:
             if self._is_at_once:
                 self.flush()
@@ -205,7 +207,7 @@ class LogSink:
         self._writer.put(lambda: self._step_ended(made))
 
     def taken(self, step: Step, state: Plain) -> None:
-        """It stands in the log."""
+        """The step is already in the log."""
         self._writer.put(lambda: self._taken(step, state))
 
     def forked(self, patch: Plain, state: Plain) -> None:
@@ -229,7 +231,7 @@ class LogSink:
         return self._hash
 
     def departed(self, failure: Failure, at: int) -> None:
-        """A fork failed. A run that was resumed stands as it stood, for the right code to resume it."""
+        """A fork failed. A resumed run stays as it was, for the right code to resume it."""
         if not self._is_resumed:
             self.ended("failed", None, failure, at)
             return
@@ -247,7 +249,7 @@ class LogSink:
     def _hand_over(self) -> None:
         self._settle()
         with self._log.turn:
-            self._log.port.hand_over()  # what the log refuses is refused here, where it ends the recording
+            self._log.port.hand_over()  # a refusal by the log is raised here, where it ends the recording
 
     def _step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         self._settle()
@@ -256,7 +258,7 @@ class LogSink:
         self._held = _Begin(number, patch, causes, at)
 
     def _settle(self) -> None:
-        """Write the begin and the calls that are held: all of one step, for its end drops the calls."""
+        """Write the begin and the calls that are held back: all of one step, because its end drops the calls."""
         held, self._held = self._held, None
         answered, self._answered = self._answered, []
         number, patch, causes, at = (0, {}, (self._last,), 0) if held is None else held
@@ -303,7 +305,7 @@ class LogSink:
         return msgspec.structs.replace(attempt, calls=tuple(map(self._bodies.shortened, attempt.calls)))
 
     def _cleared(self) -> tuple[str, ...]:
-        """What the end of an attempt takes back: its journal has its calls, whole."""
+        """Return what the end of an attempt clears: its journal holds all its calls."""
         is_needed, self._has_answered = self._has_answered or self._is_resumed, False
         return ("answered",) if is_needed else ()
 
@@ -322,7 +324,8 @@ class LogSink:
         self, entity: str, patch: dict[str, object], step: str, causes: tuple[str, ...], at: int | None,
         cleared: tuple[str, ...] = (),
     ) -> str:  # fmt: skip
-        """As of when it happened: it is written later. No earlier than what came before, whatever the clock did."""
+        """Observe with the time at which it happened, since it is written later. Times never go back, even if the clock
+        did."""
         source = Source(self._head.agent, self._head.run, step, "", next(self._seq))
         if at is None:
             return self._log.observe(entity, patch, source=source, causes=causes)
@@ -331,7 +334,7 @@ class LogSink:
 
 
 def _place_of(step: Step) -> Step:
-    """A step without what it did: a long run would hold all of its requests in memory."""
+    """Return a step without its content: a long run would otherwise hold all of its requests in memory."""
     return msgspec.structs.replace(step, attempts=(), delta=(), result=None)
 
 

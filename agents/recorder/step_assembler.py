@@ -1,8 +1,8 @@
-"""What a step collects while it runs, raw and cheap: turned into records away from the agent's time.
+"""What a step collects while it runs, raw and cheap. It becomes records outside the agent's time.
 
-Values are kept as their JSON, encoded at the moment they were asked and answered: whatever the agent does to them
-afterwards is another value. `StepAssembler` turns what was collected into Steps: redacted, with the edits of the state
-and the chain of hashes. It needs the steps in order.
+Values are stored as JSON, encoded when they were requested and answered: a later change by the agent makes another
+value. `StepAssembler` turns the collected values into Steps: redacted, with the edits of the state and the chain of
+hashes. It needs the steps in order.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ NULL = b"null"
 
 @dataclass(slots=True)
 class Made:
-    """One call, raw. request, answer: JSON. Times in microseconds, began_s by a clock of its own.
+    """One call, raw. request, answer: JSON. Times in microseconds; began_s by a clock of its own.
 
-    is_open: it has neither answer nor failure yet. order: where among the calls of its attempt it belongs.
-    ignored, found_by: as in Asked; found_by is JSON. so_far: of a call whose answer comes piece by piece, what came
-    until now. place: number of the step and of the attempt, where the call is to be durable before its step ends.
-    branch: the name of the one that made it. shown: the call as it is recorded.
+    is_open: it has neither answer nor failure yet. order: its position among the calls of its attempt. ignored,
+    found_by: as in RecordedRequest; found_by is JSON. so_far: the pieces until now, if its answer arrives in pieces.
+    place: number of the step and of the attempt, if the call is to be durable before its step ends. branch: the name of
+    its branch. shown: the call as it is recorded.
     """
 
     kind: Kind
@@ -83,7 +83,8 @@ class Made:
 
 @dataclass(slots=True)
 class MadeAttempt:
-    """One try of a step, raw. is_closed: it takes no more calls. opened_in: the thread and the task that began it."""
+    """One attempt at a step, raw. is_closed: it accepts no more calls. opened_in: the thread and the task that began
+    it."""
 
     number: int
     started_at: int
@@ -98,7 +99,7 @@ class MadeAttempt:
 
 @dataclass(slots=True)
 class MadeStep:
-    """One step, raw, at its end. state: JSON of the run's state after it. earlier: attempts that stand recorded."""
+    """One step, raw, at its end. state: JSON of the run's state after it. earlier: recorded attempts."""
 
     number: int
     name: str
@@ -110,11 +111,11 @@ class MadeStep:
 
 
 class StepAssembler:
-    """Turns steps into records, in their order.
+    """Turns steps into records, in order.
 
-    previous: the chain so far. state: the run's state so far, redacted as it is recorded. known: in a replay
-    without redaction, the recorded steps: what a state is that came out the same need not be computed again. life: how
-    often the run was begun, with this time.
+    previous: the chain so far. state: the run's state so far, redacted as it is recorded. known: in a replay without
+    redaction, the recorded steps: an equal state need not be computed again. life: how often the run was begun,
+    including this time.
     """
 
     def __init__(self, redact: Redact, previous: str, state: Plain, known: Iterable[Step] = (), life: int = 1) -> None:
@@ -127,7 +128,7 @@ class StepAssembler:
         self._known = {(step.number, step.state_before): step for step in known}
 
     def attempt(self, made: MadeAttempt) -> Attempt:
-        """An attempt; also one that failed, while its step goes on."""
+        """Return an attempt; also one that failed, while its step continues."""
         return Attempt(
             number=made.number, life=self._life, calls=tuple(map(self.call, made.made)),
             failure=self._failure(made.failure), backoff_ms=made.backoff_ms, started_at=made.started_at,
@@ -136,7 +137,7 @@ class StepAssembler:
 
     def step(self, made: MadeStep) -> Step:
         """A step that ended, with its place in the chain."""
-        # The calls first: what their answers show is known in the state that was made of them.
+        # The calls first: secrets in their answers are then known in the state that was made from them.
         attempts = (*made.earlier, *map(self.attempt, made.attempts))
         before = self._state_hash
         changes = self._state_became(made)
@@ -162,13 +163,13 @@ class StepAssembler:
         return changes
 
     def taken(self, step: Step, state: Plain) -> None:
-        """Go on from a step that stands recorded."""
+        """Continue from a recorded step."""
         self.previous = step.hash
         self._state = state
         self._state_hash = step.state_after
 
     def forked(self, patch: Plain, state: Plain) -> None:
-        """Go on as a fork: with another state, from a place in the chain of its own."""
+        """Continue as a fork: with another state, from another position in the chain."""
         self.previous = fork_hash(self.previous, patch)
         self._state = state
         self._state_hash = state_hash(state)
@@ -201,7 +202,7 @@ class StepAssembler:
         )  # fmt: skip
 
     def _streamed(self, request: Plain, answer: Plain, beside: Plain) -> Plain:
-        """An answer without the secrets that stand in several pieces of it."""
+        """Return an answer without the secrets that span several of its pieces."""
         redact = self._redact.beside(request)
 
         def texts_redacted(texts: list[str]) -> list[str]:
@@ -221,7 +222,7 @@ class StepAssembler:
 
 
 def _said(failure: Failure) -> list[Plain]:
-    """What of a failure may hold anything."""
+    """Return the parts of a failure that may hold any text."""
     return [failure.message, failure.traceback, failure.input, failure.output, failure.details]
 
 

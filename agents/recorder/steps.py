@@ -16,12 +16,12 @@ from refold.agents.recorder.step_assembler import NULL, Made, MadeAttempt
 
 @dataclass(slots=True)
 class OpenStep:
-    """A step under way. before: JSON of the run's state when it began. keys: gives the attempt's effects their keys,
-    from the first that asks for one.
+    """An open step. before: JSON of the run's state when it began. keys: gives the attempt's effects their keys, from
+    the first that needs one.
 
-    standing: the committed step that its block only goes through again, in a resume or a fork. earlier: attempts that
-    were made before, in other processes. is_call: it is one call's, made outside of any step, and takes no other.
-    is_parallel: see recorder/parallel_calls.py. parts: how many are open in it. outer: the scope that it was opened in.
+    standing: the committed step that its block only repeats, in a resume or a fork. earlier: attempts made before, in
+    other processes. is_call: it belongs to one call, made outside any step, and accepts no other. is_parallel: see
+    recorder/parallel_calls.py. parts: how many are open in it. outer: the scope in which it was opened.
     """
 
     number: int
@@ -38,7 +38,7 @@ class OpenStep:
 
     @property
     def attempt(self) -> MadeAttempt:
-        """The one under way."""
+        """The current attempt."""
         return self.attempts[-1]
 
     @property
@@ -48,14 +48,14 @@ class OpenStep:
 
 
 class Stepping(Caller, Protocol):
-    """A run, as far as its steps are concerned. open_step: the one under way. task: what its effects are keyed by.
+    """A run, as far as its steps are concerned. open_step: the current one. task: the first part of its effects' keys.
 
-    branch: the run's own code outside of any step. opening: held while a step is opened.
+    branch: the run's own code outside any step. opening: held while a step is opened.
     """
 
     @property
     def step_number(self) -> int:
-        """Of the open step, or of the one that comes next."""
+        """The number of the open step, or of the next one."""
 
     task: str
     open_step: OpenStep | None
@@ -67,7 +67,7 @@ class Stepping(Caller, Protocol):
         recorder/parallel_calls.py."""
 
     def part(self, name: str) -> AbstractContextManager[None] | None:
-        """The part of a step of threads and tasks that this step is; None where it is one of the run's own."""
+        """Return the part of a step of threads and tasks that this step is; None if it is a step of the run itself."""
 
     def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
         """End the open one, with an error or without. result: JSON."""
@@ -96,7 +96,7 @@ class StepBlock:
     ) -> None:
         if self._part is not None:
             self._part.__exit__(kind, error, trace)
-        elif self._run.open_step is self._step:  # else it ended when the code went on without it, or with the run
+        elif self._run.open_step is self._step:  # else it ended when the code continued without it, or with the run
             self._run.end_step(error)
 
     async def __aenter__(self) -> None:
@@ -109,18 +109,18 @@ class StepBlock:
 
 
 class CallBlock(StepBlock):
-    """The step of a call outside of any. It may be held beyond its block, for an answer that comes later."""
+    """The step of a call outside any step. It may be held beyond its block, for an answer that arrives later."""
 
     def __init__(self, run: Stepping, name: str) -> None:
         super().__init__(run, name, is_call=True)
         self._is_held = False
 
     def hold(self) -> None:
-        """The end of the block is not that of the step, unless it fails."""
+        """Let the step continue after the block, unless it fails."""
         self._is_held = True
 
     def leave(self, error: BaseException | None) -> None:
-        """End a step that is held; nothing where it is not, any more."""
+        """End a step that is held; no effect on any other."""
         if self._is_held:
             self._is_held = False
             self.__exit__(None if error is None else type(error), error, None)

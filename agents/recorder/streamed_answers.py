@@ -1,21 +1,21 @@
-"""Answers that come later or piece by piece: awaitables, iterators and generators, recorded as they are consumed.
+"""Answers that arrive later or in pieces: awaitables, iterators and generators, recorded as they are consumed.
 
 Live:
 
-1. The call is made, and gives an awaitable or an iterator. The code gets one that stands before it.
-2. Each piece is recorded when it is taken, then given. What the source does for it is part of the call.
-3. The call ends with the source, with what the source raises, or where the code takes no more. Where its step ends
-   first, what was taken until then is its answer, and nothing more is given.
+1. The call is made, and returns an awaitable or an iterator. The code gets a wrapper of it.
+2. Each piece is recorded when it is taken, then returned. The source's work for it is part of the call.
+3. The call ends with the source, with an exception of the source, or when the code takes no more. If its step ends
+   first, the pieces taken until then are its answer, and no more are returned.
 
-The answer, in which no value of an agent's can look so (journal/objects.py):
+The answer, which no value of an agent's can look like (journal/objects.py):
 
     {"refold.pieces": [[MS, VALUE], ...], "is_async": BOOL, "end": "whole", "returned": VALUE}
     {"refold.awaited": VALUE or such pieces}
 
-MS is milliseconds since the call began. `end` is "whole", "left" where the code took no more, or "failed": the call's
-failure comes behind the pieces then. `returned` is what a generator returned, where it did.
+MS is milliseconds since the call began. `end` is "whole", "left" if the code took no more, or "failed": then the call's
+failure follows the pieces. `returned` is a generator's return value, if it returned.
 
-A replay gives the same pieces without the times between them, and fails behind the last one as it did.
+A replay returns the same pieces without the times between them, and fails after the last one as the call did.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def awaited(tree: Plain) -> Plain:
 
 
 def pieces_of(tree: Plain) -> list[Plain]:
-    """The pieces of a recorded answer, without their times; none where it did not come in pieces."""
+    """Return the pieces of a recorded answer, without their times; empty if it did not arrive in pieces."""
     tree = tree[_AWAITED] if isinstance(tree, dict) and _AWAITED in tree else tree
     return [value for _, value in tree[_PIECES]] if isinstance(tree, dict) and _PIECES in tree else []
 
@@ -71,9 +71,9 @@ class Taking:
         self, source: Any, what: str, since_s: Callable[[], float], inside: Inside, *,
         require_open: Callable[[], None], ended: Callable[[Plain, BaseException | None], None],
     ) -> None:  # fmt: skip
-        """since_s: the call's age. inside: around what the source does. require_open: raises where the step has ended.
+        """since_s: the call's age. inside: a context for the source's work. require_open: raises if the step has ended.
 
-        ended: is told once how it ended: the answer, and the error where the source raised one.
+        ended: called once at the end, with the answer, and the error if the source raised one.
         """
         self._source = source
         self._what = what
@@ -85,12 +85,12 @@ class Taking:
         self._is_async = not isinstance(source, Iterator)
 
     def tree(self, end: str, returned: Any = None) -> Plain:
-        """What was taken until now, as it is recorded."""
+        """Return the pieces taken until now, as they are recorded."""
         found = {_PIECES: [*self._pieces], "is_async": self._is_async, "end": end}
         return found if returned is None else {**found, "returned": self._kept(returned)}
 
     def given(self) -> Any:
-        """What the code gets in place of the source."""
+        """Return the wrapper that the code gets instead of the source."""
         return self._given_async() if self._is_async else self._given()
 
     def _given(self) -> Generator[Any, None, Any]:
@@ -142,21 +142,21 @@ class Taking:
 
 
 class ReplayedStream:
-    """A recorded answer that came later, as the code gets it."""
+    """A recorded answer that arrived later, as the code gets it."""
 
     def __init__(
         self, served: Callable[[Plain], Any], failed: BaseException | None,
         ended: Callable[[BaseException | None], None], wait_s: float = 0,
     ) -> None:  # fmt: skip
-        """served: makes an answer of its tree. failed: what comes behind it. ended: is told when all was given. wait_s:
-        before it fails, for what cancelled it to do so again."""
+        """served: makes an answer from its tree. failed: raised after it. ended: called when everything was returned.
+        wait_s: the wait before the failure, so that what cancelled the call does so again."""
         self._served = served
         self._failed = failed
         self._ended = ended
         self._wait_s = wait_s
 
     def given(self, tree: Plain) -> Any:
-        """What the code gets."""
+        """Return the wrapper for the code."""
         if _AWAITED in tree:
             return self._awaited(tree[_AWAITED])
         return self._pieces_async(tree) if tree["is_async"] else self._pieces(tree)
@@ -205,7 +205,7 @@ class ReplayedStream:
 async def awaiting(
     answer: Awaitable[Any], inside: Inside, kept_as: Callable[[Any], Any], failed: Callable[[BaseException], None]
 ) -> Any:
-    """Await a call's answer in its place. kept_as: records what came and gives what the code gets."""
+    """Await a call's answer. kept_as: records the answer and returns the object for the code."""
     try:
         with inside():
             found = await answer

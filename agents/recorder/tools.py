@@ -1,4 +1,4 @@
-"""Tools: functions of the agent's that touch the world, recorded where they are called.
+"""Tools: functions of an agent that read or change the world, recorded when they are called.
 
     @refold.tool(effect="read")
     def search(query): ...
@@ -6,11 +6,11 @@
     @refold.tool(effect="write", undo=cancel_refund)
     def refund(order, amount, *, idempotency_key=""): ...
 
-A tool called in a run is recorded in it, or answered from its recording; outside of any run it is the plain function. A
-write tool takes effect once for each idempotency key (agents/effects/), which it is given in the parameter of that name
-where it has one. That parameter is not in the tool's signature: frameworks that describe a tool to a model by its
-signature leave it out. The request is what was called with, by the parameters' names: refund(1, 2) and refund(order=1,
-amount=2) are the same.
+A tool called in a run is recorded in it, or answered from its recording. Outside any run it is the plain function. A
+write tool takes effect once for each idempotency key (agents/effects/), which is passed in the parameter of that name
+if the function has one. That parameter is not in the tool's signature, so frameworks that describe a tool to a model by
+its signature leave it out. The request is the arguments by parameter name: refund(1, 2) and refund(order=1, amount=2)
+are equal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMELESS = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY
 
 @dataclass(frozen=True)
 class Trying:
-    """How often something is tried: at most so many attempts, each wait twice the one before, on these errors only."""
+    """A retry policy: the most attempts, each wait twice the one before, on these errors only."""
 
     attempts_max: int = 1
     backoff_ms: int = 0
@@ -52,14 +52,14 @@ class Trying:
             )
 
     def wait_ms(self, failed: int, error: BaseException) -> int | None:
-        """The wait before the next attempt after so many failed ones; None: there is none."""
+        """Return the wait before the next attempt after so many failed ones; None: there is none."""
         if failed >= self.attempts_max or not isinstance(error, self.on):
             return None
         return self.backoff_ms << (failed - 1)
 
 
 class Tool:
-    """What a run knows of a tool. trying: how reads are tried; terms: how writes are. undo: module:function."""
+    """A run's description of a tool. trying: how reads are retried; terms: how writes are. undo: module:function."""
 
     def __init__(
         self, function: Callable[..., Any], effect: Literal["read", "write"], name: str, returns: Any,
@@ -77,24 +77,24 @@ class Tool:
         self._signature = inspect.signature(function)
         parameters = self._signature.parameters
         self.takes_key = KEY_PARAMETER in parameters
-        # Binding costs as much as all else about a call, and changes nothing where all is given by name.
+        # Binding costs as much as the rest of a call, and changes nothing if every argument is given by name.
         kinds = {each.kind for each in parameters.values()}
         self._is_named = (
             inspect.Parameter.VAR_POSITIONAL not in kinds and inspect.Parameter.POSITIONAL_ONLY not in kinds
         )
 
     def request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plain:
-        """What is called with, by name, without the key. TypeError as of the function where it does not fit.
+        """Return the arguments by name, without the key. Raises TypeError as the function would if they do not fit.
 
         Raises:
-            InputError: a key is given.
+            InputError: A key is given.
         """
         if args or not self._is_named:
             bound = self._signature.bind_partial(*args, **kwargs)
             args, kwargs = _unnamed(bound)
         given = kwargs.get(KEY_PARAMETER) if self.takes_key else None
         if given and given != self._signature.parameters[KEY_PARAMETER].default:
-            raise InputError(f"{self.name}: leave {KEY_PARAMETER} out, the run gives it")
+            raise InputError(f"{self.name}: leave {KEY_PARAMETER} out, the run passes it")
         named = {name: value for name, value in kwargs.items() if name != KEY_PARAMETER}
         return {"args": list(args), "kwargs": named} if args else {"kwargs": named}
 
@@ -112,14 +112,14 @@ class Tool:
             }
 
     def plain(self, answer: object) -> Plain:
-        """An answer as the ledger keeps it; a Done goes on with its receipt."""
+        """Return an answer as the ledger stores it; a Done keeps its receipt."""
         if isinstance(answer, Done):
             return Done(decoded(self.shape.recorded(answer.result)), answer.receipt)
         return decoded(self.shape.recorded(answer))
 
 
 def _unnamed(bound: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What has no name, and what has one."""
+    """Return the positional arguments, and the keyword arguments."""
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     for name, value in bound.arguments.items():
@@ -163,16 +163,23 @@ def tool(
     lease_s: float = LEASE_S, probe: Probe | None = None, undo: Undo | None = None, ignore: Iterable[str] = (),
     key: Callable[[Any], Any] | None = None,
 ) -> Any:  # fmt: skip
-    """Make a function, sync or async, a tool of whatever run it is called in.
+    """Make a function, sync or async, a tool of the run that it is called in.
 
-    effect: "read", or "write" for what changes the world: it takes place once for each key (docs/EFFECTS.md). name:
-    else the function's. returns: the type of its answers, where they are no JSON values and it has no annotation.
-    attempts_max, backoff_ms: how often it is tried, a read once and a write 3 times if not said otherwise, and the
-    first wait, doubled each time. A read is tried again on the errors in retry_on; a write only on those in `safe`,
-    and on NotDone, which say that nothing happened. lease_s: at least twice as long as a write may take. probe(key,
-    arguments): finds out what became of a write of which nothing is known. undo(performed): takes it back, when asked.
-    ignore: paths of arguments that may differ where a recorded call is found, such as ("request_id", "options.at");
-    key(arguments): what it is found by in place of them (docs/AGENTS.md).
+    Args:
+        effect: "read", or "write" for a function that changes the world: it takes effect once for each key
+            (docs/EFFECTS.md).
+        name: The tool's name [the function's].
+        returns: The type of its answers, if they are no JSON values and it has no annotation.
+        attempts_max: The most attempts [1 for a read, 3 for a write].
+        backoff_ms: The first wait, doubled each time.
+        retry_on: The errors on which a read is retried.
+        safe: The errors which say that nothing happened. A write is retried only on these, and on NotDone.
+        lease_s: At least twice as long as a write may take.
+        probe: probe(key, arguments) finds out the result of a write of unknown status.
+        undo: undo(performed) undoes it, on request.
+        ignore: Paths of arguments that may differ when a recorded call is searched, such as ("request_id",
+            "options.at").
+        key: key(arguments) is the value to search a recorded call by instead (docs/AGENTS.md).
     """
     if effect not in ("read", "write"):
         raise InputError(f"effect: read or write, given {effect!r}")
@@ -195,7 +202,7 @@ def tool(
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
             return await cast(Awaitable[Any], recorded(*args, **kwargs))
 
-        # Whoever asks whether it is a coroutine function hears what holds of the function.
+        # So that inspect.iscoroutinefunction gives the same answer as for the function.
         kept: Any = awaited if found.is_async else recorded
         kept.refold_tool = found
         found.hide_key(kept)
@@ -205,6 +212,6 @@ def tool(
 
 
 def tool_of(function: Callable[..., Any]) -> Tool | None:
-    """The Tool behind what `tool` made of a function."""
+    """Return the Tool of a function made by `tool`."""
     found = getattr(function, "refold_tool", None)
     return found if isinstance(found, Tool) else None

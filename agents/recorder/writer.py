@@ -1,19 +1,18 @@
-"""What a run records, written beside the agent: a thread of its own, and a queue of bounded length.
+"""Write what a run records in parallel with the agent: a separate thread, and a queue of bounded length.
 
-1. `put` takes a piece of work and returns at once; while the queue is full it waits: that is the back-pressure.
-2. The thread does the pieces in order. When one comes to a thread that has nothing to do, others are waited for, for
-   GATHER_S: waking the thread, and making durable, cost more than a piece, and the agent's thread pays for the first.
-   When none waits any more it makes durable what was written. So what a killed process loses is what it did in the
-   last moments.
-3. `flush` returns when all that was put before it is written and durable. `settle` returns when it is written: its
+1. `put` queues a piece of work and returns at once. While the queue is full it waits: this is the back-pressure.
+2. The thread does the pieces in order. When a piece reaches an idle thread, the thread waits GATHER_S for others:
+   waking the thread, and making durable, cost more than a piece, and the agent's thread pays for the first. When the
+   queue is empty it makes the written pieces durable. So a killed process loses what it did in the last moments.
+3. `flush` returns when everything queued before it is written and durable. `settle` returns when it is written: its
    caller flushes the log next, and one sync is enough for both. So the thread does not sync at once then, but GATHER_S
-   after the first piece at the latest. For both, and for the end, no other pieces are waited for.
-4. A piece that raises ends it all: nothing after it is written, and `put`, `flush` and `close` raise RecordingFailed
-   from then on. An agent whose run cannot be recorded stops; it does not go on unseen.
-5. Nothing is taken that nobody would write: after `close`, and in a process forked from the one that began the run,
+   after the first piece at the latest. For both, and at the end, the thread does not wait for other pieces.
+4. A piece that raises ends everything: nothing after it is written, and `put`, `flush` and `close` raise
+   RecordingFailed from then on. An agent whose run cannot be recorded stops; it does not continue unrecorded.
+5. Work that nobody would write is refused: after `close`, and in a process forked from the one that began the run,
    `put` raises RecordingFailed too.
-6. An interpreter that ends with a run open waits until what was put is written and durable. The run stays open in the
-   log, as if the process had been killed, to be resumed.
+6. An interpreter that exits with a run open waits until everything queued is written and durable. The run stays open in
+   the log, as if the process had been killed, and can be resumed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _POLL_S = 0.5
 _FULL_S = 0.002
 GATHER_S = 0.01
 _forks: list[None] = []
-"""That this process came by, since the module was imported: the system need not be asked for each piece."""
+"""The process id, cached since the module was imported, so that the system is not called for each piece."""
 os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
@@ -41,13 +40,13 @@ class RecordingFailed(RefoldError):
 
 
 class AtOnce:
-    """In a Writer's place where nobody is to be kept from waiting: each piece is done by whoever puts it."""
+    """Replaces a Writer if no thread needs to be kept from waiting: the caller does each piece."""
 
     def __init__(self, durable: Callable[[], None]) -> None:
         self._durable = durable
 
     def put(self, work: Callable[[], None]) -> None:
-        """Do it; what it raises comes through."""
+        """Do it. Its exceptions are raised."""
         work()
 
     def flush(self) -> None:
@@ -55,7 +54,7 @@ class AtOnce:
         self._durable()
 
     def settle(self, written: Callable[[], None]) -> None:
-        """As Writer; durable with what its caller flushes next."""
+        """As Writer; it becomes durable with the caller's next flush."""
         written()
 
     def close(self) -> None:
@@ -64,19 +63,19 @@ class AtOnce:
 
 
 class Writer:
-    """One run's pieces of work, done in order by one thread. durable: makes durable what was written."""
+    """Does one run's pieces of work in order, in one thread. durable: makes the written pieces durable."""
 
     def __init__(self, durable: Callable[[], None], name: str, gather_s: float = GATHER_S) -> None:
         self._durable = durable
         self._gather_s = gather_s
-        # The one that is bounded by itself costs the agent several times as much, for each piece.
+        # The queue class with a bound costs the agent several times as much for each piece.
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._problem: BaseException | None = None
         self._process = len(_forks)
         self._is_closed = False
-        self._hurry = threading.Event()  # somebody waits
-        self._is_lent = False  # another thread is about to make durable what was written
-        self._turn = threading.Lock()  # so that nothing is put behind the end
+        self._hurry = threading.Event()  # a caller waits
+        self._is_lent = False  # another thread is about to make the written pieces durable
+        self._turn = threading.Lock()  # so that nothing is queued after the end
         self._thread = threading.Thread(target=self._run, name=f"refold-recorder-{name}", daemon=True)
         self._thread.start()
         atexit.register(self._end)
@@ -95,7 +94,8 @@ class Writer:
         self._wait_for(self._durable)
 
     def settle(self, written: Callable[[], None]) -> None:
-        """Return when all is written, for a caller that flushes the log next. written: writes what is held back."""
+        """Return when everything is written, for a caller that flushes the log next. written: writes what is held
+        back."""
 
         def lend() -> None:
             written()
@@ -104,7 +104,7 @@ class Writer:
         self._wait_for(lend)
 
     def close(self) -> None:
-        """Do what was put, and end the thread. RecordingFailed where it could not be done."""
+        """Finish the queue, and end the thread. RecordingFailed if a piece could not be done."""
         if len(_forks) == self._process:
             self._end()
         if self._problem is not None:
@@ -143,9 +143,9 @@ class Writer:
         if self._problem is not None:
             raise RecordingFailed(f"the run could not be recorded further: {self._problem}") from self._problem
         if len(_forks) != self._process:
-            raise RecordingFailed("this process was forked from the one that records the run: go on with the run there")
+            raise RecordingFailed("this process was forked from the one that records the run: continue the run there")
         if self._is_closed:
-            raise RecordingFailed("the run has ended: nothing more is recorded of it; begin another, or resume it")
+            raise RecordingFailed("the run has ended: nothing more is recorded; begin another, or resume it")
 
     def _run(self) -> None:
         is_clean, due_s = True, 0.0
@@ -168,7 +168,7 @@ class Writer:
                 return
 
     def _gather(self, due_s: float) -> None:
-        """Let more come, until somebody waits for it."""
+        """Wait for more pieces, until a caller waits."""
         self._hurry.wait(max(0.0, due_s - time.monotonic()))
         self._hurry.clear()
 

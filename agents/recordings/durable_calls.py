@@ -26,7 +26,7 @@ from refold.avro.errors import CorruptionError
 def answered_key(made: Made) -> str:
     """Under which a call stands in `answered`."""
     if made.place is None:
-        raise ValueError("a call that is part of another has no place in a step")
+        raise ValueError("a call that is part of another has no position in a step")
     return f"{made.place[1]}/{'.'.join(map(str, made.order))}"
 
 
@@ -44,6 +44,6 @@ def answered_calls(entity: str, answered: Mapping[str, Plain], attempt: int) -> 
                 found.append(([int(each) for each in order.split(".")], msgspec.convert(tree, Call)))
     except (msgspec.ValidationError, ValueError) as error:
         raise CorruptionError(
-            f"{entity}: its field answered holds no calls ({error}); it was not written by a run"
+            f"{entity}: its field `answered` holds no valid calls ({error}); it was not written by a run"
         ) from None
     return tuple(call for _, call in sorted(found, key=lambda each: each[0]))

@@ -51,7 +51,7 @@ def at_hash(log: Log, vault: ValueCipher, given: str, at: When = None) -> Stood:
     """The place whose hash begins so. UnknownEntity without one, InputError where several hashes begin so."""
     text = given.lower()
     if not HEX.match(text) or len(text) < DIGITS_MIN:
-        raise InputError(f"{given!r} is no hash: give at least {DIGITS_MIN} of its hexadecimal digits")
+        raise InputError(f"{given!r} is not a hash: give at least {DIGITS_MIN} of its hexadecimal digits")
     cut = log.point(at).cut
     view = rebuilt(log, ("run", "step"), cut)
     places = [] if view is None else [each for each in _stored(view) if each.found.hash.startswith(text)]
@@ -61,7 +61,7 @@ def at_hash(log: Log, vault: ValueCipher, given: str, at: When = None) -> Stood:
         found = [each for each in places if each.found.what == what]
         hashes = sorted({each.found.hash for each in found})
         if len(hashes) > 1:
-            raise InputError(f"{given}: {len(hashes)} hashes begin so; give more of it: {', '.join(hashes[:3])}")
+            raise InputError(f"{given}: {len(hashes)} hashes begin with it; give more of it: {', '.join(hashes[:3])}")
         if found:
             newest = max(found, key=lambda each: (each.started_at, each.found.step))
             return newest.found._replace(others=len(found) - 1)

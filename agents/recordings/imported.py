@@ -73,7 +73,7 @@ def _many(look: Look, names: list[str], vault: ValueCipher) -> list[Fields]:
     views = look(names) if names else {}
     for name in names:
         if name not in views:
-            raise PartMissing(f"its {name} is not there at this point: the import was not finished; import it again")
+            raise PartMissing(f"its {name} is missing at this point: the import was not finished; import it again")
     return [Fields(views[name], vault) for name in names]
 
 

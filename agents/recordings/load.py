@@ -123,7 +123,7 @@ def near(log: Log, run: str) -> str:
 def _run(look: Look, run: str, vault: ValueCipher) -> Fields:
     entity = f"run/{run}"
     if not run:
-        raise InputError("a run is asked for by its id; `refold runs` lists them")
+        raise InputError("give a run's id; `refold runs` lists them")
     view = look([entity]).get(entity)
     if view is None:
         raise UnknownEntity(f"no run {run} is in this log")
@@ -199,7 +199,7 @@ def _within(look: Look, runs: Iterable[str], vault: ValueCipher, callers: tuple[
     found: dict[str, Recording] = {}
     for run in runs:
         if run in callers:
-            raise CorruptionError(f"run {run} is recorded as a run within itself")
+            raise CorruptionError(f"run {run} is recorded as nested in itself")
         with contextlib.suppress(UnknownEntity, NotAnswerable):
             found[run] = _recording(look, _run(look, run, vault), run, vault, callers)
     return found
@@ -211,11 +211,11 @@ def _parent(look: Look, fields: Fields, run: str, vault: ValueCipher, children: 
     if parent is None or at is None:
         return None
     if parent in (run, *children):
-        raise CorruptionError(f"run {run} is recorded as a fork of itself, by way of {parent}")
+        raise CorruptionError(f"run {run} is recorded as a fork of itself, through {parent}")
     found = _recording(look, _run(look, parent, vault), parent, vault, (*children, run))
     if len(found.steps) < at:
         raise PartMissing(
-            f"it parts from {parent} after step {at}, and of that run {len(found.steps)} steps stand at this point"
+            f"it diverges from {parent} after step {at}, and that run has {len(found.steps)} steps at this point"
         )
     return found
 
@@ -230,7 +230,7 @@ def _steps(look: Look, fields: Fields, run: str, vault: ValueCipher, before: Seq
     count = step_count(fields)
     views = own_steps(look, [(run, len(before), count)])[run]
     if count is not None and len(before) + len(views) < count:
-        raise PartMissing(f"its step {len(before) + len(views) + 1} of {count} is not there at this point")
+        raise PartMissing(f"its step {len(before) + len(views) + 1} of {count} is missing at this point")
     last, bodies = before[-1] if before else None, BodyReader()
     for number, view in enumerate(views, len(before) + 1):
         yield (last := step_of(number, Fields(view, vault), last, bodies))
@@ -300,7 +300,7 @@ def _attempts(fields: Fields, parts: Mapping[int, Plain], *, is_committed: bool)
                 yield Attempt(number=number, calls=answered_calls(fields.entity, fields.exact_map("answered"), number))
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise CorruptionError(
-                f"{fields.entity}: its journal holds no attempt ({error}); it was not written by a run"
+                f"{fields.entity}: its journal holds no valid attempt ({error}); it was not written by a run"
             ) from None
 
 

@@ -129,7 +129,7 @@ class SecretReader:
             if found == text:
                 return text
             text = found
-        raise RedactionFailed("a rule finds something in what it left before, without end; nothing was written")
+        raise RedactionFailed("a rule never stops finding secrets in its own output; nothing was written")
 
     def hidden(self, text: str) -> str:
         """A text that is a secret: nothing of it stays but tokens, white space around them and a scheme in front."""
@@ -188,7 +188,7 @@ class SecretReader:
 
 def _own_rule(kind: str, rule: str | re.Pattern[str] | Finder) -> Rule:
     if KIND.fullmatch(kind) is None:
-        raise InputError(f"rules: {kind!r} is no kind; give a-z, 0-9 and -, at most 32, a letter first")
+        raise InputError(f"rules: {kind!r} is not a kind; give a-z, 0-9 and -, at most 32 characters, a letter first")
     if isinstance(rule, str):
         try:
             rule = re.compile(rule)

@@ -62,8 +62,8 @@ def kept_key(ring: KeyRing | None, environment: Mapping[str, str]) -> bytes:
         return ring.create(KEY_ID)
     if not text:
         raise InputError(
-            f"this log has no key ring to keep the key of its redaction in: set {ENVIRONMENT} (openssl rand -hex 32), "
-            "the same for all who record and replay here"
+            f"this log has no key ring for its redaction key: set {ENVIRONMENT} (openssl rand -hex 32), "
+            "the same for every process that records or replays here"
         )
     try:
         key = bytes.fromhex(text)

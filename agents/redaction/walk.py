@@ -223,7 +223,7 @@ class Walk:
         if isinstance(value, _INERT):
             return value
         raise RedactionFailed(
-            f"a value of type {type(value).__name__} cannot be looked into; nothing was written: give text instead"
+            f"a value of type {type(value).__name__} cannot be searched; nothing was written: give text instead"
         )
 
     def _string(self, text: str, is_secret: bool) -> str:
@@ -270,7 +270,7 @@ class Walk:
         members: dict[str, Plain] = {}
         is_changed = False
         if any(not isinstance(name, str) for name in tree):
-            raise RedactionFailed("an object's keys have to be texts; nothing was written")
+            raise RedactionFailed("an object's keys must be text; nothing was written")
         secret = () if is_secret else self.secret_members(tree)
         for name, value in tree.items():
             new = self.tree(value, is_secret=is_secret or name in secret)

@@ -89,7 +89,7 @@ class Forked:
             last = max(committed, default=0)
             raise InputError(f"run {parent.run} cannot be forked at step {at}: its committed steps end at {last}")
         if policy not in POLICIES or (policy == "asked" and ask is None):
-            raise InputError(f"a fork's policy is one of {', '.join(POLICIES)} (asked: with somebody to ask)")
+            raise InputError(f"a fork's policy is one of {', '.join(POLICIES)} (asked: interactively)")
         self._parent = parent
         self._committed = CommittedSteps(parent, at)
         self._recorded = Recorded(parent, "run", after=at)

@@ -84,7 +84,7 @@ class Results:
             step, _, name = key.partition("/")
             if not (step.isdecimal() and int(step) > at and name):
                 raise InputError(
-                    f"a result stands in for STEP/NAME, with a step behind the fork at {at} (as {at + 1}/search, or "
+                    f"a result replaces that of STEP/NAME, with a step after the fork at {at} (as {at + 1}/search, or "
                     f"{at + 1}/search#2 for the second call of that name); given {key!r}"
                 )
 
@@ -177,6 +177,4 @@ def _member(inside: Plain, part: str | int, path: str, *, is_new: bool = False) 
         return inside.get(part)
     if isinstance(inside, list) and isinstance(part, int) and part < len(inside):
         return inside[part]
-    raise InputError(
-        f"no {path} stands in the state; a path is keys and indexes from the root, as order.items[2].price"
-    )
+    raise InputError(f"the state has no {path}; a path is keys and indexes from the root, as order.items[2].price")

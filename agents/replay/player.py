@@ -260,7 +260,7 @@ class Resumer:
     def __init__(self, recording: Recording) -> None:
         if recording.parent:
             raise InputError(
-                f"run {recording.run} is a fork, and a resume would not know what it may write: fork run "
+                f"run {recording.run} is a fork, and a resume would not know its write tools: fork run "
                 f"{recording.parent} again at {recording.forked_at}"
             )
         self._committed = CommittedSteps(recording, len(recording.steps))

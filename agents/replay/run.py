@@ -148,7 +148,7 @@ class _UnderWay:
     ) -> None:  # fmt: skip
         if not recording.has_code:
             raise InputError(
-                f"run {recording.run} was imported, so there is no code to run against it: go through it with "
+                f"run {recording.run} was imported, so there is no code to run against it: step through it with "
                 f"refold run steps {recording.run}"
             )
         self._recording = recording

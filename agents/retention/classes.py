@@ -25,7 +25,7 @@ def days_of(given: Iterable[str]) -> dict[str, float]:
     for each in given:
         found = _GIVEN.match(each)
         if found is None:
-            raise InputError(f"{each!r:.80}: give a class and for how many days its content is kept, such as failed=60")
+            raise InputError(f"{each!r:.80}: give a class and the days its content is kept, such as failed=60")
         days[found[1]] = float(found[2])
     return days
 

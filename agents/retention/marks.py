@@ -70,4 +70,4 @@ def _require_content(log: Log, vault: ValueCipher, entity: str) -> None:
         try:
             vault.open(entity, name, stored)
         except Expired as error:
-            raise Expired(f"{error}; there is nothing left of {entity} to be kept") from None
+            raise Expired(f"{error}; nothing of {entity} is left to keep") from None

@@ -168,7 +168,7 @@ def plan(
             each.contents, each.bytes = len(own), sum(size for size, _ in own.values())
             if ring is None and any(is_sealed for _, is_sealed in own.values()):
                 raise InputError(
-                    f"run {run}: its content is sealed, and no key ring is open here, in which to destroy its key; "
+                    f"run {run}: its content is sealed, and no key ring is open here to destroy its key in; "
                     "name it with REFOLD_KEYS, or set REFOLD_MASTER_KEY"
                 )
     return Plan(cut, runs, free, seen, damaged)

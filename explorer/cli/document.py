@@ -1,4 +1,4 @@
-"""docs/CLI.md: what every command says with --help, written by
+"""Write docs/CLI.md, the help text of every command.
 
 python -P -m refold.explorer.cli.document > docs/CLI.md
 """
@@ -16,7 +16,7 @@ WIDTH = 100
 HEADING = """\
 # The command line
 
-Every command with what it says to `--help`. This page is generated: change the help texts, then run
+The help text of every command. This page is generated: change the help texts, then run
 `python -P -m refold.explorer.cli.document > docs/CLI.md`.
 """
 
@@ -28,10 +28,10 @@ def page() -> str:
 
 
 def _sections(context: click.Context, command: click.Command, mark: str) -> Iterator[str]:
-    """A command, and those in it."""
+    """Yield the section of a command, then those of its subcommands."""
     yield f"{mark} {context.command_path}\n\n```text\n{context.get_help().strip()}\n```\n"
     if isinstance(command, click.Group):
-        # Those of `refold` itself stand beside it.
+        # The commands of `refold` itself are headings of the same level.
         inner = mark if context.parent is None else f"{mark}#"
         for name in command.list_commands(context):
             found = command.get_command(context, name)

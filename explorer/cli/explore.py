@@ -24,13 +24,13 @@ PORT = 6077
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True,
-              help="Where its pages are. Off loopback they need a token, in REFOLD_TOKEN.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
+              help="The address to serve on. Any address but loopback needs a token, in REFOLD_TOKEN.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free port.")
 @click.option("--open", "is_opened", is_flag=True, help="Open the pages in a browser.")
 @click.option("--tls-cert", metavar="FILE", help="Serve the pages over TLS: a certificate in PEM, with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
-              help="A name that browsers know this server by, besides its addresses; may be repeated.")  # fmt: skip
+              help="A name that browsers know this server by, as well as its addresses; may be repeated.")  # fmt: skip
 @on_log
 def explore(
     place: LogTarget, host: str, port: int, is_opened: bool, tls_cert: str | None, tls_key: str | None,
@@ -38,10 +38,10 @@ def explore(
 ) -> int:  # fmt: skip
     """Explore a log in a browser.
 
-    Runs step by step, entities at any moment, comparisons, and the health of the log. It only reads. Every page is
-    about one cut, which its address names, so an address can be sent to somebody. Below each page are the commands
-    that give the same answers; addresses below /api answer in JSON. It works offline: nothing is loaded from
-    elsewhere. Ctrl-C ends it.
+    It shows runs step by step, entities at any moment, comparisons, and the health of the log. It never writes. Every
+    page shows one cut, and the page's address names the cut, so you can send the address to somebody. Below each page
+    are the commands that give the same answers. Addresses below /api answer in JSON. It works offline: it loads nothing
+    from the network. Ctrl-C ends it.
 
     \b
     Examples
@@ -58,10 +58,10 @@ def explore(
     if not place.exists():
         from refold.streams.open import given_url
 
-        raise InputError(f"{given_url(place.url)}: no log is here yet; see `refold demo`, or name one with --log")
+        raise InputError(f"{given_url(place.url)}: there is no log here; see `refold demo`, or name one with --log")
     token = token_in(os.environ)
     access = Access(token, allowed_hosts, None, tls_cert, tls_key)
-    # From here on a browser is not refused: it waits until the pages are imported.
+    # From here on a browser is not refused: its request waits until the pages are imported.
     with closing(Listener(host, port, access, "the explorer's pages")) as listener:
         print(f"explore {listener.url}/", flush=True)
         if is_opened and not webbrowser.open(f"{listener.url}/"):
@@ -71,7 +71,7 @@ def explore(
 
 
 def _serve(listener: Listener, place: LogTarget, *, is_secure: bool) -> None:
-    """Answer until Ctrl-C."""
+    """Serve requests until Ctrl-C."""
     from refold.explorer.web.site import explorer, import_pages
     from refold.streams.web.server import WebServer
 

@@ -1,4 +1,4 @@
-"""Groups of commands that are imported when they are called, so that a process pays only for the command it runs."""
+"""Groups of commands that are imported when they are called, so a process imports only the command that it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refold.explorer.cli.options import InOrder
 
 
 class LazyGroup(InOrder):
-    """A group that knows its commands by name. The help text lists them under headings."""
+    """A group that imports a command when it is called. The help text lists the commands under headings."""
 
     def __init__(self, *arguments: Any, sections: Mapping[str, Mapping[str, tuple[str, str]]], **keywords: Any) -> None:
         """Create the group.

@@ -1,8 +1,8 @@
 """`refold`: the command line.
 
-Exit status: 0 done; 1 the answer is no, or something differs; 2 unusable input or a log that cannot be
-used, with one line on standard error; 70 a defect in refold; 130 after Ctrl-C; 141 when whoever reads the
-output went away; 143 after SIGTERM.
+Exit status: 0 done; 1 the answer is no, or something differs; 2 unusable input or a log that cannot be used, with one
+line on standard error; 70 a defect in refold; 130 after Ctrl-C; 141 after the reader of the output closed the pipe; 143
+after SIGTERM.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def cli(
       refold why tool_config/acme.rate_limit          who put that value there
       refold diff @deploy-1 now                       what changed since
 
-    Every command says more with --help. --log, --types, --reducers, --owner-timeout and --worker may also stand
-    behind a command. With REFOLD_LOG the log need not be named again and again.
+    Every command explains itself with --help. The options --log, --types, --reducers, --owner-timeout and --worker may
+    also follow a command. Set REFOLD_LOG to leave out --log.
 
     \b
     Exit status
@@ -135,17 +135,17 @@ def cli(
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """Run the command line. This is the console script."""
     install()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command; its exit status. What went wrong is on standard error, on one line."""
+    """Run one command, and return its exit status. A failure prints one line on standard error."""
     if "_REFOLD_COMPLETE" in os.environ:
         cli.main(prog_name="refold")
     if any(_is_no_text(each) for each in arguments):
-        return _refuse("an argument is not UTF-8 text; give the names of such files through a link or a folder")
+        return _refuse("an argument is not UTF-8 text; name such a file by a link or by its folder")
     try:
         with cli.make_context("refold", list(arguments)) as context:
             status = cli.invoke(context)
@@ -171,7 +171,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _is_no_text(argument: str) -> bool:
-    """Whether it holds bytes that are not UTF-8, which could be shown and stored nowhere."""
+    """Whether the argument holds bytes that are not UTF-8, which can be neither shown nor stored."""
     try:
         argument.encode()
     except UnicodeEncodeError:
@@ -180,7 +180,7 @@ def _is_no_text(argument: str) -> bool:
 
 
 def _usage(error: click.ClickException) -> str:
-    """A mistake in the command line, and where to look the command up."""
+    """Describe a mistake in the command line, and name the help text that describes the command."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "refold"
     return f"{error.format_message().rstrip('.')}; see {path} --help"
@@ -200,7 +200,7 @@ def _say(message: str) -> None:
 
 
 def _leave_closed_pipe() -> None:
-    """Let the interpreter's own flush at its end go nowhere, instead of complaining."""
+    """Send the interpreter's final flush to /dev/null, so that it does not complain about the closed pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""`refold mcp`: an agent asks its own history, by the Model Context Protocol."""
+"""`refold mcp`: an agent queries its own history over the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PORT = 6078
 @click.option("--http", "is_http", is_flag=True, help="Serve streamable HTTP, at /mcp, instead of standard input.")
 @click.option("--write", "writes", is_flag=True, help="Let agents record, with the tool `observe`.")
 @click.option("--host", default="127.0.0.1", show_default=True,
-              help="With --http: where. Off loopback it needs a token, in REFOLD_TOKEN.")  # fmt: skip
+              help="With --http: the address. Any address but loopback needs a token, in REFOLD_TOKEN.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True,
-              help="With --http: the port; 0: a free one.")  # fmt: skip
+              help="With --http: the port; 0: any free port.")  # fmt: skip
 @click.option("--tls-cert", metavar="FILE", help="With --http: serve over TLS; a certificate in PEM, with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
-              help="A name that clients know this server by, besides its addresses; may be repeated.")  # fmt: skip
+              help="A name that clients know this server by, as well as its addresses; may be repeated.")  # fmt: skip
 @on_log
 def mcp(
     place: LogTarget, is_http: bool, writes: bool, host: str, port: int, tls_cert: str | None, tls_key: str | None,
@@ -38,9 +38,9 @@ def mcp(
     """Let an agent ask its own history, by MCP.
 
     MCP is the Model Context Protocol. Ten tools read: find, state, knew, why, diff, runs, show, compare, effects,
-    verify. Each answer names the cut that it is from, and is bounded in size, with cursors. Entities are resources.
-    A client starts this command and talks to it by standard input and output; with --http it serves by itself until
-    Ctrl-C. It may be started before there is a log: the tools then say so.
+    verify. Each answer names its cut, and is bounded in size, with cursors. Entities are resources. A client starts
+    this command and talks to it over standard input and output. With --http it serves until Ctrl-C. You may start it
+    before the log exists: the tools then report that there is no log.
 
     \b
     Examples
@@ -57,7 +57,7 @@ def mcp(
     if not place.exists():
         from refold.streams.open import given_url
 
-        print(f"refold: {given_url(place.url)}: no log is here yet; the tools say so until one is", file=sys.stderr)
+        print(f"refold: {given_url(place.url)}: there is no log here; the tools say so until one is", file=sys.stderr)
     one_line_logs()
     history = HistoryServer(place, writes=writes)
     try:

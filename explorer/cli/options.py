@@ -1,4 +1,4 @@
-"""What commands have in common: which log, which types, JSON or text, and how a point in time is given."""
+"""Options that commands share: which log, which types, JSON or text, and how to give a point in time."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _FORMS = """\b
 WHEN is one of
   2026-11-21T03:12:00Z   a time, RFC 3339 with its zone
   @deploy-1              a marker
-  cut:TEXT               a cut, as printed by any answer about the past
-  offset:0=41,1=17       next offsets; a partition not named stands at its start
+    cut:TEXT               a cut, as every answer about the past prints it
+    offset:0=41,1=17       next offsets; a partition left out is at its start
 {version}\
   run:ID#STEP            after a step of a run
   now                    everything recorded so far
 """
 WHEN = _FORMS.format(version="")
 WHEN_OF_ENTITY = _FORMS.format(version="  v12                    a version of the entity\n")
-"""The same for a command that asks about one entity: only there a version names a point."""
+"""The same for a command about one entity: only there a version names a point."""
 
 Command = Callable[..., "int | None"]
 
 
 class InOrder(click.Group):
-    """Lists its commands in the order in which one meets them."""
+    """A group that lists its commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -38,12 +38,12 @@ class InOrder(click.Group):
 
 def _positive(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
     if value is not None and not 0 < value < float("inf"):
-        raise click.BadParameter(f"{value:g} is no number of seconds above 0")
+        raise click.BadParameter(f"{value:g} is not a number of seconds above 0")
     return value
 
 
 def _register(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> None:
-    """Register custom reducers in this process, and in every one that it starts."""
+    """Register custom reducers in this process, and in every process that it starts."""
     if names:
         from refold.reducers import registered
 
@@ -52,14 +52,14 @@ def _register(context: click.Context, option: click.Parameter, names: tuple[str,
 
 
 def place_options(command: Command) -> Command:
-    """--log, --types, --owner-timeout and --worker, as `log_url`, `types`, `owner_timeout` and `worker_url`; and
-    --reducers, which registers what it names."""
+    """Add --log, --types, --owner-timeout and --worker, as `log_url`, `types`, `owner_timeout` and `worker_url`; and
+    --reducers, which registers the modules that it names."""
     for option in (
         click.option(
             "--worker",
             "worker_url",
             metavar="URL",
-            help="The pages of a worker, for a log on Kafka [$REFOLD_WORKER, else as its group says].",
+            help="A worker's address, for a log on Kafka [$REFOLD_WORKER, else found by its group].",
         ),
         click.option(
             "--owner-timeout",
@@ -91,7 +91,7 @@ def place_options(command: Command) -> Command:
 def merged(
     outer: LogTarget, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None, worker_url: str | None
 ) -> LogTarget:
-    """What stands behind the command goes before what stands in front of it."""
+    """Merge options before and after the command's name; those after it win."""
     return LogTarget(
         log_url or outer.url, (*outer.types, *types), owner_timeout or outer.owner_timeout_s,
         worker_url or outer.worker,
@@ -99,7 +99,7 @@ def merged(
 
 
 def on_log(command: Command) -> Command:
-    """Give a command its Place as the first argument."""
+    """Pass a command its LogTarget as the first argument."""
 
     @functools.wraps(command)
     def run(
@@ -116,7 +116,7 @@ def on_log(command: Command) -> Command:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-at = click.option("--at", metavar="WHEN", help="The point to answer for [now].")
+at = click.option("--at", metavar="WHEN", help="The point in time to answer for [now].")
 clock = click.option(
     "--clock",
     type=click.Choice(CLOCKS),

@@ -25,7 +25,7 @@ def make(folder: Path | None, keep: bool) -> tuple[Path, bool]:
         shutil.rmtree(place)
     elif _exists(place) and not _is_empty(place):
         raise refold.InputError(
-            f"{place}: something else is here, not the log of a demo; name another folder, or remove it"
+            f"{place}: this folder holds something else than a demo's log; name another folder, or remove it"
         )
     with refold.open(url(place)):
         pass

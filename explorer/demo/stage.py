@@ -49,7 +49,7 @@ class Actor:
         assert self._process.stdout is not None
         # One line at a time and a word between: none can be waiting in a buffer that select does not see.
         if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
-            raise DemoFailed(f"{self.name} said nothing for {PATIENCE_S:g} s")
+            raise DemoFailed(f"{self.name} printed nothing for {PATIENCE_S:g} s")
         line = self._process.stdout.readline()
         if not line:
             raise self._failed(self._process.wait())

@@ -23,7 +23,7 @@ from refold.streams.open import file_path, is_kafka
 from refold.streams.rocks.layout import FORMAT_NUMBER
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?>=([0-9.]+)")
-# Extras that run beside refold; the others are for whoever works on it.
+# Extras that refold uses at run time; the others are for its developers.
 _EXTRAS = ("kafka", "registry")
 
 
@@ -79,7 +79,7 @@ def _has_client() -> bool:
 
 
 def libraries(*, with_kafka: bool) -> Iterator[Finding]:
-    """One finding for each library that is needed; with_kafka: those of a log on Kafka too."""
+    """Yield a finding for each library that is needed. with_kafka: also for those of a log on Kafka."""
     yield Finding("refold", True, f"{refold.__version__} on Python {platform.python_version()}, {platform.platform()}")
     kernel = find_kernel()
     remedy = "install the one of this release: pip install --upgrade 'refold[fast]', or make kernel in a checkout"
@@ -87,7 +87,7 @@ def libraries(*, with_kafka: bool) -> Iterator[Finding]:
     try:
         required = importlib.metadata.requires("refold") or []
     except importlib.metadata.PackageNotFoundError:
-        return  # it runs from its source, and by now has imported what it needs
+        return  # it runs from its source, and has imported its libraries by now
     needed: dict[str, tuple[str, bool]] = {}
     for each in required:
         found = _REQUIREMENT.match(each)
@@ -115,11 +115,11 @@ def _library(name: str, least: str, *, is_extra: bool) -> Iterator[Finding]:
 
 
 def _librdkafka() -> Iterator[Finding]:
-    """confluent-kafka may be built against another librdkafka than its own."""
+    """Check for another librdkafka than the one confluent-kafka was built with."""
     try:
         import confluent_kafka
     except ModuleNotFoundError:
-        return  # said above
+        return  # reported above
     own, linked = confluent_kafka.version()[0], confluent_kafka.libversion()[0]
     is_as_old = _numbers(linked)[:2] >= _numbers(own)[:2]
     remedy = "pip install --force-reinstall --only-binary :all: confluent-kafka, which brings its own"

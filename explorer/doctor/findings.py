@@ -1,4 +1,4 @@
-"""What `refold doctor` says of any log: what stands in it, its times and types, and room on a disk."""
+"""Findings of `refold doctor` about any log: its contents, times and types, and room on a disk."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from refold.streams.point import CLOCK_SLACK_MS
 
 FREE_BYTES_MIN = 512 * 1024 * 1024
 MIB = 1024 * 1024
-CLOCK_REMEDY = "set this machine's clock: until it is past the newest record, what is recorded gets that one's time"
-FOREIGN_REMEDY = "if their writer should not write there, take the right away; refold acl says who needs it"
-# Of topics that are read on demand, doctor reads so many of each partition's last offsets; verify reads all.
+CLOCK_REMEDY = "set this machine's clock: until it passes the newest record, new records get that record's time"
+FOREIGN_REMEDY = "if their writer should not write there, remove its right; refold acl shows who needs it"
+# In topics that are read on demand, doctor reads so many of each partition's last offsets; verify reads all.
 LOOKED_THROUGH = 10_000
 REDUCER_REMEDY = (
     "if the code is yours, register it as it was when the type was registered, with --reducers or REFOLD_REDUCERS; "
@@ -32,13 +32,13 @@ REDUCER_REMEDY = (
 )
 
 PENDING_REMEDY = (
-    "start a worker with this code. If one runs, it lacks the right to activate it, or the version may not follow what "
-    "is in effect: see refold acl check --role worker, and the worker's log"
+    "start a worker with this code. If one runs, it lacks the right to activate it, or the version may not follow "
+    "the version in effect: see refold acl check --role worker, and the worker's log"
 )
 
 
 class Finding(NamedTuple):
-    """One thing examined; `remedy` is for what is not ok."""
+    """The result of one check. `remedy` is for a finding that is not ok."""
 
     subject: str
     ok: bool
@@ -47,7 +47,7 @@ class Finding(NamedTuple):
 
 
 Part = Callable[[Log], Iterator[Finding]]
-"""Looks at something in a log that is open."""
+"""A check of an open log."""
 
 
 def _now_ms() -> int:
@@ -56,8 +56,10 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """What else is looked at on Kafka, and by which clock. roles: what this user should be allowed; keys: with the key
-    ring's topic. data: a worker's folder."""
+    """What else to check on Kafka, and by which clock.
+
+    roles: the roles whose rights this user should have. keys: with the key ring's topic. data: a worker's folder.
+    """
 
     roles: tuple[str, ...] = ()
     keys: bool = False
@@ -66,15 +68,15 @@ class Looking:
 
 
 def nearest(path: Path) -> Path:
-    """The folder that something would be made in."""
+    """Return the nearest existing folder, in which something would be created."""
     absolute = path.absolute()
     return next(each for each in (absolute, *absolute.parents) if each.exists())
 
 
 def disk(path: Path, needed_bytes: int = 0, *, is_log: bool = False) -> Iterator[Finding]:
-    """Whether a folder can be written to, and has room; needed_bytes: for what will come.
+    """Check whether a folder is writable and has room. needed_bytes: for what will be written.
 
-    is_log: it is the folder of a log that exists. Reading that needs no right to write, so its absence is no problem.
+    is_log: the folder of an existing log. Reading it needs no right to write, so a missing right is no problem.
     """
     is_writable = os.access(path, os.W_OK | os.X_OK)
     found = f"{path}: {'' if is_writable else 'not '}writable by this user"
@@ -92,7 +94,7 @@ def disk(path: Path, needed_bytes: int = 0, *, is_log: bool = False) -> Iterator
 def inside(
     place: LogTarget, looking: Looking, remedy: str, clock_remedy: str = CLOCK_REMEDY, more: Sequence[Part] = ()
 ) -> list[Finding]:
-    """What stands in a log; remedy: where it cannot be opened. more: other things to look at in it."""
+    """Check an open log. remedy: for a log that cannot be opened. more: further checks."""
     findings: list[Finding] = []
     try:
         with place.read() as log:
@@ -114,20 +116,20 @@ def inside(
 def _guarded(part: Part, log: Log) -> list[Finding]:
     try:
         return list(part(log))
-    except Denied:  # a producer, say: what it needs is a question of its rights
-        return [Finding("log", True, "not looked at further: this user may not read it")]
+    except Denied:  # for example a producer; `--role` checks its rights
+        return [Finding("log", True, "not checked further: this user may not read it")]
     except RefoldError as error:
         return [Finding("log", False, str(error), "run `refold verify`; restore the log from a copy if it finds more")]
 
 
 def size(log: Log) -> Iterator[Finding]:
-    """How much there is."""
+    """Report how many records there are."""
     records = sum(log.port.ends().values())
     yield Finding("records", True, f"{records:,} in {log.port.partitions} partitions, log id {log.port.log_id.hex()}")
 
 
 def clock(log: Log, looking: Looking, remedy: str) -> Iterator[Finding]:
-    """This machine's clock beside the newest record's."""
+    """Compare this machine's clock with the newest record's time."""
     last = max(log.port.recorded_below(partition, end) for partition, end in log.port.ends().items())
     if not last:
         return
@@ -138,44 +140,44 @@ def clock(log: Log, looking: Looking, remedy: str) -> Iterator[Finding]:
 
 
 def foreign(log: Log) -> Iterator[Finding]:
-    """Records in the log's topics that refold did not write. No problem of the log: readers pass over them."""
+    """Report records in the log's topics that refold did not write. They are no problem: readers skip them."""
     for each in log.port.foreign(last=LOOKED_THROUGH):
         yield Finding(f"foreign in {each.topic}", True, f"{foreign_text(each)}; {FOREIGN_REMEDY}")
 
 
 def set_aside(log: Log) -> Iterator[Finding]:
-    """Damaged records that an administrator set aside. No problem of the log: they hold nothing."""
+    """Report damaged records that an administrator set aside. They are no problem: they hold nothing."""
     for each in log.port.set_aside():
         yield Finding(f"set aside in {each.topic}", True, f"{set_aside_text(each)}; refold quarantine list shows each")
 
 
 def passed_over(log: Log) -> Iterator[Finding]:
-    """Records in batches that cannot be read. Readers do without: but the brokers' disks should be looked at."""
+    """Report records in batches that cannot be read. Readers skip them, but the brokers' disks should be checked."""
     for each in log.port.passed_over():
-        remedy = "look at the brokers' disks; restore their data if you can"
+        remedy = "check the brokers' disks; restore their data if you can"
         yield Finding(f"damaged in {each.topic}", False, passed_over_text(each), remedy)
 
 
 def passed_over_text(each: SetAside) -> str:
-    """How many records of a topic cannot be read and are passed over, and where the first one is."""
+    """Say how many records of a topic cannot be read and are skipped, and where the first one is."""
     counted = f"{each.records:,} {'record' if each.records == 1 else 'records'} in batches that cannot be read"
     return f"{each.topic}: {counted}, the first at {each.first}; every reader passes over them"
 
 
 def set_aside_text(each: SetAside) -> str:
-    """How many records of a topic are set aside, and where the first one is."""
+    """Say how many records of a topic are set aside, and where the first one is."""
     counted = f"{each.records:,} damaged {'record' if each.records == 1 else 'records'} set aside"
     return f"{each.topic}: {counted}, the first at {each.first}; every reader passes over them"
 
 
 def foreign_text(each: Foreign) -> str:
-    """How many records of a topic refold did not write, and where the first one is."""
+    """Say how many records of a topic refold did not write, and where the first one is."""
     counted = f"{each.records:,} {'record' if each.records == 1 else 'records'} not written by refold"
     return f"{each.topic}: {counted}, the first at {each.first}; every reader passes over them"
 
 
 def types(log: Log) -> Iterator[Finding]:
-    """Whether each type can be folded here."""
+    """Check whether each type can be folded here."""
     for name in sorted(log.port.registry.fingerprints()):
         version = log.port.registry.newest(name)
         custom = ", ".join(str(field.code["name"]) for field in version.definition.fields.values() if field.code)
@@ -191,9 +193,9 @@ def types(log: Log) -> Iterator[Finding]:
 
 
 def _pending(version: TypeVersion) -> Finding:
-    """A version that waits for a worker with its code: a problem where that code is registered here."""
+    """Report a version that waits for a worker with its code: a problem if that code is registered here."""
     subject = f"type {version.definition.name}, version at 0={version.offset}"
     problem = problem_of(version)
     if problem is not None:
-        return Finding(subject, True, f"pending, so readers pass over it: {problem}")
+        return Finding(subject, True, f"pending, so readers skip it: {problem}")
     return Finding(subject, False, "pending, though its code is registered here", PENDING_REMEDY)

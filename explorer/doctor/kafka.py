@@ -1,11 +1,10 @@
-"""The examinations of a log on Kafka behind `refold doctor`; each gives findings and none of them raises.
+"""The checks of a log on Kafka by `refold doctor`. Each yields findings, and none of them raises.
 
-Brokers are asked by Kafka's own protocol, and as whoever the settings name: nothing is written, and no right is needed
-but those to look. What would not be answered anyway is not asked for.
+Brokers are asked over Kafka's own protocol, as the user in the settings. Nothing is written, and only rights to read
+are needed. A check is left out if it would get no answer.
 
-What `refold doctor` says of a log's workers: which are alive, by their group, and how far the group is behind.
-
-That nobody folds is no problem of the log: reading works without, and a log may be made before its first worker runs.
+The check of the workers reports which are alive, by their group, and how far the group lags. A log that no worker folds
+is no problem: reading works without, and a log may be created before its first worker runs.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ REMEDY = "see whether all brokers are up: the one that coordinates the group gav
 
 
 def workers(clients: Clients, admin: AdminClient, address: Address, timeout_s: float) -> Iterator[Finding]:
-    """Who folds which partitions of a log that is there, and the group's lag."""
+    """Report who folds which partitions of an existing log, and the group's lag."""
     from confluent_kafka import KafkaException
 
     from refold.streams.log.kafka.access import DESCRIBE, GROUP, Grant
@@ -60,21 +59,21 @@ def workers(clients: Clients, admin: AdminClient, address: Address, timeout_s: f
             lag = group_lag(committed, admin, topics, found.partitions, timeout_s)
         yield Finding(subject, True, _behind(lag, len(found.partitions), topics.group))
     except Denied as error:
-        yield Finding(subject, True, f"not looked at: {error}")
+        yield Finding(subject, True, f"not checked: {error}")
     except RefoldError as error:
         yield Finding(subject, False, str(error), REMEDY)
     except KafkaException as failed:
-        said = storage_error(f"the group {topics.group} cannot be looked at", failed, clients.said)
+        said = storage_error(f"the group {topics.group} cannot be read", failed, clients.said)
         yield Finding(subject, False, str(said), REMEDY)
 
 
 def _alive(members: list[Member], partitions: list[int], group: str, url: str) -> str:
     if not members:
-        return (f"none in the group {group}: nobody folds, and reading works without; to start one: "
+        return (f"none in the group {group}: no worker folds, and reading works without; to start one: "
                 f"refold worker --log {url} --data DIR")  # fmt: skip
     said = [f"{each.url or each.client_id} {_of(each.partitions)}" for each in members]
     free = {*partitions}.difference(*(each.partitions for each in members))
-    said += [f"nobody {_of(sorted(free))}, as for a moment while workers come and go"] if free else []
+    said += [f"{_of(sorted(free))} without a worker, as for a moment while workers join and leave"] if free else []
     return f"{len(members)} alive: {'; '.join(said)}"
 
 
@@ -85,26 +84,26 @@ def _of(partitions: list[int] | tuple[int, ...]) -> str:
 
 
 def _behind(lag: dict[int, int], partitions: int, group: str) -> str:
-    """In all, and each partition that is behind."""
+    """Report the lag in all, and of each partition that lags."""
     rows = [f"partition {number}: {offsets:,}" for number, offsets in sorted(lag.items()) if offsets]
     unsaid = partitions - len(lag)
-    more = f"; of {unsaid} of {partitions} partitions it is not known" if unsaid else ""
+    more = f"; for {unsaid} of {partitions} partitions it is not known" if unsaid else ""
     each = f" ({', '.join(rows)})" if rows else ""
     return f"{sum(lag.values()):,} recorded and not yet committed by the group {group}{each}{more}"
 
 
-BROKER_REMEDY = "start the brokers, or name others with --log; behind TLS or passwords see docs/SECURITY.md"
-CLOCK_REMEDY = "set this machine's clock, or the brokers': what is observed here gets a time before what is recorded"
+BROKER_REMEDY = "start the brokers, or name others with --log; for TLS or passwords see docs/SECURITY.md"
+CLOCK_REMEDY = "set this machine's clock, or the brokers': observations made here get a time before recorded ones"
 REGISTRY_REMEDY = "start it, or correct REFOLD_SCHEMA_REGISTRY; until it answers no new type can be registered"
-LOST_REMEDY = "restore the brokers' data; if the log is being made at this moment, look again in a minute"
-# What answers is looked at within moments; for what does not, whoever asks should not wait half a minute.
+LOST_REMEDY = "restore the brokers' data; if the log is being created now, check again in a minute"
+# A healthy broker answers in moments; the user should not wait half a minute for one that does not.
 LOOK_S = 5.0
-# A table that is made again stands beside the old one for a while.
+# A table that is rebuilt is for a while stored next to the old one.
 _TABLES_TIMES = 2
 
 
 def on_kafka(place: LogTarget, looking: Looking) -> Iterator[Finding]:
-    """Settings, brokers, topics, rights, registry, workers, what stands in the log, and the worker's disk."""
+    """Check settings, brokers, topics, rights, registry, workers, the log, and the worker's disk."""
     from refold.streams.log.kafka.clients import Clients
     from refold.streams.log.kafka.topics import TopicAdmin, Topics
     from refold.streams.log.kafka.url import merged, parse_url
@@ -119,7 +118,7 @@ def on_kafka(place: LogTarget, looking: Looking) -> Iterator[Finding]:
         clients = Clients(merged(address, None), address.prefix)
         admin = clients.admin()
     except RefoldError as error:
-        yield Finding("settings", False, str(error), "see docs/SECURITY.md for what may stand there")
+        yield Finding("settings", False, str(error), "see docs/SECURITY.md for the valid settings")
         return
     yield from _config_file()
     yield from _registry()
@@ -134,27 +133,27 @@ def on_kafka(place: LogTarget, looking: Looking) -> Iterator[Finding]:
         yield Finding("broker", False, str(error), BROKER_REMEDY)
         return
     yield from _rights(clients, address, looking, look_s)
-    yield Finding("broker", True, f"{address.servers}: a broker answers, and takes this user for {_who(clients)}")
+    yield Finding("broker", True, f"{address.servers}: a broker answers, and sees this user as {_who(clients)}")
     names = Topics(address.prefix)
     missing = {each.topic for each in unfit if each.is_missing}
     if missing == {*names.needed}:
-        yield Finding("log", True, f"{url}: none yet; the first observation makes it")
+        yield Finding("log", True, f"{url}: none yet; the first observation creates it")
         return
     if names.observations in missing:
         there = ", ".join(sorted({*names.needed} - missing))
         yield Finding("log", False, f"{names.observations} is missing, and there are {there}: the log lost its "
-                      "observations, or is being made", LOST_REMEDY)  # fmt: skip
+                      "observations, or is being created", LOST_REMEDY)  # fmt: skip
         return
     for each in workers(clients, admin, address, look_s):
-        if not each.ok:  # the group's coordinator does not answer, and would be waited for again
+        if not each.ok:  # the group's coordinator does not answer; do not wait for it again
             place = replace(place, owner_timeout_s=look_s)
         yield each
     for wrong in unfit:
         yield Finding(f"topic {wrong.topic}", False, wrong.problem, wrong.remedy)
     if unfit:
-        return  # whoever opens it is told the first of these
+        return  # opening the log would report the first of these
     yield Finding("topics", True, f"all of {address.prefix}.* are there, and set as a log needs them")
-    yield from inside(place, looking, "mend what it names on the brokers", CLOCK_REMEDY, [_registered, _contents])
+    yield from inside(place, looking, "mend on the brokers what it names", CLOCK_REMEDY, [_registered, _contents])
 
 
 def _who(clients: Clients) -> str:
@@ -162,7 +161,7 @@ def _who(clients: Clients) -> str:
 
 
 def _config_file() -> Iterator[Finding]:
-    """Whether others may read the passwords."""
+    """Check whether other users may read the passwords."""
     from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, is_secret, read_settings
 
     named = os.environ.get(CONFIG_ENVIRONMENT)
@@ -170,12 +169,12 @@ def _config_file() -> Iterator[Finding]:
         return
     found = Path(named).stat()
     is_open = found.st_uid == os.geteuid() and bool(found.st_mode & stat.S_IROTH)
-    who = "everybody on this machine may read its passwords" if is_open else "not for everybody to read"
+    who = "everybody on this machine may read its passwords" if is_open else "other users may not read it"
     yield Finding("settings", not is_open, f"{named}: {who}", f"chmod 600 {named}")
 
 
 def _rights(clients: Clients, address: Address, looking: Looking, look_s: float) -> Iterator[Finding]:
-    """What this user may not do that its roles need."""
+    """Report rights that this user's roles need and that it does not have."""
     if not looking.roles:
         return
     from refold.streams.log.kafka.access import AccessScope, commands, needed
@@ -195,11 +194,11 @@ def _rights(clients: Clients, address: Address, looking: Looking, look_s: float)
     if not lacking:
         unsaid = [str(grant) for grant, allowed in found.items() if allowed is None]
         more = f"; `refold acl check` knows of {', '.join(unsaid)}" if unsaid else ""
-        yield Finding(f"rights of a {roles}", True, f"{_who(clients)} may do what brokers tell of{more}")
+        yield Finding(f"rights of a {roles}", True, f"{_who(clients)} has the rights that brokers report{more}")
 
 
 def _registry() -> Iterator[Finding]:
-    """Whether the Schema Registry answers, where one is named."""
+    """Check whether the Schema Registry answers, if one is named."""
     from refold.streams.registry.ids import SchemaIds
     from refold.streams.registry.settings import registry_settings
 
@@ -214,7 +213,7 @@ def _registry() -> Iterator[Finding]:
 
 
 def _contents(log: Log) -> Iterator[Finding]:
-    """Where contents too large for a record are, and whether some are in another store."""
+    """Report where contents too large for a record are stored, and whether some are in another store."""
     from refold.streams.log.kafka.log import KafkaLog
 
     assert isinstance(log.port, KafkaLog)
@@ -222,7 +221,7 @@ def _contents(log: Log) -> Iterator[Finding]:
     if not log.port.has_store:
         yield Finding(
             "contents", True, f"there is no topic {topic}, or this user may not see it: no runs can be recorded; "
-            "refold init makes it, refold acl says who needs which rights",
+            "refold init creates it, refold acl shows who needs which rights",
         )  # fmt: skip
     elif log.port.stores.is_divided():
         yield Finding(
@@ -235,7 +234,7 @@ def _contents(log: Log) -> Iterator[Finding]:
 
 
 def _registered(log: Log) -> Iterator[Finding]:
-    """Whether the registry still holds what the log's types got from it."""
+    """Check whether the registry still holds the schemas that the log's types have their ids from."""
     from refold.streams.registry.ids import SchemaIds, UnknownId
     from refold.streams.registry.settings import registry_settings
 
@@ -252,6 +251,6 @@ def _registered(log: Log) -> Iterator[Finding]:
             gone = [f"{name} ({wire_id})" for name, wire_id in sorted(given.items())
                     if registry.unknown(wire_id) is UnknownId.MISSING]  # fmt: skip
     except RegistryUnavailable:
-        return  # said above
+        return  # reported above
     said = f"the registry lacks {', '.join(gone)}" if gone else "the registry holds the schema of every type"
     yield Finding("registered", not gone, said, "restore the registry's data: it was emptied, or is another one")

@@ -29,7 +29,7 @@ def answer(log: AgentLog, tool: HistoryTool, given: Mapping[str, Any], chars: in
     part = None if cursor is None else part_at(cursor)
     again = tool.pin(log, asked)
     if part is not None and any(again[name] != asked.get(name) for name in POINTS if _is_cut(again.get(name))):
-        raise InputError("cursor: give it with the arguments in `again` of the answer that it is from, cuts and all")
+        raise InputError("cursor: give it with the arguments in `again` of its answer, including the cuts")
     return fitted({"again": again}, tool.make(again).answer(log), chars, part)
 
 

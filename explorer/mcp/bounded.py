@@ -44,7 +44,7 @@ def part_at(cursor: str) -> AnswerPart:
     pointer, at, offset = cursor.rpartition("@")
     is_number = offset.isascii() and offset.isdigit() and len(offset) < 16
     if not at or not is_number or (pointer and not pointer.startswith("/")):
-        raise InputError(f"cursor {cursor!r:.80}: give one as it stands in `more` of an answer")
+        raise InputError(f"cursor {cursor!r:.80}: give one from `more` of an answer")
     return AnswerPart(pointer, int(offset))
 
 

@@ -33,7 +33,7 @@ def entities(log: AgentLog, cursor: str | None) -> EntityPage:
     """A page of them; those that runs are recorded as are left out. A cursor is CUT@OFFSET."""
     at, _, offset = (cursor or f"{log.point().cut}@0").rpartition("@")
     if not at or not offset.isascii() or not offset.isdigit() or len(offset) > 15:
-        raise InputError(f"cursor {cursor!r:.80}: give one as the page before named it")
+        raise InputError(f"cursor {cursor!r:.80}: give the one that the page before returned")
     names = list(FindQuery().names(log, log.point(at).cut))
     begin = int(offset)
     end = begin + LISTED

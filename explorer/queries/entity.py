@@ -158,7 +158,7 @@ def field_of(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, En
     type_name = type_of(text)
     definition = log.types.get(type_name)
     if definition is None:
-        raise InputError(f"{text}: unknown type {type_name!r}; `refold types` lists what there is")
+        raise InputError(f"{text}: unknown type {type_name!r}; `refold types` lists the types")
     known = ", ".join(definition.by_first_name)
     raise InputError(f"{text}: names no field; give {type_name}/ID.FIELD with one of {known}")
 

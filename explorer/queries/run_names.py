@@ -11,7 +11,8 @@ from refold.streams.cut import Cut
 
 
 def known_run(log: Log, given: str, cut: Cut) -> str:
-    """The id of a run, given whole or by its beginning. UnknownEntity where it is none's, InputError if many's."""
+    """Return the id of a run, given whole or by its beginning. UnknownEntity if no run matches, InputError if many
+    do."""
     text = given.removeprefix("run/")
     if text and log.states([f"run/{text}"], cut):
         return text
@@ -20,10 +21,10 @@ def known_run(log: Log, given: str, cut: Cut) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(f"{text}: {len(found)} runs begin so; give more of the id: {', '.join(found[:3])}")
+        raise InputError(f"{text}: {len(found)} runs begin with it; give more of the id: {', '.join(found[:3])}")
     raise UnknownEntity(f"no run {text} is in this log; {near(log, text)}")
 
 
 def recorded_run(log: AgentLog, given: str, cut: Cut) -> Recording:
-    """The run, opened."""
+    """Return the run, opened."""
     return log.recording(known_run(log, given, cut), cut)

@@ -146,7 +146,7 @@ class HttpSender(Sender):
         try:
             partial = ExportTraceServiceResponse.FromString(content).partial_success
         except DecodeError:
-            raise self._refused("its answer is no OTLP", "is this an OTLP receiver of traces?") from None
+            raise self._refused("its answer is not OTLP", "is this an OTLP receiver of traces?") from None
         return Rejected(partial.rejected_spans, self._shown(partial.error_message))
 
     def _answered(self, error: HTTPError) -> NoReturn:

@@ -56,9 +56,9 @@ def decoded(data: bytes, place: str) -> CommitManifest:
     try:
         found = msgspec.json.decode(data, type=CommitManifest)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise CorruptionError(f"{place}: no manifest of a Parquet sink: {error}") from None
+        raise CorruptionError(f"{place}: not a manifest of a Parquet sink: {error}") from None
     if found.refold_parquet > FORMAT:
         raise CorruptionError(f"{place}: of format {found.refold_parquet}; install the newer refold that wrote it")
     if not _FOLDER.fullmatch(found.folder) or not all(_PATH.fullmatch(each.path) for each in found.files):
-        raise CorruptionError(f"{place}: it names files that no sink makes; remove it, and commit again")
+        raise CorruptionError(f"{place}: it names files that no sink writes; remove it, and commit again")
     return found

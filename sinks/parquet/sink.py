@@ -135,7 +135,7 @@ class ParquetSink(SnapshotSink):
             return None
         data = self._objects.get(names)
         if data is None:
-            raise StoreUnavailable(f"{self._objects.url}: {names} was just listed, and is not there; repeat")
+            raise StoreUnavailable(f"{self._objects.url}: {names} was just listed, and is missing; repeat")
         return decoded(data, f"{self._objects.url}/{names}")
 
     def _written(

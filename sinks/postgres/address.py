@@ -41,14 +41,14 @@ def parse_address(url: str, environment_password: str = "") -> PostgresAddress:
     """The address behind a URL; InputError, which never shows the URL, where it is none."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
-        raise InputError(f"this is no URL of a PostgreSQL database: {HELP}")
+        raise InputError(f"this is not a URL of a PostgreSQL database: {HELP}")
     if rest.partition("?")[0].count("@") > 1 or "#" in url:
         raise InputError("the URL has an @ or # that is not meant as one: write it as %40 or %23 in user and password")
     try:
         parts = urlsplit(url)
         host, port, password = parts.hostname or "", parts.port, unquote(parts.password or "")
     except ValueError:
-        raise InputError(f"host and port of the URL cannot be told apart: {HELP}") from None
+        raise InputError(f"host and port of the URL cannot be separated: {HELP}") from None
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     schema, history = given.pop("schema", SCHEMA), given.pop("history", "yes")
     if not schema or len(schema.encode()) > NAME_BYTES_MAX or not schema.isprintable() or schema.startswith("pg_"):

@@ -8,7 +8,7 @@ with refold.open("file:.refold") as log:
     view = log.rebuild()
     print(view["tool_config/acme"].fields, view.root)
 
-Each name is imported when it is first asked for: `import refold` alone costs next to nothing.
+Each name is imported when it is first used: `import refold` alone costs next to nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from refold.streams.cut import Cut
     from refold.streams.view import EntityView, StateView
 else:
-    # The same for the interpreter: where each name stands below refold, and its name there where that is another.
+    # The same for the interpreter: each name's module below refold, and its name there if that differs.
     _HOMES = {
         "AgentLog": "agents.log",
         "Assertion": "reducers.cells",

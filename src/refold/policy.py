@@ -1,10 +1,10 @@
-"""Policies: what a run's tool and model calls are held to, and rules of one's own.
+"""Policies: rules for a run's tool and model calls, and custom rules.
 
 from refold.policy import Policy, rule
 
 with log.run("refund-agent", guard="policy.toml") as run: ...
 
-docs/guides/policy.md shows what a policy may hold.
+docs/guides/policy.md describes policies.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class BlobObjects(ContentStore):
     def _put_ms(self, lease: str) -> int:
         found = self._objects.stat(lease)
         if found is None:
-            raise StoreUnavailable(f"{self.url}: {lease} was just written, and is not there; repeat")
+            raise StoreUnavailable(f"{self.url}: {lease} was just written, and is missing; repeat")
         return found.put_ms
 
     def _remove_left(self, now_ms: int) -> None:

@@ -177,7 +177,7 @@ class NoStore(ContentStore):
 def whole(digest: bytes, content: bytes, place: str) -> bytes:
     """The content, if it is what its name says; else CorruptionError, by its place."""
     if hashlib.sha256(content).digest() != digest:
-        raise CorruptionError(f"{place}: the content is not what its name says; restore it from a copy")
+        raise CorruptionError(f"{place}: the content does not match its name; restore it from a copy")
     return content
 
 

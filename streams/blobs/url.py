@@ -32,7 +32,7 @@ def store_url(given: str) -> str:
     if found is None or (found[1] == "file" and not found[2].startswith("/")):
         raise InputError(f"blobs={_shown(given)}: {NO_STORE}")
     if "%00" in given or "\0" in given:
-        raise InputError(f"blobs={_shown(given)}: it holds a zero byte, which no name does")
+        raise InputError(f"blobs={_shown(given)}: it holds a zero byte, which is not allowed in a name")
     if found[1] == "file":
         return Path(unquote(found[2])).as_uri()
     place = found[2].strip("/")
@@ -42,8 +42,8 @@ def store_url(given: str) -> str:
         )
     if "@" in place.partition("/")[0]:
         raise InputError(
-            f"blobs={found[1]}://...: a store's URL takes no user, password or key, it is printed and kept; S3's stand "
-            "in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or behind AWS_PROFILE"
+            f"blobs={found[1]}://...: a store's URL takes no user, password or key, because it is printed and stored; "
+            "S3's are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in AWS_PROFILE"
         )
     return f"{found[1]}://{place}"
 

@@ -60,7 +60,7 @@ class Check:
                 return self._observation(item)
             case Content():
                 if not may_stand(item.sha256, item.content):
-                    raise InputError(f"the content {item.sha256.hex()} is not what its name says")
+                    raise InputError(f"the content {item.sha256.hex()} does not match its name")
             case DeadLetter():
                 if item.partition not in self._ends or item.offset <= self._deadletters.get(item.partition, -1):
                     _refuse_order(f"the dead letter {item.partition}={item.offset}")
@@ -102,7 +102,7 @@ class Check:
         try:
             observation = self.registry.decode(record.data)
         except RefoldError as error:
-            raise InputError(f"{place} is not to be read: {error}") from error
+            raise InputError(f"{place} cannot be read: {error}") from error
         if identify(observation) != record.id or observation.entity != record.entity:
             raise InputError(f"{place} is not the observation that its id and entity say")
         if partition_of(record.entity, len(self._ends)) != record.partition:
@@ -114,15 +114,15 @@ class Check:
         ends = self.cut.offsets
         is_within = cut.offsets.keys() == ends.keys() and all(cut.offsets[p] <= ends[p] for p in ends)
         if cut.log_id != self.cut.log_id or not is_within or cut.schemas > self.cut.schemas:
-            raise InputError(f"the marker {item.name!r} stands at no point of this log")
+            raise InputError(f"the marker {item.name!r} is not at a point of this log")
         if item.name in self._markers:
-            raise InputError(f"the marker {item.name!r} is there twice")
+            raise InputError(f"the marker {item.name!r} is in it twice")
         self._markers.add(item.name)
 
     def _pass(self, partition: int | None, time_ms: int, place: str) -> None:
         """Times never fall in a partition, nor among definitions. Between them they may: brokers have clocks each."""
         if time_ms < self._times.get(partition, 0):
-            raise InputError(f"{place} was recorded before what stands in front of it")
+            raise InputError(f"{place} has an earlier time than the record before it")
         self._times[partition] = time_ms
 
 
@@ -143,4 +143,4 @@ def _cut(text: str) -> Cut:
 
 
 def _refuse_order(place: str) -> NoReturn:
-    raise InputError(f"{place} is out of its order, or something before it is missing")
+    raise InputError(f"{place} is out of order, or something before it is missing")

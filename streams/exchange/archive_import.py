@@ -59,7 +59,7 @@ def read_items(file: ExchangeFile, progress: Progress | None = None) -> Iterator
         end: End | None = None
         for number, (place, datum) in enumerate(_data(stream, file, progress), 1):
             if end is not None:
-                raise InputError(f"{file.shown}: something stands behind the archive's end; {_AGAIN}")
+                raise InputError(f"{file.shown}: there is data after the archive's end; {_AGAIN}")
             item = item_of(datum)
             if isinstance(item, End):
                 end = item
@@ -70,9 +70,7 @@ def read_items(file: ExchangeFile, progress: Progress | None = None) -> Iterator
         if end is None:
             raise InputError(f"{file.shown}: the archive has no end: it was cut short; {_AGAIN}")
         if end != tally.end():
-            raise InputError(
-                f"{file.shown}: the archive is damaged: its items are not those it was closed over; {_AGAIN}"
-            )
+            raise InputError(f"{file.shown}: the archive is damaged: its items do not match its checksum; {_AGAIN}")
 
 
 _AGAIN = "copy it again, or export it again"
@@ -85,7 +83,9 @@ def _data(stream: IO[bytes], file: ExchangeFile, progress: Progress | None) -> I
     blocks = Blocks(stream, shown, file.limits)
     schema = schema_of(blocks, shown, file.limits)
     if schema.get("name") != NAME:
-        raise InputError(f"{shown}: is no archive of refold: its schema is {schema.get('name')!r:.120}, not {NAME!r}")
+        raise InputError(
+            f"{shown}: is not an archive of refold: its schema is {schema.get('name')!r:.120}, not {NAME!r}"
+        )
     if not is_form(schema, SCHEMA):
         raise InputError(
             f"{shown}: its schema is not that of archive format {FORMAT}; install the newer refold that wrote it"
@@ -98,7 +98,7 @@ def _data(stream: IO[bytes], file: ExchangeFile, progress: Progress | None) -> I
 
 def _require_header(item: Item, number: int, shown: str) -> None:
     if (number == 1) != isinstance(item, Header):
-        raise InputError(f"{shown}: an archive has one header, at its begin; {_AGAIN}")
+        raise InputError(f"{shown}: an archive has one header, at its start; {_AGAIN}")
     if isinstance(item, Header) and item.format != FORMAT:
         raise InputError(
             f"{shown}: archive format {item.format}; this release reads up to {FORMAT}: "

@@ -27,7 +27,7 @@ def whole_file(path: Path, *, replace: bool = False) -> Iterator[IO[bytes]]:
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give a file's name in it")
     if path.exists() and not replace:
-        raise InputError(f"{path}: is there already; choose another name, or replace it with --force")
+        raise InputError(f"{path}: exists; choose another name, or replace it with --force")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         try:

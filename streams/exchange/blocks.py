@@ -44,7 +44,7 @@ class Blocks:
         self._limits = limits
         self._size = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
-            raise InputError(f"{shown}: is not an Avro container (it begins with other bytes)")
+            raise InputError(f"{shown}: is not an Avro container (it starts with other bytes)")
         self.metadata: Mapping[str, bytes] = self._header()
         self._sync = self._take(SYNC_BYTES, "header")
         codec = self.metadata.get("avro.codec", b"null").decode(errors="replace")

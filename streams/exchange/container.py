@@ -95,7 +95,9 @@ def _opened(path: Path, shown: str, limits: FileLimits) -> Iterator[Blocks]:
         if name == archive_form.NAME:
             raise InputError(f"{shown}: is the archive of a log; import it with --format archive")
         if name != SCHEMA["name"]:
-            raise InputError(f"{shown}: is no export of refold: its schema is {name!r:.120}, not {SCHEMA['name']!r}")
+            raise InputError(
+                f"{shown}: is not an export of refold: its schema is {name!r:.120}, not {SCHEMA['name']!r}"
+            )
         if not is_form(schema, SCHEMA):
             raise InputError(
                 f"{shown}: its schema has the name of a refold export and other fields; export it again with this "

@@ -39,7 +39,7 @@ def marked_of(key: bytes, value: bytes) -> Marked:
             raise ValueError(f"it has {len(value):,} bytes")
         cut, marked_at = cbor2.loads(value)
         if not isinstance(cut, str) or type(marked_at) is not int or not 0 <= marked_at < _END_MS:
-            raise TypeError("it is no pair of a cut and a time")
+            raise TypeError("it is not a pair of a cut and a time")
         return Marked(name.decode(), cut, marked_at)
     except MemoryError:
         raise

@@ -36,7 +36,7 @@ _REFUSED = {
     "PermissionError": "these credentials may not do that; the policy they need is in docs/SINKS.md",
     "AllAccessDisabled": "access to it is disabled",
     "InvalidBucketName": "there can be no bucket of that name",
-    "NoSuchBucket": "there is no such bucket; create it, or give the URL of one that is there",
+    "NoSuchBucket": "there is no such bucket; create it, or give the URL of one that exists",
 }
 
 
@@ -53,7 +53,7 @@ def asking(url: str, doing: str) -> Iterator[None]:
             if name in _REFUSED:
                 raise StoreRefused(f"{url}: {doing}: {_REFUSED[name]}") from None
         shown = names[-1] if names else type(error).__name__
-        raise StoreUnavailable(f"{url}: {doing}: the store gave no answer ({shown}); repeat when it does") from None
+        raise StoreUnavailable(f"{url}: {doing}: the store gave no answer ({shown}); repeat when it answers") from None
 
 
 def code_of(error: BaseException) -> str:
@@ -215,7 +215,7 @@ class RemoteObjects(Objects):
         """StoreRefused unless the store is one: what is missing elsewhere is not known to be missing."""
         if self._info(MARK) is None:
             raise StoreRefused(
-                f"{self.url}: no store of refold's is here ({MARK} is missing in it): nothing was written to it yet, "
+                f"{self.url}: there is no store of refold here ({MARK} is missing): nothing was written to it yet, "
                 "its bucket is gone, or this is not the URL it was written with"
             ) from None
 
@@ -245,7 +245,7 @@ class RemoteObjects(Objects):
                 yield
         except FileNotFoundError:
             raise StoreRefused(
-                f"{self.url}: writing {name}: there is no such bucket; create it, or give the URL of one that is there"
+                f"{self.url}: writing {name}: there is no such bucket; create it, or give the URL of one that exists"
             ) from None
 
     def _found(self, name: str, info: Mapping[str, Any]) -> ObjectInfo:
@@ -255,7 +255,7 @@ class RemoteObjects(Objects):
         if isinstance(at, datetime):
             at = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
         if at is None:
-            raise StoreRefused(f"{self.url}: this store does not say when {name} was put, which refold has to know")
+            raise StoreRefused(f"{self.url}: this store does not report when {name} was written, which refold needs")
         return ObjectInfo(name, int(info["size"]), int(at * 1000))
 
     def _path(self, name: str) -> str:

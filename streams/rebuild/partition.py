@@ -127,7 +127,7 @@ def folded_instead(
 
 def _usable(manifest: Manifest, log: LogPort) -> Manifest:
     if manifest.log_id != log.log_id:
-        raise StorageError(f"it is of the log {manifest.log_id.hex()}")
+        raise StorageError(f"it belongs to the log {manifest.log_id.hex()}")
     if manifest.fold_version != FOLD_VERSION:
         raise StorageError(
             f"it was folded by fold version {manifest.fold_version}, this release folds by {FOLD_VERSION}"

@@ -93,7 +93,7 @@ def _named(what: str, given: Iterable[str] | None) -> frozenset[str] | None:
         return None
     names = frozenset((given,) if isinstance(given, str) else given)
     if not names:
-        raise InputError(f"{what}: name at least one, or leave {what} out to have all")
+        raise InputError(f"{what}: name at least one, or leave {what} out to get all")
     return names
 
 

@@ -80,7 +80,7 @@ class Rebuilt:
     def digests(self) -> Digests:
         """The digests of every slot; NotAnswerable where only some entities were asked for."""
         if self.limits is not None:
-            raise NotAnswerable("a root is over all entities: rebuild without types, entities and since to have it")
+            raise NotAnswerable("a root covers all entities: rebuild without types, entities and since to get it")
         digests = Digests()
         for part in self.parts.values():
             digests.take(part.layers.rehash())
@@ -191,5 +191,5 @@ def read_entities(file: IO[bytes], start: int, end: int, layers: Layers) -> None
 def _read(file: IO[bytes], at: int, size: int, end: int) -> bytes:
     data = os.pread(file.fileno(), size, at) if at + size <= end else b""
     if len(data) != size:
-        raise CorruptionError("a partition folded by another process is not whole")
+        raise CorruptionError("a partition folded by another process is incomplete")
     return data

@@ -147,7 +147,7 @@ class SchemaIds:
             wire_id = self._ask(lambda: self._client.register_schema(subject, Schema(text, "AVRO")), refusable=True)
         except _Refusal as refusal:
             raise SchemaError(
-                f"{place} is refused by the Schema Registry under the subject {subject}, whose compatibility level is "
+                f"{place} is refused by the Schema Registry under the subject {subject}, with the compatibility level "
                 f"{self._level(subject)}: {refusal}. Nothing is registered. Change the definition so that it fits "
                 "those before it, or let the subject's level allow it (docs/REGISTRY.md)"
             ) from None
@@ -156,9 +156,10 @@ class SchemaIds:
         held = self._ask(lambda: self._client.get_schema(wire_id))
         if held is None or not _reads_alike(held.schema_str or "", text):
             raise SchemaError(
-                f"{place} got the id {wire_id} from the Schema Registry, under which another schema stands: readers "
-                "would misread it. Does the registry take schemas for equal whose fields are in another order? Let it "
-                "compare them as they are"
+                f"{place} got the id {wire_id} from the Schema Registry, under which another schema is registered: "
+                "readers "
+                "would misread it. Does the registry treat schemas as equal when only the order of fields differs? "
+                "Let it compare them as they are"
             )
         return wire_id
 
@@ -187,7 +188,7 @@ class SchemaIds:
         except Exception as error:  # whatever keeps the client from an answer: the network's errors, TLS's, no JSON
             said = " ".join(f"{type(error).__name__}: {error}".split())
             raise RegistryUnavailable(
-                f"the Schema Registry at {self._settings} gives no answer ({said}); nothing is decided meanwhile. "
+                f"the Schema Registry at {self._settings} gives no answer ({said}); no record is decided meanwhile. "
                 f"Start it, or correct {ENVIRONMENT}"
             ) from None
 

@@ -65,6 +65,6 @@ class WriteSet:
     def take(self) -> WriteBatch:
         """For `Database.write`: the contents, once."""
         if self._spent:
-            raise InputError(f"{self._path}: this batch was written; make another")
+            raise InputError(f"{self._path}: this batch was written; create another")
         self._spent = True
         return self._raw

@@ -133,5 +133,5 @@ def raise_lost(path: Path, found: int, synced: int, kind: Kind = "file") -> NoRe
     """The database ends before a write that was acknowledged."""
     raise CorruptionError(
         f"{path}: the {_NAMES[kind]} ends at write {found}, but write {synced} was acknowledged: its write-ahead log "
-        f"(db/*.log) is damaged, cut short or gone; {_REMEDIES[kind].damaged}"
+        f"(db/*.log) is damaged, truncated or missing; {_REMEDIES[kind].damaged}"
     )

@@ -64,7 +64,7 @@ def is_log(path: Path, kind: Kind = "file") -> bool:
     found = re.fullmatch(rf"refold-{kind} ([0-9]{{1,9}})\n", text)
     if found is None:
         what = "a refold log" if kind == "file" else "a worker's table"
-        raise InputError(f"{path}: not {what}: its FORMAT file says {text[:40]!r}")
+        raise InputError(f"{path}: not {what}: its FORMAT file holds {text[:40]!r}")
     number = int(found[1])
     if number > FORMAT_NUMBER:
         raise InputError(
@@ -77,7 +77,7 @@ def is_log(path: Path, kind: Kind = "file") -> bool:
 def require_log(path: Path, kind: Kind = "file") -> None:
     """InputError unless `path` holds a log (or what else is asked for)."""
     if not is_log(path, kind):
-        raise InputError(f"{path}: no refold log is here; create it first")
+        raise InputError(f"{path}: there is no refold log here; create it first")
 
 
 @contextmanager
@@ -88,14 +88,14 @@ def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
     InputError: a log or another thing is there. LockedError: another process is creating it.
     """
     if is_log(path, kind):
-        raise InputError(f"{path}: a refold log is here already; open it")
+        raise InputError(f"{path}: there is a refold log here already; open it")
     marker = path / "FORMAT.creating"
     made = list(takewhile(lambda each: not each.exists(), (path, *path.parents)))
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise InputError(f"{path}: a log cannot be made here: {error.strerror}") from error
+        raise InputError(f"{path}: a log cannot be created here: {error.strerror}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,7 +107,7 @@ def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
         if (path / "FORMAT").exists():
             # The other creator finished between the first look and the lock; the marker may be a new one.
             marker.unlink(missing_ok=True)
-            raise InputError(f"{path}: a refold log is here already; open it")
+            raise InputError(f"{path}: there is a refold log here already; open it")
         os.pwrite(descriptor, _text_of(kind).encode(), 0)
         os.fsync(descriptor)
         sync_path(path)
@@ -124,7 +124,7 @@ def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
         sync_path(path)
         sync_path(path.parent)
     except OSError as error:
-        raise StorageError(f"{path}: this cannot be made: {error.strerror}; mend that, then try again") from error
+        raise StorageError(f"{path}: this cannot be created: {error.strerror}; mend that, then try again") from error
     finally:
         os.close(descriptor)
 

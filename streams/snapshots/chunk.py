@@ -139,7 +139,7 @@ class Chunk:
                 tables.append(_numbers(data[at : at + 4 * count]))
                 at += 4 * count
         except (struct.error, ValueError) as error:
-            raise CorruptionError(f"{where}: no chunk of entities: {error}") from error
+            raise CorruptionError(f"{where}: not a chunk of entities: {error}") from error
         self.data = data
         self.places, self._firsts, self._starts, self._ends = tables
         self._preimages = at
@@ -147,7 +147,7 @@ class Chunk:
         self._starts.append(preimage_bytes)
         self._firsts.append(entities)
         if len(self._ends) != entities or self._bodies + (self._ends[-1] if entities else 0) + CRC_BYTES != len(data):
-            raise CorruptionError(f"{where}: no chunk of entities: its lengths do not add up")
+            raise CorruptionError(f"{where}: not a chunk of entities: its lengths do not add up")
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -287,7 +287,7 @@ def _length(data: bytes, at: int) -> int:
     try:
         return data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
     except IndexError:
-        raise CorruptionError("a chunk of entities is damaged: a length leads out of its bucket") from None
+        raise CorruptionError("a chunk of entities is damaged: a length exceeds its bucket") from None
 
 
 def _little(numbers: array[int]) -> bytes:

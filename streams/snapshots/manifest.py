@@ -48,7 +48,7 @@ def epoch_of(key: bytes) -> Epoch:
     try:
         return Epoch(*_NAME.unpack(key.removeprefix(PREFIX)))
     except struct.error as error:
-        raise CorruptionError(f"{key!r:.80} is no manifest's key; run refold verify") from error
+        raise CorruptionError(f"{key!r:.80} is not a manifest's key; run refold verify") from error
 
 
 class OffsetSpan(NamedTuple):
@@ -169,7 +169,7 @@ def read_manifest(data: bytes, epoch: Epoch) -> Manifest:
     except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise CorruptionError(f"{where} cannot be read: {error}; run refold verify") from error
     if found.epoch != epoch:
-        raise CorruptionError(f"{where} says it is of epoch {found.epoch}; run refold verify")
+        raise CorruptionError(f"{where} claims to be of epoch {found.epoch}; run refold verify")
     return found
 
 
@@ -220,7 +220,7 @@ def _is_whole(found: Any) -> bool:
 
 def _offsets(given: object) -> tuple[int, ...]:
     if not isinstance(given, list) or any(type(each) is not int for each in given):
-        raise TypeError("what it leaves out are no offsets")
+        raise TypeError("the observations that it leaves out are not offsets")
     return tuple(given)
 
 

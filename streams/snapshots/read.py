@@ -64,7 +64,7 @@ class _Spans:
         for offset, data in self._reader.span(self._partition, span):
             unsealed(data, place_text(self._partition, offset))
         raise CorruptionError(
-            f"the snapshot records {self._partition}={span.start} to {span.end - 1} are not what was sealed"
+            f"the snapshot records {self._partition}={span.start} to {span.end - 1} do not match what was sealed"
         )
 
 

@@ -24,7 +24,7 @@ def record_at(reader: EpochReader, partition: int, offset: int) -> tuple[str, by
     where = place_text(partition, offset)
     for _, data in reader.records(partition, offset, offset + 1):
         return where, data
-    raise CorruptionError(f"{where} is gone: garbage took it; rebuild again")
+    raise CorruptionError(f"{where} is gone: garbage collection removed it; rebuild again")
 
 
 def place_text(partition: int, offset: int) -> str:

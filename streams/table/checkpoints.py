@@ -49,5 +49,7 @@ def checkpoint_of(key: bytes, value: bytes) -> Checkpoint:
     name, offset, definition = keys.checkpoint_place(key)
     entity = unpack(name, unsealed(value, f"the checkpoint of {name} at offset {offset}"))
     if entity.residue.highest_offset != offset:
-        raise CorruptionError(f"the checkpoint of {name} at offset {offset} is another one's; run refold verify")
+        raise CorruptionError(
+            f"the checkpoint of {name} at offset {offset} belongs to another entity; run refold verify"
+        )
     return Checkpoint(offset, definition, entity)

@@ -230,7 +230,7 @@ class _Chains:
     def _seen(self, offset: int) -> tuple[Seen, int]:
         record = self._record_at(self._partition, offset)
         if record is None:
-            raise CorruptionError(f"the observation {self._partition}={offset} is there in a scan and not by its key")
+            raise CorruptionError(f"the observation {self._partition}={offset} is found by a scan but not by its key")
         return seen_in(record, self._log.registry), record.recorded_at
 
 

@@ -47,7 +47,7 @@ class Asker:
     def ask(self, url: str, content: bytes | None, headers: Mapping[str, str], timeout_s: float) -> PageResponse:
         """The page at a URL; content: what is posted there. OSError where nobody answers."""
         if not url.startswith(("http://", "https://")):
-            raise OSError("a page's URL begins with http:// or https://")
+            raise OSError("a page's URL starts with http:// or https://")
         if url.startswith("https://"):
             self._speak_tls()
         sent = dict(headers)
@@ -63,9 +63,9 @@ class Asker:
             with error:
                 return PageResponse(error.code, error.read(1 << 20), error.headers.get_content_type())
         except HTTPException as error:
-            raise OSError(f"what answers there does not speak HTTP: {error!r}") from error
+            raise OSError(f"the server there does not speak HTTP: {error!r}") from error
         except ValueError as error:  # no host, or a port that is none
-            raise OSError(f"this is no URL of a page: {error}") from error
+            raise OSError(f"this is not a URL of a page: {error}") from error
 
     def _speak_tls(self) -> None:
         """Read the system's certificates when the first one is needed."""
@@ -82,7 +82,7 @@ def _context(ca: str | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{CA_ENVIRONMENT}={ca}: this is no file of certificates in PEM "
+            f"{CA_ENVIRONMENT}={ca}: this is not a file of certificates in PEM "
             f"({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error})"
         ) from error
 

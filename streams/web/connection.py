@@ -178,7 +178,7 @@ class Connection(RequestHandler):
         if exc is not None and status >= 500:
             _log.error("a page failed: %s: %s", type(exc).__name__, exc)
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun already")
+            raise ConnectionError("the response was started already")
         why = "this is no request of HTTP/1.1, or one of its parts is too long" if status < 500 else "the page failed"
         response = response_of(problem(status, why))
         response.force_close()

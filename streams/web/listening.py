@@ -67,7 +67,7 @@ def bind(host: str, port: int, what: str, *, needs_loopback: bool) -> socket.soc
         if needs_loopback and not is_loopback(str(address[0])):
             raise InputError(
                 f"{what} on {host} can be reached from other machines and need a token: set {TOKEN_ENVIRONMENT} to "
-                "the same secret for every worker and whoever asks them, or bind to 127.0.0.1"
+                "the same secret for every worker and every caller, or bind to 127.0.0.1"
             )
         listening = socket.socket(family, kind, protocol)
         try:
@@ -101,7 +101,7 @@ def tls_of(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
         context.load_cert_chain(certificate, key, password=lambda: b"")
     except (OSError, ValueError) as error:
         raise InputError(
-            f"--tls-cert {certificate}, --tls-key {key}: these are no certificate in PEM and its key without a "
+            f"--tls-cert {certificate}, --tls-key {key}: these are not a certificate in PEM and its key without a "
             f"password ({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error})"
         ) from error
     return context

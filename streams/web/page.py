@@ -26,9 +26,9 @@ def json_object(content: bytes) -> dict[str, object]:
     try:
         found = json.loads(content or b"{}", parse_constant=_refuse)
     except ValueError as error:  # also a number of more digits than Python reads
-        raise InputError(f"what was posted is no JSON: {str(error)[:200]}") from error
+        raise InputError(f"the request's body is not JSON: {str(error)[:200]}") from error
     if not isinstance(found, dict):
-        raise InputError("what was posted is no JSON object")
+        raise InputError("the request's body is not a JSON object")
     return found
 
 
@@ -37,9 +37,9 @@ def cbor_list(content: bytes) -> list[object]:
     try:
         found = cbor2.loads(content, max_depth=DEPTH_MAX)
     except (cbor2.CBORDecodeError, ValueError, TypeError) as error:
-        raise InputError(f"what was posted is no CBOR: {str(error)[:200]}") from error
+        raise InputError(f"the request's body is not CBOR: {str(error)[:200]}") from error
     if not isinstance(found, list):
-        raise InputError("what was posted is no list in CBOR")
+        raise InputError("the request's body is not a list in CBOR")
     return found
 
 
@@ -49,13 +49,13 @@ def _check_depth(content: bytes) -> None:
         if mark[0] in b"[{":
             depth += 1
             if depth > DEPTH_MAX:
-                raise InputError(f"what was posted is nested more than {DEPTH_MAX} levels deep")
+                raise InputError(f"the request's body is nested more than {DEPTH_MAX} levels deep")
         elif mark[0] in b"]}":
             depth -= 1
 
 
 def _refuse(literal: str) -> object:
-    raise ValueError(f"{literal} is no JSON")
+    raise ValueError(f"{literal} is not JSON")
 
 
 JSON = "application/json"

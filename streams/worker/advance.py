@@ -85,12 +85,12 @@ def redefine(table: PartitionTable, version: TypeVersion, below: int | None = No
         return table.fold_again(type_fold, rows, to)
     except NotRegistered as error:
         raise StorageError(
-            f"a definition of {version.definition.name} cannot be taken up by this process: {error}. One that is not "
-            f"yours is set aside with refold quarantine add 0={version.offset}"
+            f"a definition of {version.definition.name} cannot be applied by this process: {error}. If it is not "
+            f"yours, set it aside with refold quarantine add 0={version.offset}"
         ) from error
     except SchemaError as error:
         raise StorageError(
-            f"a definition of {version.definition.name} cannot be taken up by this process: {error}"
+            f"a definition of {version.definition.name} cannot be applied by this process: {error}"
         ) from error
 
 

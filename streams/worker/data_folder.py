@@ -88,8 +88,8 @@ class DataFolder:
         gone = [self.path] if self.is_removed else [each for each in tables if not each.exists()]
         if gone:
             raise StorageError(
-                f"{gone[0]}: this folder was removed while the worker ran; start the worker again: it makes what was "
-                "there again, from snapshots and the log, and nothing is lost"
+                f"{gone[0]}: this folder was removed while the worker ran; start the worker again: it rebuilds what "
+                "was there, from snapshots and the log, and nothing is lost"
             )
 
 

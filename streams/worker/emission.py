@@ -304,7 +304,9 @@ class Emitter:
         while True:
             member = membership()
             if not is_member(member):
-                raise self._not_emitted("send its offsets", NotEmitted("the worker is in no generation of its group"))
+                raise self._not_emitted(
+                    "send its offsets", NotEmitted("the worker belongs to no generation of its group")
+                )
             try:
                 within(_HANGS_S, partial(self._producer.send_offsets_to_transaction, offsets, member, _SEND_S))
                 return
@@ -356,7 +358,7 @@ def is_member(metadata: bytes) -> bool:
     confluent-kafka gives it as librdkafka writes it: "CGMDv2:", generation i32, group, NUL, member, NUL, ...
     """
     if not metadata.startswith(_METADATA):
-        raise StorageError(f"this release of confluent-kafka gives a group's metadata another form: {metadata[:8]!r}")
+        raise StorageError(f"this release of confluent-kafka uses another form of a group's metadata: {metadata[:8]!r}")
     (generation,) = _GENERATION.unpack_from(metadata, len(_METADATA))
     _, member, _ = metadata[len(_METADATA) + _GENERATION.size :].split(b"\0", 2)
     return generation >= 0 and member != b""

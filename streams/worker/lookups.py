@@ -17,7 +17,7 @@ def answer_lookup(tables: OwnTables, content: bytes) -> bytes:
     try:
         return cbor2.dumps(_answer(tables, name, arguments))
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise InputError(f"the look-up {name!r:.40} cannot be answered as it was asked: {error}") from error
+        raise InputError(f"the look-up {name!r:.40} has invalid arguments: {error}") from error
 
 
 def _answer(tables: OwnTables, name: str, given: list[Any]) -> Any:

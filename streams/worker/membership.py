@@ -127,7 +127,7 @@ class Membership:
             self._join_anew("it was fenced, and nobody else is in the group under its name")
         if error is not None and is_lasting(error, _ENDING):
             needs = self._clients.lacks(Grant(GROUP, self._group, READ))
-            raise storage_error(f"the worker cannot be in its group {self._group}", error, needs=needs)
+            raise storage_error(f"the worker cannot join its group {self._group}", error, needs=needs)
         self._note_standing()
         if time.monotonic() - self._asked_s > _ASKED_EVERY_S:
             self._look()
@@ -205,8 +205,8 @@ class Membership:
         self._anew_s = [each for each in self._anew_s if now_s - each < ANEW_WITHIN_S] + [now_s]
         if len(self._anew_s) > ANEW_MAX or not self._is_alone():
             raise StorageError(
-                f"the worker is out of its group {self._group} ({text_of(fatal)}): another one runs under its name, "
-                f"{self._instance}; give each an --instance of its own, then start it again"
+                f"the worker was removed from its group {self._group} ({text_of(fatal)}): another worker runs under "
+                f"its name, {self._instance}; give each its own --instance, then start it again"
             )
 
     def _has_answer(self, consumer: Consumer) -> bool:

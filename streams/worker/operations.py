@@ -142,10 +142,10 @@ class Operations:
             if self._service.has(partition):
                 had_at = now
             elif now - had_at > GONE_S:
-                raise StorageError(f"partition {partition} went to another worker while its table was made again; "
-                                   "that one has a table of its own: verify again")  # fmt: skip
+                raise StorageError(f"partition {partition} went to another worker while its table was rebuilt; "
+                                   "that worker has its own table: verify again")  # fmt: skip
             time.sleep(POLL_S)
-        raise StorageError(f"the table of partition {partition} is still being made; /status says how far it is")
+        raise StorageError(f"the table of partition {partition} is still being built; /status shows its progress")
 
     def _verify(self, given: Given) -> Items:
         address = parse_url(self._config.url)
@@ -164,7 +164,7 @@ def _pinned_at(given: Given) -> int | None:
 
 def _whole(found: object) -> int:
     if type(found) is not int or not 0 <= found < NUMBER_END:
-        raise ValueError(f"{found!r:.40} is no whole number from 0 and below 2^63")
+        raise ValueError(f"{found!r:.40} is not a whole number from 0, below 2^63")
     return found
 
 
@@ -182,5 +182,5 @@ def _form(name: str) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"/{name}: what was sent is not of the form in docs/OPERATIONS.md ({type(error).__name__}: {error})"
+            f"/{name}: the request is not in the form of docs/OPERATIONS.md ({type(error).__name__}: {error})"
         ) from error

@@ -245,7 +245,7 @@ class Partition:
                 overlay = self.table.fold(batch.arrived, self._next, self._recorded_at)
             except NotFolded as error:
                 raise StorageError(
-                    f"{error}. Mend what this process lacks, then start it again. If the definition is not yours: "
+                    f"{error}. Provide what this process lacks, then start it again. If the definition is not yours: "
                     f"refold quarantine add 0={error.definition}"
                 ) from error
             self.counts.records += len(batch)

@@ -181,7 +181,7 @@ class FoldService:
         self._to_recover.put(asked)
         while not wait([asked], ENDED_POLL_S).done:
             if self._has_ended.is_set():
-                raise StorageError("the worker has ended; its tables are made again by the next one where they are "
+                raise StorageError("the worker has ended; the next one rebuilds its tables if they are "
                                    "damaged, or missing")  # fmt: skip
         return asked.result()
 
@@ -350,8 +350,8 @@ class FoldService:
                     stopping_from_s = stopping_from_s or self._now_s()
                     if self._now_s() - stopping_from_s > self._config.transaction_ms / 1000:
                         raise Unanswered(
-                            "the worker ends without having committed what was at hand: no broker took it for "
-                            f"{self._config.transaction_ms / 1000:.0f} s; nothing is lost, its next start folds it"
+                            "the worker ends without having committed its last batch: no broker accepted it for "
+                            f"{self._config.transaction_ms / 1000:.0f} s; nothing is lost, the next start folds it"
                         ) from None
                 continue
             except Undecided:

@@ -152,8 +152,8 @@ class Sealing:
             held = self._held.get(partition)
             stored = None if held is None else read_stored(held.database)
             if partition not in sealed and (stored is None or stored.at.offset):
-                raise StorageError(f"partition {partition} is on its way to another worker, or a definition is being "
-                                   "taken up: nothing was sealed of it; ask again")  # fmt: skip
+                raise StorageError(f"partition {partition} is moving to another worker, or a definition is being "
+                                   "applied: nothing was sealed of it; ask again")  # fmt: skip
         return {partition: sealed.get(partition) for partition in partitions}
 
     def pin(self, epochs: Iterable[Epoch], pinned_at: int | None) -> list[Epoch]:

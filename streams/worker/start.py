@@ -250,8 +250,8 @@ class Starter:
         if found != observation_id:
             raise InputError(
                 f"{path}: the table has the observation {observation_id.hex()} at offset {offset} of partition "
-                f"{partition}, and the log has {'none' if found is None else found.hex()} there: it lost its end, and "
-                f"went on without it: {GONE}"
+                f"{partition}, and the log has {'none' if found is None else found.hex()} there: the log lost its "
+                f"end, and continued without it: {GONE}"
             )
 
     def _require_there(self, partition: int, at: Reached) -> None:

@@ -47,7 +47,7 @@ def test_progress_ends_at_the_size_of_the_file(tmp_path: Path, zipped: bool) -> 
         (b"1\n{\n", 2, "each line holds one whole JSON value"),
         (b"1\n{'a': 1}\n", 2, "is not JSON"),
         (b"1\n\xff\xfe\n", 2, "is not UTF-8"),
-        (b"1\nNaN\n", 2, "NaN is no JSON number"),
+        (b"1\nNaN\n", 2, "NaN is not a JSON number"),
         (b"1\n1e999\n", 2, "NaN and infinity"),
         (b'1\n"\\ud800"\n', 2, "surrogate"),
         (b"1\n" + b"[" * 100_000 + b"]" * 100_000, 2, "deep"),

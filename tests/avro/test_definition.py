@@ -201,7 +201,7 @@ def test_files_and_folders_are_read(tmp_path: Path) -> None:
         (b"{", "not JSON: "),
         (b"\xff", "not JSON: "),
         (b"[" * 100_000, "not JSON: "),
-        (b'{"type": "record", "type": "record"}', "the key 'type' stands twice in one object"),
+        (b'{"type": "record", "type": "record"}', "the key 'type' is twice in one object"),
         (b"[]", "an entity type is an Avro record"),
     ],
 )

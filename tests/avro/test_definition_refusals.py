@@ -27,10 +27,10 @@ TEXTS = {"type": "array", "items": "string"}
         ({"type": "long"}, "a field needs a name of letters, digits and _; given None"),
         ({"name": "links", "type": "long"}, "t.links: the name 'links' is taken by every entity's own links"),
         ({"name": "a"}, "a: a field needs a type"),
-        ({"name": "a", "type": "null"}, "a: null alone holds nothing; give a type, with null beside it if need be"),
+        ({"name": "a", "type": "null"}, "a: null alone holds nothing; give a type, with null next to it if needed"),
         ({"name": "a", "type": ["null"]}, "a: a union is one type with null, refold.Blob and refold.Sealed beside it"),
         ({"name": "a", "type": []}, "a: a union is one type"),
-        ({"name": "a", "type": ["string", "long"]}, "several value types could not be told apart in ids and in JSON"),
+        ({"name": "a", "type": ["string", "long"]}, "several value types would look alike in ids and in JSON"),
         ({"name": "a", "type": ["null", "string", "null"]}, "a: a union is one type"),
         ({"name": "a", "type": OPTIONS}, "a: a union is one type"),
         ({"name": "a", "type": ["null", ["string"]]}, "a: a union may not hold a union"),
@@ -112,7 +112,7 @@ TEXTS = {"type": "array", "items": "string"}
         ),
         (
             {"name": "a", "type": "long", "default": 0},
-            "a: only null may be a default; an absent field is absent, and readers fill in",
+            "a: only null may be a default; an absent field is absent, and readers fill it in",
         ),
         ({"name": "a", "type": "long", "aliases": "b"}, "a: aliases is a list of names; given 'b'"),
         ({"name": "a", "type": "long", "aliases": ["b c"]}, "a: aliases is a list of names; given ['b c']"),
@@ -136,7 +136,7 @@ TEXTS = {"type": "array", "items": "string"}
         ({"name": "a", "type": "long", "refold.reducer": "last"}, "given 'last'"),
         (
             {"name": "a", "type": "long", "refold.reducer": "sum", "refold.limit": 3},
-            "t.a: refold.limit goes with the reducer append, not with sum",
+            "t.a: refold.limit is for the reducer append, not for sum",
         ),
         (
             {"name": "a", "type": "long", "refold.inline": -1},
@@ -187,7 +187,7 @@ TEXTS = {"type": "array", "items": "string"}
         ),
         (
             {"name": "a", "type": ["null", TEXTS, "refold.Blob"], "refold.reducer": "union"},
-            "t.a: in a collection, refold.Blob and refold.Sealed stand in the element's type",
+            "t.a: in a collection, refold.Blob and refold.Sealed belong in the element's type",
         ),
         (
             {"name": "a", "type": "string", "refold.reducer": "sum"},
@@ -207,11 +207,11 @@ TEXTS = {"type": "array", "items": "string"}
         ),
         (
             {"name": "a", "type": ["null", "long", "refold.Sealed"], "refold.reducer": "sum"},
-            "t.a: sum cannot look into refold.Blob or refold.Sealed",
+            "t.a: sum cannot read values in refold.Blob or refold.Sealed",
         ),
         (
             {"name": "a", "type": record({**LONG, "refold.reducer": "sum"})},
-            "t.a: refold.reducer stands on the fields of the entity type, not inside refold.types.R",
+            "t.a: refold.reducer belongs on the fields of the entity type, not inside refold.types.R",
         ),
         (
             {"name": "a", "type": {**TEXTS, "refold.limit": 3}, "refold.reducer": "append"},
@@ -315,7 +315,7 @@ def test_nested_fields_share_no_names_either() -> None:
         ),
         (
             {"type": "record", "name": "t", "refold.closed_by": "y", "fields": [{**LONG, "refold.reducer": "max"}]},
-            "t: refold.closed_by names 'y', which is no field of it",
+            "t: refold.closed_by names 'y', which is not one of its fields",
         ),
         ({"type": "record", "name": "refold.observation.t", "fields": [LONG]}, "stands in refold's own namespace"),
         ({"type": "record", "name": "t", "namespace": "refold", "fields": [LONG]}, "stands in refold's own namespace"),

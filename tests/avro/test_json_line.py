@@ -179,7 +179,7 @@ def test_what_a_line_may_leave_out() -> None:
             {"kind": "link", "patch": {}, "link": {"relation": "r", "target": "t/1", "valid_to": "x"}},
             "link.valid_to: a time",
         ),
-        ({"blobs": {"00": ""}}, "blobs.00: a content stands under its own SHA-256"),
+        ({"blobs": {"00": ""}}, "blobs.00: a content's key is its own SHA-256"),
         ({"blobs": {"x": ""}}, "blobs: contents as base64"),
         ({"blobs": []}, "blobs: an object"),
     ],
@@ -237,7 +237,7 @@ def test_a_line_is_read_by_the_version_that_wrote_it() -> None:
     line = to_line(observation, identify(observation), old)
     reader_of_both = LineReader([new, old])
     assert reader_of_both.read(line, {}) == (observation, identify(observation), new)
-    with pytest.raises(InputError, match="no definition of this type"):
+    with pytest.raises(InputError, match="there is no definition of this type"):
         LineReader([]).read(line, {})
     narrow = only({"type": "array", "items": ["string", "refold.Blob"]}, **{"refold.inline": 10})
     wide = only({"type": "array", "items": ["string", "refold.Blob"]}, **{"refold.inline": 100})

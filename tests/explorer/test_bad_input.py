@@ -334,7 +334,7 @@ def test_reading_makes_no_log(tmp_path: Path) -> None:
         ["export", "-"],
     ):
         said = refold_command(*arguments, folder=tmp_path).refused()
-        assert "no log is here yet" in said
+        assert "there is no log here" in said
         assert "--log" in said
     assert list(tmp_path.iterdir()) == []
 

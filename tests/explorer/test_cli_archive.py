@@ -82,7 +82,7 @@ def test_an_archive_takes_markers_and_nothing_else_until_it_is_forked(folder: Pa
         assert refold_command("rebuild", "--at", name, log="file:copy", folder=folder).status == 0
     assert refold_command("verify", log="file:copy", folder=folder).status == 0
     again = refold_command("import", "--format", "archive", "--fork", log="file:copy", folder=folder).refused()
-    assert "takes appends as it is" in again
+    assert "already takes appends" in again
 
 
 def test_a_fork_in_one_go(folder: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_fork_in_one_go(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "url", "reason"),
     [
-        (["import", "x.avro", "--format", "archive"], "file:log", "a log is here already"),
+        (["import", "x.avro", "--format", "archive"], "file:log", "there is a log here already"),
         (["import", "x.avro", "x.avro", "--format", "archive"], "file:c", "name one file"),
         (
             ["import", "x.avro", "--format", "archive"],
@@ -108,7 +108,7 @@ def test_a_fork_in_one_go(folder: Path) -> None:
         (["import", "--fork"], "file:c", "add --format archive"),
         (["import", "--format", "archive"], "file:c", "Missing argument"),
         (["import"], "file:c", "Missing argument"),
-        (["import", "--format", "archive", "--fork"], "file:c", "no refold log is here"),
+        (["import", "--format", "archive", "--fork"], "file:c", "there is no refold log here"),
         (["import", "--format", "archive", "--fork"], "file:log", "not imported from an archive"),
         (["import", "x.avro"], "file:c", "import it with --format archive"),
         (["import", "o.avro", "--format", "archive"], "file:c", "is no archive of refold"),

@@ -126,10 +126,10 @@ def test_another_read_leads_to_the_observations_on_both_sides(tmp_path: Path) ->
     assert (first_run[:7], second_run[:8]) == ("A first", "B second")
     in_b = done.out.partition("behind it in B")[2]
     assert "by importer" not in in_b
-    assert "and 1 observation that both sides rest on" in in_b
+    assert "and 1 observation that both sides depend on" in in_b
     whole = refold_command("run", "compare", "first", "second", "--full", log=f"file:{tmp_path / 'log'}").out
     assert "by importer" in whole.partition("behind it in B")[2]
-    assert "rest on" not in whole
+    assert "depend on" not in whole
 
 
 def test_a_recorded_step_leads_to_where_it_is_recorded(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def finding(log: str, subject: str, *words: str) -> str:
 @pytest.mark.parametrize("role", [[], ["--role", "worker"]], ids=["plain", "role"])
 def test_workers_and_their_groups_lag(log: str, prefix: str, tmp_path: Path, role: list[str]) -> None:
     said = finding(log, "workers", *role)
-    assert said.startswith(f"none in the group refold.{prefix}: nobody folds, and reading works without")
+    assert said.startswith(f"none in the group refold.{prefix}: no worker folds, and reading works without")
     assert f"refold worker --log {log} --data" in said
     behind = f"recorded and not yet committed by the group refold.{prefix}"
     assert finding(log, "lag", *role) == f"1 {behind} (partition 0: 1)"

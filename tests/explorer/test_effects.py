@@ -130,7 +130,7 @@ def test_list_shows_what_stands_and_takes_filters(
     assert "3 effects, 1 to be settled" in text
     assert "TimeoutError: no answer" in text
     assert run(["effects", "list", "--tool", "none"]) == 0
-    assert "no effect is like that" in capsys.readouterr().out
+    assert "no effect matches" in capsys.readouterr().out
 
 
 def test_a_log_without_effects_says_so(log_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +166,7 @@ def test_settle_by_a_probe(
         log.run("desk", id="run-8").drive(lambda run: run.step("mail", mail, 5))
     (other,) = ask("list", "--run", "run-8")[1]
     while run(["effects", "settle", other["key"], "--probe", "tools:lost"]):  # until its lease is over
-        assert "may still be under way" in capsys.readouterr().err
+        assert "may still be in progress" in capsys.readouterr().err
     assert "is failed, says" in capsys.readouterr().out
 
 
@@ -174,9 +174,9 @@ def test_settle_refuses_what_cannot_be_meant(keys: dict[str, str], refused: Call
     key = keys["mail 3"]
     assert "with one of" in refused("settle", key)
     assert "with one of" in refused("settle", key, "--not-done", "--done", "1")
-    assert "3 begin so" in refused("settle", "run-7", "--not-done")
-    assert "no effect is called so" in refused("settle", "other", "--not-done")
-    assert "no effect is called so" in refused("settle", "", "--not-done")
+    assert "3 begin with it" in refused("settle", "run-7", "--not-done")
+    assert "there is no effect of this name" in refused("settle", "other", "--not-done")
+    assert "there is no effect of this name" in refused("settle", "", "--not-done")
     assert "it is done" in refused("settle", keys["refund 1"], "--not-done")
 
 

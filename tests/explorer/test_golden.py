@@ -112,9 +112,9 @@ def test_an_edit_is_signed_or_refused(desk: Path, golden: Golden) -> None:
     assert "refold golden sign golden/paid.golden.json" in done.out
     assert golden("sign", str(path)).status == 0
     assert "made 3 calls of refund" in golden("run").out
-    assert "as it stands" in golden("sign", str(path)).out
+    assert "was signed already" in golden("sign", str(path)).out
     path.write_text(path.read_text().replace('"refund<=2", ', "").replace("output.refund=150", "output.refund=200"))
-    assert "meets all that is expected" in golden("sign", str(path)).refused()
+    assert "satisfies every expectation" in golden("sign", str(path)).refused()
 
 
 def test_what_an_agent_prints_is_no_part_of_the_answer(desk: Path, golden: Golden) -> None:

@@ -154,7 +154,7 @@ def test_an_importer_of_ones_own(tmp_path: Path) -> None:
     more = {"PYTHONPATH": f"{tmp_path}:{SOURCE}"}
     path, log = written(tmp_path / "x.jsonl", {"dialog": ASKED}), f"file:{tmp_path / 'log'}"
     done = refold_command("import", path, "--format", "desk_importer:DESK", log=log, more=more)
-    assert "not understood and kept as they are: 1 odd line" in done.out
+    assert "not understood and stored unchanged: 1 odd line" in done.out
     assert refold_command("runs", "--json", log=log).json[0]["agent"] == "desk"
     for name, words in (
         ("nope:X", "cannot be imported"),

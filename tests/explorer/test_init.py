@@ -26,7 +26,7 @@ def test_a_log_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert (first["made"], first["partitions"], first["activations"]) == (True, 4, None)
     assert again == {**first, "made": False}
     assert run(["init", "--log", place]) == 0
-    assert capsys.readouterr().out == f"{place}: was there already; 4 partitions, log id {first['log_id']}\n"
+    assert capsys.readouterr().out == f"{place}: already exists; 4 partitions, log id {first['log_id']}\n"
 
 
 def test_a_log_on_kafka_is_made_with_the_partitions_that_it_will_have(
@@ -37,7 +37,7 @@ def test_a_log_on_kafka_is_made_with_the_partitions_that_it_will_have(
     assert (first["made"], first["partitions"]) == (True, 2)
     assert _made(capsys, place)["log_id"] == first["log_id"]
     assert run(["init", "--log", f"{place}?partitions=4"]) == 2
-    assert "this log has 2 partitions, fixed when it was made" in capsys.readouterr().err
+    assert "this log has 2 partitions, fixed when it was created" in capsys.readouterr().err
 
 
 def test_making_a_log_on_kafka_begins_activations_once(

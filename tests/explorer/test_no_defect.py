@@ -84,7 +84,7 @@ def test_a_golden_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with file.open("wb") as made:
         made.truncate((64 << 20) + 1)
     said = refold_command("golden", "list", file).refused()
-    assert f"{file}: no golden trace: it is longer than 67,108,864 bytes" in said
+    assert f"{file}: not a golden trace: it is longer than 67,108,864 bytes" in said
 
 
 def test_a_golden_file_of_integers_without_end_is_refused(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ DOCUMENTS: dict[str, tuple[str, str, str]] = {
     "seq of 4,000 digits": (
         "observations", json.dumps(LINE)[:-1] + ', "source": {"seq": ' + "9" * 4000 + "}}", "source.seq",
     ),
-    "NaN": ("observations", '{"entity": NaN}', "NaN is no JSON number"),
+    "NaN": ("observations", '{"entity": NaN}', "NaN is not a JSON number"),
     "infinity": ("chat", '[{"role": "user", "content": "a", "x": 1e999}]', "NaN and infinity"),
     "deep metadata": ("chat", json.dumps({"messages": [], "metadata": deep(500)}), "nested deeper"),
     "date out of range": ("observations", json.dumps({**LINE, "observed_at": 2**62}), "1 to 9999"),

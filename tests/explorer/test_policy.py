@@ -75,7 +75,7 @@ def test_a_call_is_approved_and_denied_by_commands(log_path: Path, capsys: pytes
     assert run(["deny", questions[1], "--by", "bob", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["decision"] == "rejected"
     assert run(["deny", questions[0]]) == 2
-    assert "approved by ann: a question is answered once" in capsys.readouterr().err
+    assert "approved by ann: a question can be answered only once" in capsys.readouterr().err
     assert run(["approvals"]) == 0
     assert capsys.readouterr().out == "no call waits for an approval\n"
     assert run(["approvals", "--all", "--json"]) == 0

@@ -58,7 +58,7 @@ def test_those_that_did_something_else_are_listed(code: Path, ask: Ask) -> None:
     importlib.invalidate_caches()
     text = ask("run", "replay", "--all", status=1)
     assert "  0 equal to what was recorded" in text
-    assert "  2 not: `refold run replay RUN` says more of one" in text
+    assert "  2 not: `refold run replay RUN` says more about a run" in text
     assert text.count("first differs at the end") == 2
     assert [each["same"] for each in ask("run", "replay", "--all", "--json", status=1)] == [False, False]
 
@@ -70,7 +70,7 @@ def test_code_that_is_not_there_any_more_is_no_replay(code: Path, ask: Ask) -> N
     importlib.invalidate_caches()
     text = ask("run", "replay", "--all", status=1)
     assert "agent_of_all" in text
-    assert "  1 not replayed: with --alone the recordings are gone through by themselves" in text
+    assert "  1 not replayed: --alone steps through recordings without code" in text
     (found,) = ask("run", "replay", "--all", "--json", status=1)
     assert (found["run"], found["same"], found["expired"]) == ("a", None, False)
     assert "1 equal to what was recorded" in ask("run", "replay", "--all", "--alone")
@@ -84,7 +84,7 @@ def test_a_hash_that_does_not_follow_from_what_stands_there_is_found(ask: Ask, s
     with refold.open() as log:
         log.observe("step/forged#2", {"turn_hash": "0" * 64})
     text = ask("run", "replay", "--all", "--alone", status=1)
-    assert "does not hash to what is recorded" in text
+    assert "some recorded hashes do not match their steps" in text
     found = ask("run", "replay", "--all", "--alone", "--json", status=1)
     assert {each["run"]: each["same"] for each in found} == {"forged": False, "sound": True}
 

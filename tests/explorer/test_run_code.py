@@ -92,7 +92,7 @@ def test_code_that_keeps_something_else_is_named(agents: Path, ask: Ask) -> None
     (agents.parent / "open").touch()
     record(agents, "r")
     text = ask("run", "replay", "r", "--agent", f"{other}:works", status=1)
-    assert "another: the code did something else" in text
+    assert "differs: the code did something else" in text
     assert "first differs at the end" in text
     found = ask("run", "replay", "r", "--agent", f"{other}:works", "--json", status=1)
     assert (found["parting"]["step"], found["times"]) == (None, 1)
@@ -101,7 +101,7 @@ def test_code_that_keeps_something_else_is_named(agents: Path, ask: Ask) -> None
 def test_without_code_a_recording_is_stepped_through(incident: str, ask: Ask) -> None:
     text = ask("run", "replay", incident, "--alone")
     assert "step 3 price: committed, succeeded\n  state     cents = 1998" in text
-    assert "every hash follows from what stands there" in text
+    assert "every hash matches its content" in text
     assert ask("run", "replay", incident, "--alone", "--json")["same"] is True
 
 
@@ -171,7 +171,7 @@ def test_a_failed_run_goes_on_where_it_stands(agents: Path, ask: Ask) -> None:
     assert (found["outcome"], found["output"], found["steps"]) == ("succeeded", {"1": 10, "2": 20, "3": 30}, 3)
     steps = ask("run", "steps", "r", "--json")
     assert [len(each["attempts"]) for each in steps] == [1, 3, 1]
-    assert "ended well; fork it" in ask("run", "resume", "r", *entry, status=2)
+    assert "succeeded; fork it" in ask("run", "resume", "r", *entry, status=2)
 
 
 def test_a_resumed_run_that_was_cut_short_has_not_ended(agents: Path, ask: Ask) -> None:

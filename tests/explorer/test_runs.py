@@ -100,7 +100,7 @@ def test_runs_are_found(refund: Recording, ask: Ask, options: list[str], expecte
 def test_a_list_of_runs_reads_well(refund: Recording, ask: Ask) -> None:
     text = ask("runs")
     assert "refund-1    refund-agent  1.4      2023-11-14 22:13:20  1.0 s   failed     2      -         Order 7" in text
-    assert "no run is like that" in ask("runs", "--agent", "nobody")
+    assert "no run matches" in ask("runs", "--agent", "nobody")
     assert "the newest 1; 2 older runs not shown: --limit 3 shows them, --json all of them" in ask("runs", "--limit", 1)
     searched = ask("runs", "--text", "p-1", "--limit", 1)
     assert "the newest 1; 1 older run not searched: --limit 2 shows them" in searched
@@ -159,7 +159,7 @@ def test_a_runs_steps_say_what_was_done(refund: Recording, ask: Ask) -> None:
         f"  hash      {refund.steps[0].hash}",
         "",
         "step 2 notify: committed, failed, attempt 2",
-        "  attempt   1 was cut short, or goes on: what it did is not recorded  [unknown]",
+        "  attempt   1 was cut short, or continues: what it did is not recorded  [unknown]",
         "  failed    ValueError: no such order",
         f"  hash      {refund.steps[1].hash}",
     ]
@@ -184,7 +184,7 @@ def test_a_decision_stands_after_the_call_it_came_from(log_path: Path, ask: Ask)
 def test_a_run_may_be_given_by_the_beginning_of_its_id(refund: Recording, ask: Ask) -> None:
     assert ask("run", "show", "waits", "--json")["run"] == "waits-1"
     assert ask("run", "show", "run/refund-1", "--json")["run"] == "refund-1"
-    assert "refu: 2 runs begin so; give more of the id: refund-1, refund-1-b" in ask("run", "show", "refu", status=2)
+    assert "refu: 2 runs begin with it; give more of the id: refund-1" in ask("run", "show", "refu", status=2)
     assert "no run nope is in this log; `refold runs` lists those" in ask("run", "show", "nope", status=2)
 
 
@@ -271,7 +271,7 @@ def test_an_imported_conversation_is_a_run_too(tmp_path: Path, ask: Ask) -> None
     [first, _] = ask("run", "steps", row["run"], "--json")
     assert [each["edge"] for each in first["calls"]] == ["recorded", "recorded"]
     assert "the chain holds: 2 steps" in ask("run", "show", row["run"], "--verify")
-    assert "every hash follows from what stands there" in ask("run", "replay", row["run"])
+    assert "every hash matches its content" in ask("run", "replay", row["run"])
     for command in (("fork", "--at", 1), ("resume",), ("replay", "--agent", "x:y")):
         name, *options = command
         assert "was imported: there is no code" in ask("run", name, row["run"], *options, status=2)

@@ -393,7 +393,7 @@ def test_doctor_says_that_a_user_may_not_look_at_the_workers(secured: Secured) -
         for gone in admin.delete_acls([AclBindingFilter(*entry, AclPermissionType.DENY)]).values():
             assert len(gone.result()) == 1
     said = {each["subject"]: each["finding"] for each in found["findings"]}
-    assert said["workers"].startswith("not looked at: who is in the group refold.agents cannot be had")
+    assert said["workers"].startswith("not checked: the members of the group refold.agents cannot be read")
     assert "User:reader lacks Describe on the group refold.agents" in said["workers"]
     assert "lag" not in said
     (lacking,) = [each["finding"] for each in of_role["findings"] if not each["ok"]]

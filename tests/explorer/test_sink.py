@@ -192,7 +192,7 @@ def test_a_store_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     try:
         assert process.stderr is not None
         said = process.stderr.readline()
-        assert said.startswith("postgres: waiting, for the store refuses: PostgreSQL at 127.0.0.1:1/x")
+        assert said.startswith("postgres: waiting, because the store refuses: PostgreSQL at 127.0.0.1:1/x")
         assert SECRET not in said
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=WAIT_S)

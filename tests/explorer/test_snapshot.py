@@ -55,7 +55,7 @@ def test_it_seals_what_moved_and_says_what_that_cost(tmp_path: Path, ask: Ask) -
     text = ask()
     assert f"{partition}={ends[partition] + 1}" in text
     assert "1 epoch sealed: 1 record, " in text
-    assert "1 partition did not move since the last epoch" in text
+    assert "1 partition unchanged since the last epoch" in text
     again = ask("--json")
     assert (again["records"], again["bytes"]) == (0, 0)
     assert all(not each["new"] for each in again["epochs"])
@@ -155,8 +155,8 @@ def test_a_damaged_manifest_is_named_and_can_be_given_up(tmp_path: Path, ask: As
     [
         (["--pin", "--list"], "--pin and --list: give one of them at a time"),
         (["--unpin", "--collect"], "--unpin and --collect"),
-        (["0=2"], "'0=2': an EPOCH goes with --pin or --unpin"),
-        (["--list", "0=2"], "'0=2': an EPOCH goes with"),
+        (["0=2"], "'0=2': an EPOCH needs --pin or --unpin"),
+        (["--list", "0=2"], "'0=2': an EPOCH needs"),
         (["--unpin"], "--unpin: name the epochs"),
         (["--dry-run"], "--dry-run goes with --collect"),
         (["--damaged", "--list"], "--damaged goes with --collect"),
@@ -171,5 +171,5 @@ def test_what_cannot_be_done_is_refused(tmp_path: Path, ask: Ask, arguments: lis
 
 def test_where_no_log_is_none_is_made(tmp_path: Path, ask: Ask) -> None:
     for arguments in ([], ["--list"], ["--collect"], ["--pin"]):
-        assert "no log is here yet" in ask(*arguments, status=2)
+        assert "there is no log here" in ask(*arguments, status=2)
     assert not (tmp_path / "log").exists()

@@ -56,7 +56,7 @@ def test_a_name_in_a_definition_is_refused_and_the_message_says_how_to_allow_it(
     with pytest.raises(NotRegistered) as caught:
         Fold(of_code(name))
     said = str(caught.value)
-    assert "nothing of it is imported" in said
+    assert "it is not imported" in said
     assert "\n" not in said
     can_be_allowed = all(part.isidentifier() for part in name.replace(":", ".").split(".")) and ":" in name
     assert ("allow it with --reducers" in said) is can_be_allowed

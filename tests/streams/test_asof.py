@@ -327,7 +327,7 @@ def test_a_checkpoint_in_anothers_place_is_named_and_not_used(tmp_path: Path, se
         kept.put("checkpoints", second, value)
         kept.assert_right(random.Random(seed))
         offset = keys.checkpoint_place(second)[1]
-        text = f"the checkpoint of {ONE} at offset {offset} is another one's; run refold verify"
+        text = f"the checkpoint of {ONE} at offset {offset} belongs to another entity; run refold verify"
         assert first != second
         assert kept.found_wrong() == [(ONE, text)]
 

@@ -129,7 +129,7 @@ def test_a_reader_answers_and_does_not_write(tmp_path: Path) -> None:
             with pytest.raises(InputError, match="opened for reading"):
                 write()
     (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match="no log is here yet"):
+    with pytest.raises(InputError, match="there is no log here"):
         open_log(tmp_path / "none", read_only=True)
 
 

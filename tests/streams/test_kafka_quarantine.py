@@ -122,7 +122,7 @@ def test_what_observations_need_is_not_set_aside(url: str, kafka: SharedKafka, p
             with pytest.raises(InputError, match=problem):
                 set_aside(log, offset, NOW_MS, apply=True)
         Broker(kafka.bootstrap, prefix).produce(place_of(log), [b"{}"])
-        with pytest.raises(InputError, match="every reader passes over it already"):
+        with pytest.raises(InputError, match="every reader skips it already"):
             set_aside(log, end, NOW_MS, apply=True)
         with pytest.raises(InputError, match="is not set aside"):
             take_back(log, version.offset, NOW_MS, apply=True)
@@ -149,7 +149,7 @@ def test_a_type_that_only_a_stranger_defined_is_free_again(url: str, tmp_path: P
     file = tmp_path / "odds.avsc"
     file.write_text(document_text(RIGHT), encoding="utf-8")
     refused = refold_command("types", "--register", file, log=url).refused()
-    assert refused.endswith(f"hinders it. If that one should not be there and no observation needs it: refold "
+    assert refused.endswith(f"prevents it. If that definition is wrong and no observation needs it: refold "
                             f"quarantine add {position}")  # fmt: skip
     assert command("add", position)["aside"] is True
     assert "it is set aside" in refold_command("quarantine", "add", position, log=url).refused()

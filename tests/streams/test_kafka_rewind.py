@@ -92,7 +92,7 @@ def test_a_group_with_members_and_the_workers_own_are_refused(kafka: SharedKafka
             with pytest.raises(InputError, match=r"has members: somebody on .*; end them first"):
                 rewind(port_of(log), group, cut, apply=apply)
     rewind(port_of(log), group, cut, apply=True)
-    with pytest.raises(InputError, match="the group of this log's workers: its offsets say what is folded"):
+    with pytest.raises(InputError, match="the group of this log's workers: its offsets record what is folded"):
         rewind(port_of(log), f"refold.{prefix}", cut, apply=True)
 
 

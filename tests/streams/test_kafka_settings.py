@@ -55,7 +55,7 @@ def test_javas_file_is_understood(tmp_path: Path) -> None:
 
 
 def test_checksums_are_not_checked_by_a_client_that_may_end_at_them() -> None:
-    with pytest.raises(InputError, match=r"check\.crcs is not to be set: at a batch whose checksum does not match"):
+    with pytest.raises(InputError, match=r"check\.crcs must not be set: at a batch with a wrong checksum"):
         translated({"check.crcs": "true"}, "here")
     assert translated({"check.crcs": "false"}, "here") == {"check.crcs": "false"}
 

@@ -131,10 +131,10 @@ def test_a_partition_that_is_another_workers_is_not_written(connection: Connecti
     mine = {1}
     store = connection.store(owns=mine.__contains__)
     store.append(1, b"x")
-    with pytest.raises(StorageError, match="partition 2 is another worker's"):
+    with pytest.raises(StorageError, match="partition 2 belongs to another worker"):
         store.append(2, b"y")
     mine.clear()
-    with pytest.raises(StorageError, match="partition 1 is another worker's"):
+    with pytest.raises(StorageError, match="partition 1 belongs to another worker"):
         store.append(1, b"y")
     store.abandon(1)
     mine.add(1)
@@ -169,7 +169,7 @@ def test_what_something_else_writes_among_the_records_is_noticed(connection: Con
     assert len(records(store)) == 1
     connection.write(connection.topics.snapshots, 1, b"strange", b"x")
     store.append(1, b"b")
-    with pytest.raises(StorageError, match="something else writes there; nothing was sealed"):
+    with pytest.raises(StorageError, match="another process writes there; nothing was sealed"):
         store.seal(EPOCHS[0], b"m")
     begin = store.end(1)
     store.append(1, b"c")

@@ -31,7 +31,7 @@ def opened(broker: Broker, address: Address, partitions: int | None = None, *, m
 
 
 def test_a_log_is_made_once_and_keeps_its_partitions(broker: Broker, address: Address) -> None:
-    with pytest.raises(InputError, match="no log is here yet"):
+    with pytest.raises(InputError, match="there is no log here"):
         opened(broker, address, make=False)
     assert not TopicAdmin(broker.admin, TIMEOUT_S).exists(address)
     made = opened(broker, address, 4)
@@ -39,7 +39,9 @@ def test_a_log_is_made_once_and_keeps_its_partitions(broker: Broker, address: Ad
     assert made.partitions == 4
     assert len(made.log_id) == 16
     assert opened(broker, address, make=False)[1:] == opened(broker, address, 4)[1:] == made[1:]
-    with pytest.raises(InputError, match=r"has 4 partitions, fixed when it was made; open it without \?partitions=8"):
+    with pytest.raises(
+        InputError, match=r"has 4 partitions, fixed when it was created; open it without \?partitions=8"
+    ):
         opened(broker, address, 8)
 
 
@@ -50,7 +52,7 @@ def test_who_makes_it_at_once_makes_one(broker: Broker, address: Address) -> Non
     found = [each.result()[1:] for each in asked if each.exception() is None]
     assert len(set(found)) == 1
     assert len(found) == counts.count(found[0][1])
-    assert all("fixed when it was made" in str(each.exception()) for each in asked if each.exception() is not None)
+    assert all("fixed when it was created" in str(each.exception()) for each in asked if each.exception() is not None)
 
 
 def test_what_a_killed_maker_left_is_completed(broker: Broker, address: Address) -> None:

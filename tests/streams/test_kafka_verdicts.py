@@ -142,7 +142,9 @@ def test_a_verdict_that_is_missing_below_the_committed_offset_is_named(log: Kafk
     deciding(broker, log.topics, where, 2, []).commit_transaction()
     broker.settle(where)
     log.refresh()
-    with pytest.raises(CorruptionError, match=rf"{where.partition}=1: .* is no observation .*the workers are past it"):
+    with pytest.raises(
+        CorruptionError, match=rf"{where.partition}=1: .* is not an observation .*the workers have passed it"
+    ):
         list(log.read(where.partition, 0, 2))
 
 

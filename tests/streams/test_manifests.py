@@ -128,7 +128,7 @@ def test_what_lacks_a_part_or_has_another_form_is_an_error() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 17, 19, 40])
 def test_a_key_of_another_length_is_no_manifests(length: int) -> None:
-    with pytest.raises(CorruptionError, match="no manifest's key"):
+    with pytest.raises(CorruptionError, match="not a manifest's key"):
         epoch_of(PREFIX + bytes(length))
 
 

@@ -121,7 +121,7 @@ def test_a_refusal_says_why_and_registers_nothing(
         ids.register(prefix, second)
     said = str(refused.value)
     assert said.startswith(f"thing: its {kind} schema is refused by the Schema Registry under the subject {subject}, ")
-    assert f"whose compatibility level is {level}: " in said
+    assert f"with the compatibility level {level}: " in said
     assert "union" in said.lower()  # the registry's own words: what no longer fits
     for each in subjects:
         assert told(schema_registry, f"/subjects/{each}/versions", "GET") == [1]

@@ -217,7 +217,7 @@ def test_a_whole_record_with_other_content_is_noticed(seed: int) -> None:
     changed = writer.close()
     assert changed is not None
     store.held[span.start] = changed
-    with pytest.raises(CorruptionError, match="are not what was sealed"):
+    with pytest.raises(CorruptionError, match="do not match what was sealed"):
         read_epoch(store, manifest, 1, ChunkStore())
 
 

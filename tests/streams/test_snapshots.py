@@ -283,7 +283,7 @@ def test_a_view_over_snapshots_answers_for_every_entity(tmp_path: Path, seed: in
                 assert entity.state_hash == hashes_of({name: state})[name].hex()
             for name in ("everything/none", "no", "", "/", "\ud800", "job/\ud800"):
                 assert name not in view
-                with pytest.raises(UnknownEntity, match="no observation of it stands at"):
+                with pytest.raises(UnknownEntity, match="it has no observation at"):
                     view[name]
             assert 5 not in view
 

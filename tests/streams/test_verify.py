@@ -109,7 +109,7 @@ def test_states_missing_too_many_and_unreadable_are_named(damaged: Damaged) -> N
     damaged.put("state", placed(B), None)
     damaged.put("state", placed(A), b"\xc1junk")
     assert damaged.found() == {("state", name, "") for name in (A, B, f"{A}c")}
-    assert all(text in damaged.problems() for text in ("missing", "cannot be read", "no observation of it"))
+    assert all(text in damaged.problems() for text in ("missing", "cannot be read", "no observation"))
 
 
 def test_bytes_after_a_state_are_found(damaged: Damaged) -> None:

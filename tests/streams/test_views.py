@@ -163,7 +163,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
             lambda: log.state(A, "offset:0=0"),
         ]
         for ask in asks:
-            with pytest.raises(UnknownEntity, match="no observation of it"):
+            with pytest.raises(UnknownEntity, match="it has no observation"):
                 ask()
         for bad in ("everything", "/a", "everything/", "every thing/a", "everything/a\n", "x" * 100_000):
             with pytest.raises(InputError):

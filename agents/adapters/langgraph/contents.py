@@ -93,7 +93,7 @@ class Contents:
             data = opened(self._log, held)
             if len(data) == piece.size and hashlib.sha256(data).hexdigest() == piece.hash:
                 return data
-        raise CorruptionError(f"{entity}: the log has not these {piece.size} bytes of a checkpoint; run refold verify")
+        raise CorruptionError(f"{entity}: the log lacks these {piece.size} bytes of a checkpoint; run refold verify")
 
     def _keep(self, name: str, data: bytes) -> None:
         self._cache[name] = data

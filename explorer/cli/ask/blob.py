@@ -1,4 +1,4 @@
-"""`refold blob`: a content too large to stand in a field."""
+"""`refold blob`: a content that is too large to be stored in a field."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HASH = re.compile(r"[0-9a-fA-F]{64}\Z")
     metavar="FILE",
     help="Write to a file [standard output].",
 )
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @on_log
 def blob(place: LogTarget, digest: str, output: Path | None, force: bool) -> int:
     """Print a stored content by its SHA-256.

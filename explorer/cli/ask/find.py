@@ -1,4 +1,4 @@
-"""`refold find`: which entities hold a text."""
+"""`refold find`: the entities that hold a text."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COLUMNS = (TableColumn("entity", "bold"), TableColumn("version", is_fixed=True),
 def find(place: LogTarget, text: str, type_name: str, at: str | None, as_json: bool) -> int:
     """Find the entities whose id or values hold a text.
 
-    TEXT is found in any case of letters. Without it every entity is listed. Runs, their steps, calls and effects
-    are left out, unless --type names them: `refold runs --text` finds runs by what was said in them. It reads every
-    entity that it searches.
+    The search for TEXT ignores case. Without TEXT every entity is listed. Runs and their steps, calls and effects are
+    left out, unless --type names their type: use `refold runs --text` to find runs by their content. The command reads
+    every entity that it searches.
 
     \b
     Examples

@@ -19,8 +19,8 @@ from refold.streams.changes import Row
 
 @click.command(epilog=WHEN_OF_ENTITY)
 @entity
-@click.option("--since", metavar="WHEN", help="Only what came after this point.")
-@click.option("--until", metavar="WHEN", help="Only what came up to this point [now].")
+@click.option("--since", metavar="WHEN", help="Only changes after this point.")
+@click.option("--until", metavar="WHEN", help="Only changes up to this point [now].")
 @clock
 @as_json
 @on_log
@@ -63,8 +63,8 @@ def history(place: LogTarget, entity: str, since: str | None, until: str | None,
 def diff(place: LogTarget, a: str, b: str, entity: str | None, clock: str, as_json: bool) -> int:
     """Show what changed between two points.
 
-    Without an entity, of the whole log. Exits with 1 when something differs, and with 0 when nothing
-    does, as diff(1) does.
+    Without an entity, it compares the whole log. Exits with 1 when something differs, and with 0 when nothing does, as
+    diff(1) does.
 
     \b
     Examples
@@ -129,7 +129,7 @@ def _show(
 
 
 def place_of(row: Row) -> str:
-    """The field, and the key in it."""
+    """Return the field's name, and the key in it."""
     if row.field == LINKS:
         return f"{row.field}: {row.key[0]} {row.key[1]}"
     if isinstance(row.key, str):

@@ -1,4 +1,4 @@
-"""`refold knew`: what an agent had read and been answered by a moment, beside what the log held then."""
+"""`refold knew`: what an agent had read by a moment, compared with what the log held then."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ READS = (
 @click.argument("agent", metavar="AGENT")
 @at_option
 @click.option("--run", "run_id", metavar="RUN", help="Only what it knew in this run.")
-@click.option("--all", "is_all", is_flag=True, help="Every read and answer, not the latest.")
+@click.option("--all", "is_all", is_flag=True, help="List every read and answer, not only the latest.")
 @as_json
 @on_log
 def knew_(place: LogTarget, agent: str, at: str | None, run_id: str | None, is_all: bool, as_json: bool) -> int:
     """Show what an agent knew at a moment, and what the log held.
 
-    It knew the entities that it had read, and what tools and models had answered. A time is one on the
-    agent's own clock: what it knew by then, whenever that was recorded. Each entity is shown as it was
-    read, rebuilt from the log and held to the hash that was recorded; then the fields that the log held
-    otherwise. A read is stale if the log had more of the entity: already when it was read, or by the
-    moment asked for. Of a question that was asked again the last answer is shown.
+    An agent knew the entities that it had read, and the answers of tools and models. A time is one on the agent's own
+    clock: it selects what the agent knew by then, whenever that was recorded. Each entity is shown as it was read,
+    rebuilt from the log and checked against the recorded hash. Then follow the fields whose value in the log was
+    another. A read is stale if the log had a newer version of the entity, either when it was read or by the given
+    moment. If a question was asked several times, the last answer is shown.
 
     \b
     Examples

@@ -1,4 +1,4 @@
-"""`refold mark` and `refold markers`: points with names."""
+"""`refold mark` and `refold markers`: named points of the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = (
 @click.command(epilog=WHEN)
 @click.argument("name")
 @at
-@click.option("--replace", is_flag=True, help="Move the marker if it is there already.")
+@click.option("--replace", is_flag=True, help="Move the marker if it exists.")
 @as_json
 @on_log
 def mark(place: LogTarget, name: str, at: str | None, replace: bool, as_json: bool) -> int:
@@ -51,7 +51,7 @@ def mark(place: LogTarget, name: str, at: str | None, replace: bool, as_json: bo
 def markers(place: LogTarget, as_json: bool) -> int:
     """List the markers, oldest first.
 
-    Also those that only another release of refold can answer for.
+    Markers that only another release of refold can answer for are listed too.
 
     \b
     Example

@@ -68,7 +68,7 @@ def state(place: LogTarget, entity: str, at: str | None, clock: str, as_json: bo
 
 
 def _sources(view: EntityView) -> Iterator[Source]:
-    """Of all observations behind an entity's values."""
+    """Yield the source of every observation behind an entity's values."""
     for name in view.shown():
         yield view.holder(name).source
         if view.definition.definition.by_first_name[name].reducer in COLLECTIONS:
@@ -96,7 +96,7 @@ def _show(screen: Screen, view: EntityView, observed: ObservedText, humane: Huma
 
 
 def _elements(view: EntityView, shown: Shown, field: FieldDefinition) -> list[tuple[str, Any, Holder]]:
-    """Each element of a collection as field.key, field[position] or field[]."""
+    """Return each element of a collection as field.key, field[position] or field[]."""
     name = field.first_name
     found = []
     for position, (key, element, holder) in enumerate(view.element_holders(name)):

@@ -1,4 +1,4 @@
-"""`refold tail`: changes as they come."""
+"""`refold tail`: changes as they are recorded."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from refold.streams.client import Log
 
 
 @click.command(epilog=WHEN)
-@click.option("--from", "from_", metavar="WHEN", help="Begin after this point [the beginning; with --follow: now].")
-@click.option("--follow", "--live", "-f", is_flag=True, help="Go on as changes come, until interrupted.")
+@click.option("--from", "from_", metavar="WHEN", help="Start after this point [the beginning; with --follow: now].")
+@click.option("--follow", "--live", "-f", is_flag=True, help="Continue as changes happen, until interrupted.")
 @as_json
 @on_log
 def tail(place: LogTarget, from_: str | None, follow: bool, as_json: bool) -> int:
     """Print changes as they happen.
 
-    One mutation a line; with --json one change a line. Changes of one entity come in their order;
-    entities of different partitions come one partition after the other.
+    Each line is one mutation, or one change with --json. Changes of one entity are in order. Entities of different
+    partitions are printed one partition after the other.
 
     \b
     Examples
@@ -47,7 +47,7 @@ def tail(place: LogTarget, from_: str | None, follow: bool, as_json: bool) -> in
 
 
 class _Shown:
-    """How the values of each change are shown: by the definition it was made under."""
+    """How the values of each change are shown: by the definition that the change was folded under."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -67,7 +67,7 @@ class _Shown:
 
 def _show(screen: Screen, change: Change, shown: _Shown, partition: int) -> None:
     if change.redefined:
-        screen.say(f"{change.entity} v{change.to_version} folds to another state by a new definition of its type")
+        screen.say(f"{change.entity} v{change.to_version} has another state by a new definition of its type")
         return
     for row in change_rows(change, shown.of(change), partition):
         old, new = (shown.humane.element(row.entity, row.field, value) for value in (row.old, row.new))

@@ -1,4 +1,4 @@
-"""`refold types`: what can be observed."""
+"""`refold types`: the types of entities, and their fields."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ SHOWN = (TableColumn("field", "cyan"), TableColumn("type"), TableColumn("reducer
     "--register",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Make the type in an .avsc file part of the log; its entities are folded again by it.",
+    help="Add the type in an .avsc file to the log; its entities are folded again by it.",
 )
 @as_json
 @on_log
 def types(place: LogTarget, name: str | None, schema: str | None, register: Path | None, as_json: bool) -> int:
     """List the types, show the fields of one, or register one.
 
-    Held: no version of the type can be folded here, for its custom code is not registered (--reducers). Pending: new
-    versions with custom code, in a log on Kafka, that no worker with that code has activated yet.
+    Held: no version of the type can be folded here, because its custom code is not registered (--reducers). Pending:
+    the log is on Kafka, and no worker that has the custom code of a new version has activated that version yet.
 
     \b
     Examples
@@ -82,7 +82,7 @@ def types(place: LogTarget, name: str | None, schema: str | None, register: Path
 def _register(screen: Screen, place: LogTarget, file: Path) -> int:
     definition = load_type(file, code_of)
     if not place.exists():
-        Vocabulary(Registry(), {}, {}).use(definition)  # a log is not made for what it would refuse
+        Vocabulary(Registry(), {}, {}).use(definition)  # do not create a log for a definition that it would refuse
     with place.write() as log:
         log.register(definition)
         versions = len(log.port.registry.versions(definition.name))
@@ -91,7 +91,7 @@ def _register(screen: Screen, place: LogTarget, file: Path) -> int:
 
 
 def _known(place: LogTarget) -> tuple[Registry, dict[str, TypeDefinition]]:
-    """The log's registry (an empty one where there is no log), and the type to write by, by name."""
+    """Return the log's registry (an empty one if there is no log), and the type to write by, by name."""
     own = place.own_types()
     if not place.exists():
         return Registry(), {**shipped_types(), **own}
@@ -158,7 +158,7 @@ def _reducer(field: FieldDefinition) -> str:
 
 
 def type_text(node: Node) -> str:
-    """A type in a few words: "string or Blob", "list of long"."""
+    """Return a type in a few words: "string or Blob", "list of long"."""
     return " or ".join(_branch(each) for each in branches(node) if each["type"] != "null")
 
 

@@ -1,4 +1,4 @@
-"""`refold why`: from a value back to what was observed."""
+"""`refold why`: from a value back to the observations behind it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from refold.streams.view import EntityView
 
 @click.command(epilog=WHEN_OF_ENTITY)
 @click.argument("value", metavar="TYPE/ID.FIELD[.KEY]")
-@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Go at most N causes back [to the first ones].")
+@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Follow at most N causes back [all of them].")
 @at
 @clock
 @as_json
@@ -30,8 +30,8 @@ from refold.streams.view import EntityView
 def why(place: LogTarget, value: str, depth: int | None, at: str | None, clock: str, as_json: bool) -> int:
     """Trace a value to the observations behind it.
 
-    From each of these it goes on through the causes to the first ones. KEY is a key of a map field. An id
-    may hold dots: the last way to read the argument that names an entity which exists is taken.
+    From these observations it follows the causes back to the first ones. KEY is a key of a map field. An id may contain
+    dots: if several readings of the argument name an entity that exists, the one with the longest id is used.
 
     \b
     Examples
@@ -86,13 +86,14 @@ def chain_lines(
     screen: Screen, log: AgentLog, humane: Humane, link: TraceLink, observed: ObservedText, *,
     only: str | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """One observation of a chain: what it says of which entity, where it stands, and who said it.
+    """Yield the lines for one observation of a chain: its entity, fields, position and source.
 
-    only: of its fields this one alone; "" for none.
+    Args:
+        only: Show only this field; "" for none, None for all.
     """
     lead = "because of " if link.depth else ""
     if link.statement is None or link.position is None or link.recorded_at is None:
-        yield f"{lead}{link.observation}, which does not stand in this log below the point"
+        yield f"{lead}{link.observation}, which is not in this log before the point"
         return
     statement, source = link.statement, link.statement.source
     yield f"{lead}{statement.entity}  observation {link.observation}"

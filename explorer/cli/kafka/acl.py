@@ -1,4 +1,4 @@
-"""`refold acl`: what a user of a secured Kafka may do, by role."""
+"""`refold acl`: the access rights that each role needs on a secured Kafka."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def acl() -> None:
       producer   records observations, registers types
       worker     folds: `refold worker`
       reader     asks questions, rebuilds, verifies
-      sink       carries state elsewhere: it reads, and writes nothing to Kafka
-      admin      makes the log, marks and pins, retries dead letters, looks at access lists
+      sink       copies state to a store: it reads, and writes nothing to Kafka
+      admin      creates the log, marks and pins, retries dead letters, reads access lists
 
-    Who records runs with effects reads the log too: give it producer and reader. What is and is not protected:
-    docs/SECURITY.md.
+    A user that records runs with effects reads the log too: give it the roles producer and reader. docs/SECURITY.md
+    says what is and is not protected.
     """
 
 
 def of_roles(command: Callable[..., int]) -> Callable[..., Any]:
-    """A command over what a principal needs: --log, --role, --principal, --keys, --group and --json."""
+    """Make a command over the rights of a principal: adds --log, --role, --principal, --keys, --group and --json."""
 
     @functools.wraps(command)
     def run(place: LogTarget, role: tuple[str, ...], principal: str, keys: bool, group: tuple[str, ...],
@@ -61,10 +61,10 @@ def of_roles(command: Callable[..., int]) -> Callable[..., Any]:
         as_json,
         click.option("--group", multiple=True, metavar="NAME",
                      help="A consumer group of its own, to join or to rewind; may be repeated."),
-        click.option("--keys", is_flag=True, help="The log has its key ring in a topic, and this role uses it."),
-        click.option("--principal", required=True, metavar="User:NAME", help="Who connects, as the brokers name it."),
+        click.option("--keys", is_flag=True, help="The log's key ring is in a topic, and this role uses it."),
+        click.option("--principal", required=True, metavar="User:NAME", help="The user, as the brokers name it."),
         click.option("--role", multiple=True, required=True, type=click.Choice(ROLES),
-                     help="What it does; may be repeated."),
+                     help="A role of the user; may be repeated."),
     ):  # fmt: skip
         run = option(run)
     return on_log(run)
@@ -73,7 +73,7 @@ def of_roles(command: Callable[..., int]) -> Callable[..., Any]:
 @acl.command(name="print")
 @of_roles
 def print_(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, as_json: bool) -> int:
-    """Print what the roles need as commands of Kafka's own tool; asks no broker.
+    """Print the commands of Kafka's own tool that grant what the roles need. No broker is contacted.
 
     \b
     Example
@@ -93,13 +93,13 @@ def print_(clients: Clients, asked: AccessScope, principal: str, screen: Screen,
 
 
 @acl.command()
-@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be added, and add nothing.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be added, and add nothing.")
 @of_roles
 def apply(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, is_dry: bool, as_json: bool) -> int:
-    """Allow a principal what its roles need and it is not allowed yet.
+    """Grant a principal the rights that its roles need and that it does not have.
 
-    Connect as a Kafka administrator. What is there stays: nothing is ever removed, and a second time adds
-    nothing. What is more than needed `refold acl check` lists, and kafka-acls.sh --remove takes away.
+    Connect as a Kafka administrator. Existing entries stay: nothing is ever removed, and a second run adds nothing.
+    `refold acl check` lists rights that are not needed; kafka-acls.sh --remove removes them.
 
     \b
     Example
@@ -121,7 +121,7 @@ def apply(clients: Clients, asked: AccessScope, principal: str, screen: Screen, 
         return 0
     screen.table(COLUMNS, [["would add" if is_dry else "added", each.operation, _resource(each)] for each in grants])
     if not grants:
-        screen.say(f"{principal} may do all that it needs; nothing to add")
+        screen.say(f"{principal} has every right that it needs; nothing to add")
     elif is_dry:
         screen.say(f"{counted(len(grants), 'entry', 'entries')}; nothing was added, this was a dry run")
     return 0
@@ -130,11 +130,11 @@ def apply(clients: Clients, asked: AccessScope, principal: str, screen: Screen, 
 @acl.command()
 @of_roles
 def check(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, as_json: bool) -> int:
-    """Compare what a principal is allowed with what its roles need.
+    """Compare the rights of a principal with those that its roles need.
 
-    Exits with 1 when something is missing or denied, and prints what adds it. What it is allowed beyond
-    that on the log's own topics, groups and transactions is listed, and is no failure. A super user needs
-    no entries, and the brokers do not say who is one: for it everything is missing here.
+    Exits with 1 when a right is missing or denied, and prints the command that adds it. Further rights on the log's own
+    topics, groups and transactions are listed, and are no failure. A super user needs no entries, but brokers do not
+    report who is a super user: for it, every right is reported as missing.
 
     \b
     Example
@@ -156,7 +156,7 @@ def check(clients: Clients, asked: AccessScope, principal: str, screen: Screen, 
     rows = [["DENIED" if denial else "MISSING", grant.operation, _resource(grant)] for grant, denial in lacking]
     screen.table(COLUMNS, rows + [["extra", each.operation, _resource(each)] for each in more])
     if not lacking:
-        screen.say(f"{principal} may do all that {', '.join(asked.roles)} needs")
+        screen.say(f"{principal} has every right that {', '.join(asked.roles)} needs")
     for line in lines:
         screen.say(line)
     return 1 if lacking else 0

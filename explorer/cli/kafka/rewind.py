@@ -1,4 +1,4 @@
-"""`refold rewind`: a consumer group's offsets at a point."""
+"""`refold rewind`: set a consumer group's offsets to a point of the log."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ TOPICS = ("observations", "changes")
 
 @click.command(epilog=WHEN)
 @click.argument("group")
-@click.option("--to", metavar="WHEN", required=True, help="The point behind which the group reads on.")
+@click.option("--to", metavar="WHEN", required=True, help="The point after which the group continues to read.")
 @click.option(
-    "--topic", type=click.Choice(TOPICS), default="observations", show_default=True, help="What the group reads."
+    "--topic", type=click.Choice(TOPICS), default="observations", show_default=True, help="The topic the group reads."
 )
-@click.option("--dry-run/--apply", "is_dry", default=True, help="Say what would be set [default], or set it.")
+@click.option("--dry-run/--apply", "is_dry", default=True, help="Print what would be set [default], or set it.")
 @as_json
 @on_log
 def rewind(place: LogTarget, group: str, to: str, topic: str, is_dry: bool, as_json: bool) -> int:
     """Set a consumer group's offsets to a point of the log.
 
-    Without --apply nothing is set: it says what would be. A group with live members is refused, and so is the
-    group of the log's own workers.
+    Without --apply it sets nothing, and prints what it would set. It refuses a group with live members, and the group
+    of the log's own workers.
 
     \b
     Examples

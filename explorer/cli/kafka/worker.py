@@ -33,7 +33,7 @@ PORT = 6066
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 DATA = ".refold-worker"
-# The exit status of a worker that cannot go on.
+# The exit status of a worker that cannot continue.
 ENDED = 2
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @click.option("--data", default=DATA, show_default=True, metavar="DIR", type=click.Path(path_type=Path),
-              help="Where it keeps entity tables. If they are lost, they are rebuilt from the log.")  # fmt: skip
+              help="The folder of its entity tables. If they are lost, they are rebuilt from the log.")  # fmt: skip
 @click.option("--instance", metavar="NAME",
               help="Its name among the log's workers. During a restart its partitions wait for it.")  # fmt: skip
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N",
@@ -50,19 +50,19 @@ _log = logging.getLogger(__name__)
               help="Keep warm tables of other workers' partitions, to take them over quickly.")  # fmt: skip
 @click.option("--agents", metavar="MODULE", help="Your own agents over the log's changes, as a dotted name.")
 @click.option("--host", default="127.0.0.1", show_default=True,
-              help="The address of its pages. Off loopback they need a token, in REFOLD_TOKEN.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
+              help="The address of its pages. Any address but loopback needs a token, in REFOLD_TOKEN.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free port.")
 @click.option("--tls-cert", metavar="FILE", help="Serve the pages over TLS: a certificate in PEM, with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
-              help="A host name that callers use for this worker, besides its addresses; may be repeated.")  # fmt: skip
-@click.option("--advertise", metavar="URL", help="The URL under which others reach the pages [http://HOST:PORT].")
+              help="A host name that callers use for this worker, as well as its addresses; repeatable.")  # fmt: skip
+@click.option("--advertise", metavar="URL", help="The URL at which others reach the pages [http://HOST:PORT].")
 @click.option("--connections", type=click.IntRange(10, 10_000), default=100, show_default=True,
               help="How many connections its pages accept at once.")  # fmt: skip
 @click.option("--commit-interval-ms", "commit_ms", type=click.IntRange(1, 60_000), default=100, show_default=True,
               help="How long records may wait to be folded in one batch.")  # fmt: skip
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
-              help="The least severe level that it logs, on standard error.")  # fmt: skip
+              help="The least severe level to log, on standard error.")  # fmt: skip
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True,
               help="Lines of time, level, event and key=value, or JSON lines.")  # fmt: skip
 @on_log
@@ -80,12 +80,12 @@ def worker(
     \b
     Its pages, on http://127.0.0.1:6066
       /health  /ready  /status  /metrics       its condition, for load balancers and Prometheus
-      /state/TYPE/ID?at=WHEN&clock=observed    as `refold state --json`; any worker answers for all
+      /state/TYPE/ID?at=WHEN&clock=observed    as `refold state --json`; any worker answers for every entity
       /history/TYPE/ID?since=WHEN&until=WHEN   as `refold history --json`
       POST /snapshot /recover /verify ...      operations that commands start: docs/OPERATIONS.md
 
     With REFOLD_TOKEN set, callers send Authorization: Bearer TOKEN. Set the same token for every worker and for the
-    commands that ask them. REFOLD_TLS_CA names the authority of the workers' certificates if the system does not know
+    commands that call them. REFOLD_TLS_CA names the authority of the workers' certificates if the system does not know
     it.
 
     \b
@@ -98,7 +98,7 @@ def worker(
     if not is_kafka(url):
         raise InputError(
             f"{url}: a worker folds a log on Kafka, such as kafka://127.0.0.1:9092/agents; "
-            "an embedded log is folded by whoever writes it, and needs none"
+            "the writer of an embedded log folds it, so it needs no worker"
         )
     serving = PageOptions(host, port, tls_cert, tls_key, allowed_hosts, advertise, connections)
     if processes > 1:
@@ -128,7 +128,7 @@ def worker(
 
 
 class PageOptions(NamedTuple):
-    """How the pages are served, as it was given."""
+    """The options of the pages, as given."""
 
     host: str
     port: int
@@ -139,14 +139,14 @@ class PageOptions(NamedTuple):
     connections: int
 
     def words(self) -> list[str]:
-        """All but the port, as arguments."""
+        """Return all options but the port, as arguments."""
         words = ["--host", self.host, "--connections", str(self.connections)]
         words += ["--tls-cert", self.certificate] if self.certificate else []
         words += ["--tls-key", self.key] if self.key else []
         return words + [word for name in self.allowed_hosts for word in ("--allow-host", name)]
 
     def bind(self) -> WebServer:
-        """The server, bound. InputError."""
+        """Return the server, bound to its address. InputError if it cannot be bound."""
         from refold.streams.web.connection import Bounds
         from refold.streams.web.guard import token_in
         from refold.streams.web.listening import Access
@@ -204,7 +204,7 @@ def _run(place: LogTarget, url: str, data: Path, instance: str | None, standby: 
             registry=registry_settings(os.environ),
         )  # fmt: skip
         service = FoldService(config)
-        # Behind the service, which makes the log where there is none.
+        # After the service, which creates the log if it does not exist.
         server.serve(pages_of(service, config, place, server.url, ending))
         if is_json:
             tell(_log, "serving", url=url, pages=server.url)
@@ -242,7 +242,7 @@ def _run_with_agents(
 
 
 def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url: str, ending: ExitStack) -> Pages:
-    """The pages of a worker; what they hold open is closed with `ending`."""
+    """Return the pages of a worker. `ending` closes their resources."""
     from refold.streams.log.kafka.log import KafkaLog
     from refold.streams.log.kafka.lookups import workers_of
     from refold.streams.log.kafka.url import parse_url

@@ -1,4 +1,4 @@
-"""`refold blobs`: the store of contents, what in it nothing names, and copying it to another store."""
+"""`refold blobs`: the store of contents, contents that no observation names, and copying to another store."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ GRACE_HOURS = GRACE_S / 3600
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Remove nothing, only say what would be [the default].")
-@click.option("--apply", "applies", is_flag=True, help="Remove what nothing names. It cannot be brought back.")
+@click.option("--dry-run", is_flag=True, help="Remove nothing, only print what would be removed [the default].")
+@click.option("--apply", "applies", is_flag=True, help="Remove contents that nothing refers to. This is final.")
 @click.option(
     "--grace", "grace_hours", type=float, default=GRACE_HOURS, metavar="HOURS",
-    help=f"Leave what was put so lately: its observation may be on its way [{GRACE_HOURS:g}].",
+    help=f"Keep contents stored in the last N hours: their observation may follow [{GRACE_HOURS:g}].",
 )  # fmt: skip
 @click.option(
     "--copy-to", "target", metavar="URL",
@@ -42,13 +42,13 @@ def blobs(
 ) -> int:  # fmt: skip
     """Count stored contents, and those that nothing refers to.
 
-    A content is put before the observation that names it is recorded. A process that ends in between leaves
-    it behind: no answer depends on it, and --apply removes it. Every observation is read, and what a content
-    names itself is followed. Contents that have expired are another matter: see `refold retain`.
+    A content is stored before the observation that names it is recorded. A process that is killed in between leaves a
+    content that nothing refers to: no answer depends on it, and --apply removes it. The command reads every
+    observation, and follows the contents that a content names. For contents that have expired see `refold retain`.
 
-    To move a log's contents to another store: copy them with --copy-to, end what records, copy once more,
-    which copies what is new, and start everything with the other store (?blobs=, REFOLD_BLOBS, or neither).
-    A copy that was stopped goes on when it is started again. Nothing is removed from the store that they were in.
+    To move a log's contents to another store: copy them with --copy-to, stop every process that records, copy once
+    more, which copies only new contents, and start everything with the other store (?blobs=, REFOLD_BLOBS, or neither).
+    A copy that was stopped continues when it is started again. Nothing is removed from the old store.
 
     \b
     Examples
@@ -67,7 +67,7 @@ def blobs(
     now_ms = time.time_ns() // 1_000_000
     with place.write(make=False) if applies else place.read() as log:
         if not log.port.has_store:
-            raise InputError(f"{log.port.url}: this log has no store of contents, so there is nothing to look at")
+            raise InputError(f"{log.port.url}: this log has no store of contents, so there is nothing to count")
         with reading("Reading what is named", "records") as progress:
             found = collect(log.port, now_ms, grace_s=grace_hours * 3600, dry_run=not applies, progress=progress)
         parts, remaining = _below(log.port.blobs, now_ms - round(grace_hours * 3_600_000), applies=applies)
@@ -76,7 +76,7 @@ def blobs(
 
 
 def _below(store: ContentStore, before_ms: int, *, applies: bool) -> tuple[int, int]:
-    """What killed processes left of contents that they put, and how many removed contents are not erased yet."""
+    """Count unfinished puts of killed processes, and removed contents that are not erased yet."""
     parts, remaining = store.sweep(before_ms, dry_run=not applies), store.remaining()
     if applies and remaining:
         store.settle()
@@ -119,11 +119,11 @@ def _say(
         screen.say(contents_remaining(remaining))
     screen.say(f"{counted(found.contents, 'content')} in the store, {counted(found.bytes, 'byte')}")
     if found.young:
-        screen.say(f"{counted(found.young, 'content')} put in the last {grace_hours:g} hours: not looked at")
+        screen.say(f"{counted(found.young, 'content')} stored in the last {grace_hours:g} hours: not examined")
     unnamed = f"{counted(found.unnamed, 'content')}, {counted(found.unnamed_bytes, 'byte')}"
     if not applies:
-        screen.say(f"{unnamed} that nothing names" + ("; remove them with --apply" if found.unnamed else ""))
+        screen.say(f"{unnamed} that nothing refers to" + ("; remove them with --apply" if found.unnamed else ""))
         return
     screen.say(f"{counted(found.removed, 'content')} and {counted(found.removed_bytes, 'byte')} removed")
     if found.left:
-        screen.say(f"{counted(found.left, 'content')} put again meanwhile: left")
+        screen.say(f"{counted(found.left, 'content')} stored again meanwhile: kept")

@@ -1,6 +1,6 @@
-"""`refold deadletters`: the records that are no observations, and why.
+"""`refold deadletters`: the records that are not observations, and why.
 
-One dead letter, in JSON and on the screen.
+This module formats dead letters as JSON and as text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROW_BYTES = 16
 
 
 def whole_json(letter: Letter, registry: Registry) -> dict[str, Any]:
-    """Everything: bytes in hex, and the observation in them as an exported line, where a schema decodes it."""
+    """Return everything: bytes in hex, and the observation in them as an exported line, if a schema decodes it."""
     verdict = letter.verdict
     return {
         **letter_json(letter),
@@ -42,7 +42,7 @@ def whole_json(letter: Letter, registry: Registry) -> dict[str, Any]:
 
 
 def show_letter(screen: Screen, letter: Letter, registry: Registry) -> None:
-    """The same for people."""
+    """Show the same as text."""
     verdict = letter.verdict
     screen.say(f"{letter.position}: {verdict.reason}", "bold")
     screen.say(f"why          {verdict.detail}")
@@ -86,7 +86,7 @@ def _schema(letter: Letter, registry: Registry) -> str:
 
 
 def _bytes_text(given: bytes | str | None) -> str:
-    """Bytes as the text that they are, else in hex."""
+    """Return bytes as text if they are UTF-8, else in hex."""
     if given is None:
         return "none"
     if isinstance(given, str):
@@ -117,21 +117,21 @@ def deadletters(
 ) -> int:  # fmt: skip
     """List records that are not observations, and retry them.
 
-    Anybody may write to a log's topic on Kafka. A record there that is no observation gets a verdict from a worker, its
-    dead letter: its bytes, its place, and why. Every fold passes over it, for good. What can be mended is retried: the
-    record is appended again, and decided again.
+    Anybody may write to a log's topic on Kafka. A worker records a verdict for a record that is not an observation.
+    This dead letter holds the record's bytes, its position, and the reason. Every fold skips the record, permanently.
+    After you mend the cause you can retry it: the record is appended again, and decided again.
 
     \b
     Reasons
-      misplaced       its key is not its observation's entity, or its partition not that key's
+      misplaced       its key is not its observation's entity, or its partition not the key's
       misidentified   its header refold-id is not its observation's id
-      undecodable     its bytes are no observation
+      undecodable     its bytes are not an observation
       no_such_id      its bytes name a schema that this log does not hold
-      foreign_schema  the Schema Registry has that schema for something else
+      foreign_schema  the Schema Registry has that schema for another purpose
       held            its type or version names custom code that the worker was not given
 
-    An embedded log refuses what is no observation as it is written, and has no dead letters; the archive of a log on
-    Kafka has those of that log.
+    An embedded log refuses such records at write, so it has no dead letters. The archive of a log on Kafka has the dead
+    letters of that log.
 
     \b
     Examples
@@ -148,9 +148,9 @@ def deadletters(
 @deadletters.command("list", epilog=WHEN)
 @chosen_by
 @click.option("--waiting", is_flag=True,
-              help="Only those that were never retried; reads what was recorded since, to know.")  # fmt: skip
+              help="Only those that were never retried; this reads all records since then.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(0), default=LISTED, show_default=True, metavar="N",
-              help="Show the newest so many; 0: all. All are counted.")  # fmt: skip
+              help="Show at most the newest N; 0: all. All are counted.")  # fmt: skip
 @as_json
 @on_log
 def list_(
@@ -163,7 +163,7 @@ def list_(
     limit: int,
     as_json: bool,
 ) -> int:
-    """List dead letters: where, when, of what, and why.
+    """List dead letters: where, when, which type, and why.
 
     \b
     Examples
@@ -201,8 +201,7 @@ def list_(
 def show(place: LogTarget, position: str, as_json: bool) -> int:
     """Show everything about one dead letter: the record, its bytes, why, and what to do.
 
-    On Kafka it also says whether the record was retried, and what became of that; to know, it reads what was recorded
-    since.
+    On Kafka it also says whether the record was retried, and the result. For that it reads all records since then.
 
     \b
     Examples
@@ -226,9 +225,9 @@ deadletters.add_command(retry)
 
 
 def _none(place: LogTarget, *, is_limited: bool) -> str:
-    """Why there is nothing to list."""
+    """Say why there is nothing to list."""
     if is_limited:
-        return "no dead letters are like that"
+        return "no dead letters match"
     if is_kafka(place.url):
         return "no dead letters: every record that workers decided is an observation"
-    return "no dead letters: an embedded log refuses what is no observation as it is written"
+    return "no dead letters: an embedded log refuses such records at write"

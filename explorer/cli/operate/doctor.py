@@ -17,20 +17,19 @@ from refold.streams.log.kafka.access import ROLES
 
 @click.command()
 @click.option("--role", multiple=True, type=click.Choice(ROLES),
-              help="On Kafka: whether this user may do what the role needs; may be repeated.")  # fmt: skip
-@click.option("--keys", is_flag=True, help="With --role: also in the topic of the log's key ring.")
+              help="On Kafka: check whether this user has the rights of the role; may be repeated.")  # fmt: skip
+@click.option("--keys", is_flag=True, help="With --role: also check the topic of the log's key ring.")
 @click.option("--data", type=click.Path(path_type=Path), metavar="DIR",
-              help="On Kafka: a worker's folder, whether it has room.")  # fmt: skip
+              help="On Kafka: a worker's folder; check whether it has room.")  # fmt: skip
 @as_json
 @on_log
 def doctor(place: LogTarget, role: tuple[str, ...], keys: bool, data: Path | None, as_json: bool) -> int:
     """Check a log and its environment, and say what to fix.
 
-    In a folder: format, owner, room on the disk, clock, types, libraries. On Kafka: settings, brokers, topics
-    and each of their settings, which workers are alive and how far their group is behind, the Schema Registry, this
-    user's rights for a role, clock, types, libraries.
-    It reads only; `refold verify` is what checks the recorded data. Exits with 1 when there is a problem, and
-    says what to do about it.
+    In a folder it checks format, owner, room on the disk, clock, types and libraries. On Kafka it checks settings,
+    brokers, topics and each of their settings, which workers are alive and how far their group lags, the Schema
+    Registry, this user's rights for a role, clock, types and libraries. It only reads. `refold verify` checks the
+    recorded data. Exits with 1 when there is a problem, and prints how to fix it.
 
     \b
     Examples

@@ -24,23 +24,21 @@ from refold.streams.point import Point
 @click.command(epilog=WHEN)
 @click.argument("file", metavar="FILE")
 @at
-@click.option(
-    "--archive", "is_archive", is_flag=True, help="Write the whole log as it is: places, times, types, markers."
-)
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--archive", "is_archive", is_flag=True, help="Write the log itself: positions, times, types, markers.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @as_json
 @on_log
 def export(place: LogTarget, file: str, at: str | None, is_archive: bool, force: bool, as_json: bool) -> int:
     """Write every observation to a file.
 
-    The file holds all it takes to import them elsewhere. JSON lines, gzip with .gz; an Avro container
-    with .avro; - is standard output. The same observations give the same ids, hashes and root in whatever
-    log they are imported. A file is there wholly or not at all.
+    The file holds everything that is needed to import the observations elsewhere. The format is JSON lines, with gzip
+    if the name ends in .gz, or an Avro container if it ends in .avro. - is standard output. The same observations give
+    the same ids, hashes and root in whatever log they are imported into. The file is written completely or not at all.
 
-    With --archive the file is the log itself, as an Avro container: every record at its partition and
-    offset with its recorded_at, repeats included, types with their times, markers and contents. A log
-    made of it (`refold import --format archive`) answers every cut, version, marker and time as this
-    one does now. An archive is of the whole log: --at does not go with it.
+    With --archive the file is the log itself, as an Avro container: every record at its partition and offset with its
+    recorded_at, repeats included, types with their times, markers and contents. A log made from it (`refold import
+    --format archive`) answers every cut, version, marker and time as this one does now. An archive holds the whole log,
+    so it cannot be combined with --at.
 
     \b
     Examples

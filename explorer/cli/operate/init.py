@@ -1,4 +1,4 @@
-"""`refold init`: the log, made before anybody records."""
+"""`refold init`: create a log before anything is recorded."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 def init(place: LogTarget, as_json: bool) -> int:
     """Create the log if it does not exist, and describe it.
 
-    Whoever records, and every worker, makes it too. This is for where they may not: on Kafka, where only some users may
-    make topics, and in a deployment, before anything else starts. It may run again, and beside others. A log on Kafka
-    that an earlier release made gets its topic for contents too large for a record, unless another store is named;
-    where this user may not make it, a warning says so.
+    A producer and a worker create the log too. Use this command where they may not: on Kafka, if only some users may
+    create topics, and in a deployment, before anything else starts. It may run again, and several may run at once. A
+    log on Kafka that an earlier release created gets its topic for contents too large for a record, unless another
+    store is named. If this user may not create it, a warning says so.
 
     On Kafka it also begins activations: from then on a new version of a type with custom code is pending until a worker
-    has that code. Older releases of refold refuse the log from then on, so upgrade them first. Where this user may not
-    write that, a warning says so, the exit status is 0, and the first worker begins them. With --json, activations is
-    true or false; null for a log that is not on Kafka.
+    has that code. Older releases of refold then refuse the log, so upgrade them first. If this user may not write that
+    record, a warning says so, the exit status is 0, and the first worker begins activations. With --json, activations
+    is true or false; null for a log that is not on Kafka.
 
     \b
     Examples
@@ -51,15 +51,15 @@ def init(place: LogTarget, as_json: bool) -> int:
             "made_store": has_new_store,
         })  # fmt: skip
     else:
-        done = "was there already" if was_there else "made"
+        done = "already exists" if was_there else "created"
         screen.say(f"{url}: {done}; {partitions} partitions, log id {log_id}")
         if has_new_store:
-            screen.say("its topic for contents was missing: made")
+            screen.say("its topic for contents was missing: created")
     return 0
 
 
 def _make_store(port: LogPort) -> bool:
-    """Make the topic for contents if it is missing; False, with a warning, if this user may not."""
+    """Create the topic for contents if it is missing. Returns False, with a warning, if this user may not."""
     from refold.avro.errors import Denied
 
     try:
@@ -70,7 +70,7 @@ def _make_store(port: LogPort) -> bool:
 
 
 def _begin_activations(port: LogPort) -> bool:
-    """Begin activations if nobody has; False, with a warning, if this user may not."""
+    """Begin activations if they are not begun. Returns False, with a warning, if this user may not."""
     from refold.avro.errors import Denied
     from refold.streams.log.kafka.log import KafkaLog
 

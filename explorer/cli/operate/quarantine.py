@@ -1,4 +1,4 @@
-"""`refold quarantine`: definitions and damaged records that an administrator sets aside, and takes back."""
+"""`refold quarantine`: definitions and damaged records that an administrator sets aside, or counts again."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ def quarantine(
 ) -> int:  # fmt: skip
     """Set a harmful definition or a damaged record aside.
 
-    Every producer may register definitions in a log on Kafka. One that cannot be read needs nothing: every reader
-    passes over it. One that can be read is in effect, and may hinder the right one: it changed a type as nobody
-    wanted, or has the id that the Schema Registry gave another schema. An administrator sets it aside.
+    Every producer may register definitions in a log on Kafka. A definition that cannot be read needs no action: every
+    reader skips it. A definition that can be read is in effect, and may be harmful: it changed a type in an unwanted
+    way, or has the id that the Schema Registry gave to another schema. An administrator sets it aside.
 
-    From that place of `.schemas` on, the definition before it is in effect again, and workers fold the type's
-    entities again by that. Answers for points before it stay as they were. No observation is lost: where one is
-    written by the definition, it is needed, and setting it aside is refused.
+    From that position of `.schemas` on, the definition before it is in effect again, and workers fold the type's
+    entities again by it. Answers for earlier points do not change. No observation is lost: if an observation is written
+    by the definition, the definition is needed, and the command refuses.
 
-    A record of .observations or .changes is damaged where a disk or a broker lost its bytes: whoever needs it ends
-    with an error, and a worker waits. The error names the record and the command. Setting an observation aside means
-    that the log goes on as if it had never been recorded, at every point. Restore the brokers' data instead if you
-    can. What can be read is never set aside: a wrong observation is corrected by another one.
+    A record of .observations or .changes is damaged if a disk or a broker lost its bytes: a reader that needs it ends
+    with an error, and a worker waits. The error names the record and this command. After an observation is set aside,
+    the log answers as if it had never been recorded, at every point. Restore the brokers' data instead if you can. A
+    record that can be read is never set aside: correct a wrong observation by another one.
 
     Producers send records in compressed batches. Where a batch is so damaged that it cannot be unpacked, all of its
     records are set aside together, and taken back together. Such a batch of .schemas, .deadletters or partition 0 of
@@ -75,8 +75,8 @@ def quarantine(
     on. So is one of .keys, with --give-up-keys: it may have destroyed any key that was made before it, so none of these
     is used from then on, and what they sealed cannot be read. One of any other topic is passed over by every reader.
 
-    Setting aside and taking back are records in the log. They need the rights of the role admin; a producer
-    cannot write them.
+    Setting aside and counting again are records in the log. They need the rights of the role admin; a producer cannot
+    write them.
 
     \b
     Examples
@@ -96,7 +96,7 @@ def quarantine(
 @as_json
 @on_log
 def list_(place: LogTarget, as_json: bool) -> int:
-    """List every definition of the log, and every damaged record that was ruled on: whether it is set aside.
+    """List every definition of the log, and every damaged record with a ruling: whether it is set aside.
 
     \b
     Example
@@ -131,7 +131,7 @@ def list_(place: LogTarget, as_json: bool) -> int:
 def add(place: LogTarget, position: str, dry_run: bool, give_up_keys: bool, as_json: bool) -> int:
     """Set a definition or a damaged record aside.
 
-    Of a definition it reads the log once, to see that no observation is written by it. A record has to be damaged.
+    For a definition it reads the log once, to check that no observation is written by it. A record has to be damaged.
 
     \b
     Examples
@@ -153,10 +153,11 @@ def add(place: LogTarget, position: str, dry_run: bool, give_up_keys: bool, as_j
 @as_json
 @on_log
 def remove(place: LogTarget, position: str, dry_run: bool, as_json: bool) -> int:
-    """Take back what was set aside.
+    """Count a definition or a record again that was set aside.
 
-    A definition is registered again, and is its type's newest; that is refused where it may not follow the definitions
-    that are in effect now. A record counts again: where it is damaged still, whoever needs it stops at it again.
+    A definition is registered again, and becomes its type's newest. That is refused if it is not allowed after the
+    definitions that are in effect now. A record counts again: if it is still damaged, every reader that needs it fails
+    at it again.
 
     \b
     Examples
@@ -202,7 +203,7 @@ def _is_of_keys(place: LogTarget, position: str) -> bool:
 
 
 def _topic(place: LogTarget, given: str | None, position: str) -> str:
-    """Which topic a position is of, by its whole name or its last part."""
+    """Return the topic of a position, from the topic's whole name or its last part."""
     if given is None:
         return SCHEMAS
     found = given.removeprefix(f"{_address(place).prefix}.")
@@ -212,7 +213,7 @@ def _topic(place: LogTarget, given: str | None, position: str) -> str:
 
 
 def _is_readable(place: LogTarget, offset: int) -> bool:
-    """Whether the batch at an offset of `.schemas` can be read and is not set aside: then a definition is meant."""
+    """Whether the batch at an offset of `.schemas` can be read and is not set aside: then it is a definition."""
     with _opened(place, is_writing=False, is_lenient=True) as log:
         from refold.streams.log.kafka.offsets import TopicPlace
 
@@ -237,7 +238,7 @@ def _address(place: LogTarget) -> Address:
 
     if not is_kafka(place.url):
         raise InputError(
-            f"{given_url(place.url)}: only on Kafka may others register definitions, and only there a damaged record "
+            f"{given_url(place.url)}: only a log on Kafka has definitions of other users, and damaged records that "
             "can be set aside; give kafka://HOST:PORT/NAME"
         )
     return parse_url(given_url(place.url))
@@ -245,7 +246,7 @@ def _address(place: LogTarget) -> Address:
 
 @contextmanager
 def _opened(place: LogTarget, *, is_writing: bool, is_lenient: bool = False) -> Iterator[KafkaLog]:
-    """is_lenient: pass over batches that cannot be read, of other topics than .observations and .changes."""
+    """Open the log. is_lenient: skip batches that cannot be read, in topics other than .observations and .changes."""
     address = _address(place)
     from refold.streams.log.kafka.log import KafkaLog
 
@@ -259,7 +260,7 @@ def _opened(place: LogTarget, *, is_writing: bool, is_lenient: bool = False) -> 
 
 
 def _whose(entry: RecordEntry) -> str:
-    """What a ruling is of, in the list."""
+    """Return what a ruling is about, for the list."""
     return entry.entity or ("-" if entry.records == 1 else f"a batch of {entry.records} records")
 
 

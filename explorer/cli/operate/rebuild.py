@@ -1,4 +1,4 @@
-"""`refold rebuild`: every entity of a log at a point, or those asked for, and how they were rebuilt."""
+"""`refold rebuild`: all or some entities of a log at a point, and how they were rebuilt."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ EPOCHS_SHOWN = 8
     "--type", "type_names", multiple=True, metavar="NAME", help="Only entities of this type; may be repeated."
 )
 @click.option("--entity", "entities", multiple=True, metavar="TYPE/ID", help="Only this entity; may be repeated.")
-@click.option("--since", metavar="TIME", help="Without entities that were closed by something observed before then.")
-@click.option("--full", is_flag=True, help="Replay from the first record, whatever snapshots there are.")
+@click.option("--since", metavar="TIME", help="Leave out entities closed by an observation from before this time.")
+@click.option("--full", is_flag=True, help="Replay from the first record, without snapshots.")
 @click.option("--expect-root", metavar="HEX", help="Exit with 1 unless the root is this one.")
 @as_json
 @on_log
@@ -45,9 +45,9 @@ def rebuild(
 ) -> int:
     """Rebuild every entity at a point; print the root hash.
 
-    Two logs with the same observations have the same root, whatever their order, repeats and partitions. It
-    begins from the snapshot nearest to the point, checks it, and replays what came after: the answer is that
-    of a full replay. With --type, --entity or --since it rebuilds those entities alone, and there is no root.
+    Two logs with the same observations have the same root, whatever their order, repeats and partitions. The rebuild
+    starts from the snapshot nearest to the point, checks it, and replays the records after it: the answer is that of a
+    full replay. With --type, --entity or --since it rebuilds only those entities, and prints no root.
 
     \b
     Examples
@@ -105,17 +105,17 @@ def _root(given: str, limited: bool) -> str:
 
 
 def _how(source: Mapping[str, Any]) -> list[str]:
-    """How it was rebuilt, in words."""
+    """Describe how it was rebuilt."""
     epochs = source["snapshot_epochs"]
     shown = ", ".join(f"{partition}={offset}" for partition, offset in list(epochs.items())[:EPOCHS_SHOWN])
     more = f" and {len(epochs) - EPOCHS_SHOWN} more" if len(epochs) > EPOCHS_SHOWN else ""
     replayed = f"replayed     {counted(source['replayed'], 'record')}"
     if source["apart"]:
-        replayed += f", {counted(source['apart'], 'partition')} in processes of their own"
+        replayed += f", {counted(source['apart'], 'partition')} in separate processes"
     reopened = f"reopened     {counted(source['reopened'], 'entity', 'entities')}"
     if source["reopened"]:
         reopened += f", for which {counted(source['scanned'], 'record')} were scanned"
-    return [f"begun from   {f'the epochs {shown}{more}' if epochs else 'nothing: a full replay'}", replayed, reopened]
+    return [f"started from {f'the epochs {shown}{more}' if epochs else 'nothing: a full replay'}", replayed, reopened]
 
 
 def _say_on_stderr(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`refold recover`: damaged tables, made again."""
+"""`refold recover`: rebuild damaged tables."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from refold.explorer.queries.log_target import LogTarget
 def recover(place: LogTarget, as_json: bool) -> int:
     """Delete the entity tables and rebuild them.
 
-    For tables that `refold verify` finds damaged. They are made from the nearest snapshots and the records
-    behind them; what was recorded is not touched.
+    Use it for tables that `refold verify` finds damaged. They are rebuilt from the nearest snapshots and the records
+    after them. Recorded observations are not touched.
 
     \b
     Example
@@ -33,7 +33,7 @@ def recover(place: LogTarget, as_json: bool) -> int:
         screen.point(point)
         screen.say(f"entities     {entities:,}")
         begun = counted(len(source["snapshot_epochs"]), "snapshot")
-        screen.say(f"made again   from {begun} and {source['replayed']:,} records")
+        screen.say(f"rebuilt      from {begun} and {source['replayed']:,} records")
         for problem in source["fallbacks"]:
             screen.say(problem, "yellow")
     return 0

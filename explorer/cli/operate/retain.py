@@ -1,4 +1,4 @@
-"""`refold retain`: what of agents' runs is kept, and removing what has expired."""
+"""`refold retain`: how long the content of agents' runs is kept, and removing expired content."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ COLUMNS = (
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Remove nothing, only say what would be [the default].")
-@click.option("--apply", "applies", is_flag=True, help="Remove what has expired. It cannot be brought back.")
+@click.option("--dry-run", is_flag=True, help="Remove nothing, only print what would be removed [the default].")
+@click.option("--apply", "applies", is_flag=True, help="Remove expired content. This is final.")
 @click.option(
-    "--check", "is_check", is_flag=True, help="Only say whether destroyed keys and removed contents are still stored."
+    "--check", "is_check", is_flag=True, help="Only check whether destroyed keys and removed contents are still stored."
 )
 @click.option(
     "--class", "classes", multiple=True, metavar="NAME=DAYS",
@@ -58,12 +58,12 @@ def retain(
 ) -> int:
     """Remove the content of old runs.
 
-    What a run was given, said, called and got is removed once the days of its class have passed since it
-    ended: its key is destroyed and its contents are deleted. That it ran stays, with ids, order, hashes and
-    provenance, and verifies. Kept whatever their age: open, pinned and golden runs, and the parents of forks
-    that are kept; flagged runs as long as the class `flagged` says.
+    The input, messages, calls and results of a run are removed once the days of its class have passed since it ended:
+    its key is destroyed and its contents are deleted. The fact that it ran is kept, with ids, order, hashes and
+    provenance, and still verifies. These are kept at any age: open, pinned and golden runs, and the parents of forks
+    that are kept. Flagged runs are kept for the days of the class `flagged`.
 
-    A key that is damaged is named with its place, and the exit status is 1; all other runs are done.
+    A damaged key is named with its location, and the exit status is 1. All other runs are processed.
 
     \b
     Examples
@@ -113,7 +113,7 @@ def _swept(swept: Swept, place: str, *, is_all: bool, as_json: bool) -> int:
         f"{counted(swept.contents, 'content')} and {counted(swept.bytes, 'byte')} removed; {_kept(swept.plan)}"
     )
     if swept.left:
-        screen.say(f"{counted(swept.left, 'content')} put in the last {GRACE_S // 60} minutes: the next time")
+        screen.say(f"{counted(swept.left, 'content')} put in the last {GRACE_S // 60} minutes: left for the next run")
     if swept.remaining:
         screen.say(_remaining_said(swept.remaining, place))
     if swept.remaining_contents:
@@ -122,7 +122,7 @@ def _swept(swept: Swept, place: str, *, is_all: bool, as_json: bool) -> int:
 
 
 def _checked(ring: KeyRing | None, store: ContentStore | None, *, as_json: bool) -> int:
-    """Say how many destroyed keys and removed contents are still stored; the exit status is 1 where there are some."""
+    """Print how many destroyed keys and removed contents are still stored. The exit status is 1 if there are any."""
     remaining = 0 if ring is None else ring.remaining()
     contents = 0 if store is None else store.remaining()
     screen = Screen()
@@ -145,7 +145,7 @@ def _checked(ring: KeyRing | None, store: ContentStore | None, *, as_json: bool)
 
 
 def contents_remaining(count: int) -> str:
-    """What is said of contents that were removed, and whose bytes the storage below the store still has."""
+    """Describe removed contents whose bytes are still in the storage below the store."""
     return (
         f"{counted(count, 'removed content')} still on the brokers' disks: they are dropped when the topic is "
         "compacted. Run `refold retain --apply` or `refold blobs --apply` once more after a day, then "
@@ -162,7 +162,7 @@ def _remaining_said(remaining: int, place: str) -> str:
 
 
 def _damage_said(found: Plan, failed: Mapping[str, str]) -> int:
-    """Name each key that is damaged or could not be destroyed, on standard error; the exit status."""
+    """Name each key that is damaged or could not be destroyed, on standard error. Returns the exit status."""
     for each in found.damaged:
         run = each.key_id.removeprefix("run:")
         planned = found.runs.get(run)

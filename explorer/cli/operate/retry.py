@@ -1,6 +1,6 @@
-"""`refold deadletters retry`, and what became of retries.
+"""`refold deadletters retry`, and the results of retries.
 
-Which dead letters a command is about: by position, or by reason, type and point.
+A command selects dead letters by position, or by reason, type and point.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ NAMED_MAX = 5
 
 
 def chosen_by(command: Command) -> Command:
-    """--reason, --type, --since and --until, as `reasons`, `type_name`, `since` and `until`."""
+    """Add --reason, --type, --since and --until, as `reasons`, `type_name`, `since` and `until`."""
     for option in (
         click.option("--until", metavar="WHEN", help="Only those recorded up to this point."),
         click.option("--since", metavar="WHEN", help="Only those recorded after this point."),
-        click.option("--type", "type_name", metavar="TYPE", help="Only those of a type, as far as that can be told."),
+        click.option("--type", "type_name", metavar="TYPE", help="Only those of a type, if the type is known."),
         click.option("--reason", "reasons", type=click.Choice(REASONS), multiple=True,
                      help="Only those with this reason; may be repeated."),
     ):  # fmt: skip
@@ -50,7 +50,7 @@ def chosen_by(command: Command) -> Command:
 
 
 def positions_of(given: Sequence[str]) -> list[Position]:
-    """The positions behind PARTITION=OFFSET."""
+    """Parse each PARTITION=OFFSET."""
     found = [(each, POSITION.match(each)) for each in given]
     for text, match in found:
         if match is None:
@@ -62,7 +62,7 @@ def positions_of(given: Sequence[str]) -> list[Position]:
 
 
 def at_positions(log: Log, positions: Sequence[Position]) -> list[Letter]:
-    """The dead letters on these records, in this order; InputError where a record has none."""
+    """Return the dead letters on these records, in this order. InputError if a record has none."""
     there = {each.position: each for each in letters(log.port) if each.position in positions}
     missing = [each for each in dict.fromkeys(positions) if each not in there]
     if missing:
@@ -82,7 +82,7 @@ FATES = {
 
 
 class RetryReport(NamedTuple):
-    """What is said of one dead letter. outcome: ready, refused, retried (before) or appended; at: its retry."""
+    """The report on one dead letter. outcome: ready, refused, retried (before) or appended. at: its retry."""
 
     letter: Letter
     outcome: str
@@ -91,7 +91,7 @@ class RetryReport(NamedTuple):
     fate: str | None = None
 
     def json(self) -> dict[str, Any]:
-        """The same for `--json`."""
+        """Return the report for `--json`."""
         at = None if self.at is None else position_json(self.at)
         return {"position": position_json(self.letter.position), "entity": self.letter.entity or None,
                 "outcome": self.outcome, "at": at, "fate": self.fate, "text": self.text}  # fmt: skip
@@ -100,9 +100,9 @@ class RetryReport(NamedTuple):
 @click.command(epilog=WHEN)
 @click.argument("positions", metavar="[POSITION]...", nargs=-1)
 @chosen_by
-@click.option("--all", "all_", is_flag=True, help="All there are.")
+@click.option("--all", "all_", is_flag=True, help="All dead letters.")
 @click.option("--again", is_flag=True, help="Also those that were retried before.")
-@click.option("--dry-run/--apply", "is_dry", default=True, help="Say what would be appended [default], or append it.")
+@click.option("--dry-run/--apply", "is_dry", default=True, help="Print what would be appended [default], or append it.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0, 3600), default=WAIT_S, show_default=True, metavar="SECONDS",
               help="How long to wait for the workers' decision.")  # fmt: skip
 @as_json
@@ -113,16 +113,16 @@ def retry(
 ) -> int:  # fmt: skip
     """Append the records of dead letters again, to be decided again.
 
-    A verdict is final; a retry is a new record with the same bytes. It goes under the key of the observation in it, to
-    that key's partition, and its header refold-retry-of names the record it repeats. What would get a verdict again, as
-    things are, is not appended: mend the cause first, such as by registering a definition. Without --apply nothing is
-    appended.
+    A verdict is final; a retry is a new record with the same bytes. Its key is the entity of the observation in it, so
+    it may be appended to another partition. Its header refold-retry-of names the record that it repeats. A record that
+    would get a verdict again is not appended: first mend the cause, such as by registering a definition. Without
+    --apply nothing is appended.
 
-    Each is retried once; to know, the command reads what was recorded since. --again repeats it. None of this counts
-    anything twice: where the same observation stands in the log already, by a retry or because its producer sent it
-    again, a further one changes nothing.
+    Each dead letter is retried once; to check that, the command reads all records since then. --again repeats a retry.
+    Nothing is ever counted twice: if the same observation is in the log already, from a retry or from its producer,
+    another copy changes nothing.
 
-    Exits with 1 when one of them would be refused again, or was.
+    Exits with 1 when a record would be, or was, refused again.
 
     \b
     Examples
@@ -157,11 +157,11 @@ def retry(
 
 
 def kafka_port(log: Log) -> KafkaLog:
-    """The log on Kafka; InputError where it is another."""
+    """Return the log on Kafka. InputError for any other log."""
     if not is_kafka(log.port.url):
         raise InputError(
-            f"{log.port.url}: an embedded log refuses what is no observation as it is written, so there is nothing to "
-            "retry, and of an archive's dead letters it does not know what became; ask the log on Kafka"
+            f"{log.port.url}: an embedded log refuses invalid records at write, so there is nothing to retry, and an "
+            "archive does not know what became of its dead letters; ask the log on Kafka"
         )
     from refold.streams.log.kafka.log import KafkaLog
 
@@ -170,19 +170,19 @@ def kafka_port(log: Log) -> KafkaLog:
 
 
 def never_retried(log: Log, found: Iterable[Letter]) -> list[Letter]:
-    """Those that were not retried yet."""
+    """Return those that were not retried yet."""
     told, _ = _judged(log, list(found), again=False)
     return [each.letter for each in told if each.outcome != "retried"]
 
 
 def told_of(log: Log, letter: Letter) -> RetryReport:
-    """Whether one was retried, and what became of it; else what a retry would do."""
+    """Report whether a dead letter was retried, and the result, or else what a retry would do."""
     (told,), _ = _judged(log, [letter], again=False)
     return told
 
 
 def _judged(log: Log, found: Sequence[Letter], *, again: bool) -> tuple[list[RetryReport], dict[Position, Ready]]:
-    """Of each what would be done, and the records to be appended."""
+    """Return what would be done for each, and the records to append."""
     from refold.streams.log.kafka.deadletter_retry import Refused, fates, judge, retried
 
     port = kafka_port(log)
@@ -207,7 +207,7 @@ def _judged(log: Log, found: Sequence[Letter], *, again: bool) -> tuple[list[Ret
 def _appended(
     port: KafkaLog, told: Sequence[RetryReport], ready: Mapping[Position, Ready], wait_s: float
 ) -> list[RetryReport]:  # fmt: skip
-    """Append what is ready, and wait for what becomes of it."""
+    """Append the ready records, and wait for the decision on each."""
     from refold.streams.log.kafka.deadletter_retry import fates, retry
 
     stands = retry(port, list(ready.values()))
@@ -238,7 +238,7 @@ def _show(screen: Screen, told: Sequence[RetryReport], *, is_dry: bool) -> None:
         "retried": "retried before (--again repeats them)",
     }  # fmt: skip
     said = [f"{counts[outcome]:,} {text}" for outcome, text in words.items() if counts[outcome]]
-    screen.say("; ".join(said) if said else "no dead letters are like that")
+    screen.say("; ".join(said) if said else "no dead letters match")
     if waiting:
         screen.say(
             f"{waiting:,} wait for a worker's decision: see that one runs, then `refold deadletters show` says it"

@@ -1,9 +1,8 @@
-"""`refold sink`: keep a store up with a log.
+"""`refold sink`: keep a store up to date with a log.
 
-What `refold sink` shows on standard error: bars while it loads, then how far behind it is.
-
-The bars are for a terminal alone. Everywhere: a line when the store refuses, when it answers again, when it has caught
-up, and once a minute while it is behind.
+On standard error it shows progress while it loads, and then how far it lags. Bars are shown only on a terminal. It
+always prints a line when the store refuses, when the store answers again, and when it has caught up, and one line a
+minute while it lags.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ DRAW_EVERY_S = 0.1
 
 
 class SinkScreen:
-    """For one sink; is_long: whether it goes on at the log's end. A context manager."""
+    """The output for one sink; is_long: whether it continues at the log's end. A context manager."""
 
     def __init__(self, name: str, *, is_long: bool) -> None:
         self._name = name
@@ -67,11 +66,11 @@ class SinkScreen:
             self._bar.stop()
 
     def loading(self, more: int, total: int) -> None:
-        """More records were read, of so many."""
+        """More records were read, of `total`."""
         self._advance("reading the log (records)", more, total)
 
     def storing(self, more: int, total: int) -> None:
-        """More entities were handed to the store, of so many."""
+        """More entities were passed to the store, of `total`."""
         self._advance("loading the store (entities)", more, total)
 
     def wrote(self, changes: int) -> None:
@@ -84,19 +83,19 @@ class SinkScreen:
         self.answered()
 
     def answered(self) -> None:
-        """The store takes what it is given."""
+        """The store accepts writes."""
         if self._refusal:
             self._refusal = ""
             self._say("the store answers again")
 
     def refused(self, why: str, retry_after_s: float) -> None:
-        """The store takes nothing now."""
+        """The store refuses writes now."""
         if why != self._refusal:
             self._refusal = why
-            self._say(f"waiting, for the store refuses: {why}")
+            self._say(f"waiting, because the store refuses: {why}")
 
     def lags(self, changes: int, seconds: float) -> None:
-        """So many changes are not in the store, and the oldest was recorded so long ago."""
+        """So many changes are not in the store, and the oldest was recorded so many seconds ago."""
         now, is_behind = time.monotonic(), changes > 0
         turned = is_behind != self._is_behind and not is_behind
         if self._is_long and (turned or (is_behind and now - self._said_at_s >= SAY_EVERY_S)):
@@ -130,19 +129,19 @@ TERMINATED = 143
 @click.command()
 @click.argument("name", metavar="NAME")
 @click.option("--to", required=True, metavar="URL", envvar="REFOLD_SINK_TO", show_envvar=False,
-              help="The store, with its options [$REFOLD_SINK_TO, which no list of processes shows].")  # fmt: skip
+              help="The store, with its options [$REFOLD_SINK_TO, which lists of processes do not show].")  # fmt: skip
 @click.option("--once/--follow", "once", default=True,
-              help="Stop at the log's end [this], or keep up with it until SIGTERM or Ctrl-C.")  # fmt: skip
+              help="Stop at the log's end [default], or continue until SIGTERM or Ctrl-C.")  # fmt: skip
 @click.option("--every", "every_s", type=click.FloatRange(0.1), default=60.0, show_default=True, metavar="SECONDS",
-              help="With --follow, how often a store that takes whole cuts is given one.")  # fmt: skip
+              help="With --follow, how often a store of whole cuts is given a cut.")  # fmt: skip
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
-              help="Serve Prometheus' /metrics there; 0: a free one.")  # fmt: skip
+              help="Serve Prometheus' /metrics on this port; 0: any free port.")  # fmt: skip
 @click.option("--host", default=HOST, show_default=True,
-              help="Where /metrics is. Off loopback it needs a token, in REFOLD_TOKEN.")  # fmt: skip
+              help="The address of /metrics. Any address but loopback needs a token, in REFOLD_TOKEN.")  # fmt: skip
 @click.option("--tls-cert", metavar="FILE", help="Serve /metrics over TLS: a certificate in PEM, with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
-              help="A name that Prometheus knows this machine by, beside its addresses; may be repeated.")  # fmt: skip
+              help="A name that Prometheus knows this machine by, as well as its addresses; repeatable.")  # fmt: skip
 @on_log
 def sink(
     place: LogTarget, name: str, to: str, once: bool, every_s: float, metrics_port: int | None, host: str,
@@ -157,9 +156,10 @@ def sink(
       otlp       http://HOST:4318 or grpc://HOST:4317              each run of an agent that ended, as a trace
       MODULE:FUNCTION                                              a sink of your own: docs/SINKS.md
 
-    What the store holds and the cut it is the state of are written in one transaction, so it can be stopped and killed
-    at any moment: it goes on from what stands there. A store that refuses for now is waited for. Of two sinks on one
-    store one waits for the other. SIGTERM has it finish the batch at hand and leave; a second one ends it at once.
+    The rows in the store and the cut that they are the state of are written in one transaction. So the sink can be
+    stopped or killed at any moment, and continues from the cut in the store. A store that refuses for a time is waited
+    for. If two sinks use one store, one waits for the other. On SIGTERM it finishes the current batch and ends; a
+    second SIGTERM ends it at once.
 
     \b
     Examples
@@ -190,7 +190,7 @@ def sink(
 
 
 class MetricsPage(NamedTuple):
-    """Where and how /metrics is served, as it was given."""
+    """The options of /metrics, as given."""
 
     host: str
     port: int
@@ -200,7 +200,7 @@ class MetricsPage(NamedTuple):
 
 
 def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bool) -> SinkWatch:
-    """What the screen shows and Prometheus asks for. Of a sink of whole cuts no line says how far."""
+    """Report to the screen and to Prometheus. For a sink of whole cuts no line says how far it lags."""
 
     def wrote(taken: Load | Batch | SinkCommit) -> None:
         changes = 0 if isinstance(taken, Load) else taken.changes
@@ -233,7 +233,7 @@ def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bo
 
 
 def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack) -> SinkMetrics:
-    """Metrics of this sink, served until the end."""
+    """Return the metrics of this sink, served until `ending` closes."""
     try:
         from refold.sinks.metrics import SinkMetrics
         from refold.sinks.pages import SinkPages
@@ -256,7 +256,7 @@ def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack)
 
 @contextmanager
 def _ended_by_signals(stop: Event) -> Iterator[None]:
-    """The first SIGTERM or Ctrl-C sets `stop`; the next one ends the process as it does elsewhere."""
+    """The first SIGTERM or Ctrl-C sets `stop`; the next one ends the process as usual."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def asked(number: int, _: object) -> None:

@@ -1,4 +1,4 @@
-"""`refold snapshot`: what rebuilds begin from."""
+"""`refold snapshot`: seal, list and remove the snapshots that rebuilds start from."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ROOT_DIGITS = 12
 
 @click.command()
 @click.argument("epochs", metavar="[EPOCH]...", nargs=-1)
-@click.option("--pin", is_flag=True, help="Keep these epochs for ever; without one, those that are sealed now.")
-@click.option("--unpin", is_flag=True, help="Let these epochs go with time, as others do.")
-@click.option("--list", "list_", is_flag=True, help="List every epoch there is; seal none.")
-@click.option("--collect", is_flag=True, help="Remove what is too old to keep, now; seal none.")
-@click.option("--dry-run", is_flag=True, help="With --collect: remove nothing, only say what would become slower.")
-@click.option("--damaged", is_flag=True, help="With --collect: give up epochs whose manifest cannot be read, too.")
+@click.option("--pin", is_flag=True, help="Keep these epochs for ever; without EPOCH, those that are sealed now.")
+@click.option("--unpin", is_flag=True, help="Let these epochs age as others do.")
+@click.option("--list", "list_", is_flag=True, help="List every epoch; seal none.")
+@click.option("--collect", is_flag=True, help="Remove epochs that are too old to keep, now; seal none.")
+@click.option("--dry-run", is_flag=True, help="With --collect: remove nothing, only print what would become slower.")
+@click.option("--damaged", is_flag=True, help="With --collect: also remove epochs whose manifest cannot be read.")
 @as_json
 @on_log
 def snapshot(
@@ -46,12 +46,11 @@ def snapshot(
 ) -> int:  # fmt: skip
     """Seal the state of every entity; rebuilds start from it.
 
-    An epoch is one partition as it was at an offset, named PARTITION=OFFSET. A base holds every open
-    entity, a delta those that changed since the epoch before. Epochs are also sealed by themselves, as
-    the log grows, and go by themselves as they age: all of the last hour stay, of a day the last base
-    of each hour, of 30 days the last base of each day, the newest, and the pinned ones for ever. The
-    records of a removed epoch stay for another 6 hours, for rebuilds that have begun. No answer depends
-    on epochs, only how long it takes.
+    An epoch is one partition as it was at an offset, named PARTITION=OFFSET. A base holds every open entity; a delta
+    holds those that changed since the epoch before. Epochs are also sealed automatically as the log grows, and removed
+    automatically as they age. These stay: all epochs of the last hour, the last base of each hour for a day, the last
+    base of each day for 30 days, the newest epoch, and pinned ones for ever. The records of a removed epoch stay for
+    another 6 hours, for rebuilds that have begun. Epochs change no answer, only how long it takes.
 
     Exits with 1 when --collect had to leave a partition as it was.
 
@@ -91,7 +90,7 @@ def _check(epochs: Sequence[str], *, pin: bool, unpin: bool, list_: bool, collec
     if len(chosen) > 1:
         raise InputError(f"{chosen[0]} and {chosen[1]}: give one of them at a time")
     if epochs and not (pin or unpin):
-        raise InputError(f"{epochs[0]!r:.80}: an EPOCH goes with --pin or --unpin")
+        raise InputError(f"{epochs[0]!r:.80}: an EPOCH needs --pin or --unpin")
     if unpin and not epochs:
         raise InputError("--unpin: name the epochs, as refold snapshot --list shows them")
 
@@ -102,7 +101,7 @@ def _there(log: Log) -> list[Epoch]:
 
 
 def _named(epochs: Sequence[str], there: Sequence[Epoch]) -> list[Epoch]:
-    """The epochs behind their names; two may share one, where a type was defined anew between them."""
+    """Return the epochs of these names. Two may share a name, if a type was defined again between them."""
     found = []
     for name in epochs:
         some = [epoch for epoch in there if str(epoch) == name]
@@ -126,7 +125,7 @@ def _seal(log: Log, *, pin: bool, as_json: bool) -> int:
         return 0
     _table(screen, new)
     if len(new) < len(found):
-        screen.say(f"{counted(len(found) - len(new), 'partition')} did not move since the last epoch")
+        screen.say(f"{counted(len(found) - len(new), 'partition')} unchanged since the last epoch")
     if not found:
         screen.say("nothing is recorded yet, so there is nothing to seal")
         return 0
@@ -184,7 +183,7 @@ def _show_collected(found: Sequence[Collected], *, dry_run: bool, as_json: bool)
         f"{sum(each.kept for each in found):,} stay"
     )
     if waiting:
-        screen.say(f"{counted(waiting, 'snapshot record')} of removed epochs {'go' if waiting > 1 else 'goes'} later")
+        screen.say(f"{counted(waiting, 'snapshot record')} of removed epochs will be removed later")
     for problem in problems:
         screen.say(problem, "red")
     return int(bool(problems))

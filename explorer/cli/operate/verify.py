@@ -1,4 +1,4 @@
-"""`refold verify`: the whole log, folded again and compared with what is stored."""
+"""`refold verify`: compare what is stored with a full replay of the log."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from refold.streams.point import Point
 def verify(place: LogTarget, as_json: bool) -> int:
     """Replay the whole log and compare with what is stored.
 
-    Every table, index, change, snapshot and content is compared. Exits with 1 when something is not as it
-    should be, and names it. Of a log on Kafka the workers compare the tables that they keep; what nobody
-    could compare is said. Records that refold did not write, and damaged ones that are set aside, are
-    counted, and are no mismatch: every reader passes over them. On a terminal it shows a bar; else a line
-    on standard error every 5 seconds, and none with --json.
+    Every table, index, change, snapshot and content is compared. Exits with 1 when something differs, and names it. For
+    a log on Kafka the workers compare their own tables; the output names what could not be compared. Records that
+    refold did not write, and damaged records that are set aside, are counted, and are no mismatch: every reader skips
+    them. Progress is a bar on a terminal; else a line on standard error every 5 seconds, and none with --json.
 
     \b
     Example
@@ -42,9 +41,9 @@ def verify(place: LogTarget, as_json: bool) -> int:
         screen.say(f"observations {verdict.observations:,}")
         screen.say(f"entities     {verdict.entities:,}")
         screen.say(f"root         {verdict.root or '-'}", "bold")
-        looked_at = "all that was compared" if verdict.unchecked else "everything stored"
+        looked_at = "everything that was compared" if verdict.unchecked else "everything stored"
         screen.say(
-            f"{looked_at} is what the log folds to"
+            f"OK: {looked_at} matches a full replay of the log"
             if verdict.ok
             else counted(len(verdict.mismatches), "mismatch", "mismatches"),
             "green" if verdict.ok else "red",

@@ -1,4 +1,4 @@
-"""Archives on the command line: a whole log to a file, a file to a log, and a log that goes on from one."""
+"""Archives on the command line: write a log to a file, create a log from a file, or fork an archived log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def export_archive(place: LogTarget, file: str, *, force: bool, as_json: bool) -
 
 
 def import_archive(place: LogTarget, files: list[ExchangeFile], *, is_fork: bool, as_json: bool) -> None:
-    """Make a log of an archive, and its fork if asked; without a file, fork the archive that is the log already."""
+    """Create a log from an archive, and fork it if asked. Without a file, fork a log that was made from an archive."""
     screen = Screen()
     path = file_path(place.url)
     fork_id = uuid.uuid4().bytes if is_fork else None
@@ -59,7 +59,7 @@ def import_archive(place: LogTarget, files: list[ExchangeFile], *, is_fork: bool
         raise InputError("an archive makes one log: name one file")
     if place.exists():
         raise InputError(
-            f"{path}: a log is here already; an archive makes one of its own: give another place with --log"
+            f"{path}: there is a log here already; an archive makes a log of its own: give another place with --log"
         )
     paths = [files[0].path]
     with files_read("Checking", paths) as progress:
@@ -79,7 +79,7 @@ def import_archive(place: LogTarget, files: list[ExchangeFile], *, is_fork: bool
         return
     screen.say(f"{counted(archive.cut.records, 'record')} in {path}, the log {identity.id.hex()}")
     if fork_id is None:
-        screen.say("it answers as that log did, and takes no appends; --fork lets it go on under an id of its own")
+        screen.say("it answers as the archived log did, and takes no appends; --fork lets it continue under a new id")
 
 
 def _report_export(screen: Screen, point: Point, end: End, file: str, as_json: bool) -> None:

@@ -17,24 +17,24 @@ from refold.explorer.queries.log_target import LogTarget
     "--folder",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Where the demo's log goes, and stays [.refold-demo].",
+    help="The folder for the demo's log, which is kept [.refold-demo].",
 )
-@click.option("--keep", is_flag=True, help="Leave a former demo's log there, and put the new one beside it.")
+@click.option("--keep", is_flag=True, help="Keep the log of an earlier demo, and create the new one next to it.")
 @click.option("--incident", is_flag=True, help="Only record the failing run of docs/INCIDENT.md, into the log.")
-@click.option("--capture", is_flag=True, help="A program that knows nothing of refold, recorded and played.")
+@click.option("--capture", is_flag=True, help="Record and play a program that does not use refold.")
 @on_log
 def demo(place: LogTarget, folder: Path | None, keep: bool, incident: bool, capture: bool) -> int:
     """See refold work, end to end.
 
-    An agent is recorded, killed midway, and explained from its log alone; then another one fails, for you to find out
-    why. Nothing is downloaded, and nothing outside the folder is touched. At the end you are given commands to ask more
-    of its log.
+    It records an agent, kills it midway, and explains it from its log alone. Then another agent fails, and you find out
+    why. It downloads nothing and touches nothing outside the folder. At the end it prints commands with which to
+    explore its log.
 
-    With --incident only that failing run is recorded, into the log that every command works on: docs/INCIDENT.md begins
-    with it.
+    With --incident it only records the failing run, into the log that every command uses. docs/INCIDENT.md starts with
+    it.
 
-    With --capture a small agent is run by `refold record`, and again by `refold play`, with a stand-in for its model
-    (docs/guides/capture.md); its log is in .refold-capture.
+    With --capture it runs a small agent with `refold record`, and again with `refold play`, with a stand-in for the
+    model (docs/guides/capture.md). The log is in .refold-capture.
 
     \b
     Examples

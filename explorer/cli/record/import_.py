@@ -1,7 +1,4 @@
-"""`refold import`.
-
-What an import reads: exported observations, or recorded conversations (agents/importers).
-"""
+"""`refold import`: import exported observations, or recorded conversations (agents/importers)."""
 
 from __future__ import annotations
 
@@ -38,19 +35,20 @@ from refold.streams.temporary import TemporaryFolder
 
 
 class ImportFiles(Protocol):
-    """Files on their way into a log, read twice: to check all of them, then to record them."""
+    """Files to import. Each is read twice: once to check it, and once to record it."""
 
     def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
-        """How many observations there are; InputError where one is bad. is_held: what a log's store has."""
+        """Return how many observations there are; InputError if one is invalid. is_held: whether a log's store has a
+        content."""
         ...
 
     def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
-        """Hand them to `intake`; durable on return."""
+        """Pass them to `intake`. They are durable on return."""
         ...
 
 
 class Arrivals:
-    """Files of several formats, each read as its format asks. importers: one a file, None for observations."""
+    """Files of several formats, each read by its importer. importers: one for each file, None for observations."""
 
     def __init__(
         self,
@@ -74,7 +72,7 @@ class Arrivals:
         self.left_out: Counter[str] = Counter()
 
     def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
-        """Pass 1."""
+        """Pass 1: check every file."""
         count = 0
 
         def one_more(*_: object) -> None:
@@ -85,7 +83,7 @@ class Arrivals:
         return count + (self._incoming.check(is_held, self._of_observed(progress)) if self._observed else 0)
 
     def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
-        """Pass 2."""
+        """Pass 2: record every file."""
         if self._observed:
             self._incoming.record(log, intake, self._of_observed(progress))
         self._each(intake.take, progress)
@@ -122,7 +120,7 @@ KINDS_SHOWN = 10
 
 
 def _bound(option: str, name: str, text: str) -> Callable[[Command], Command]:
-    """An option that sets one of the Limits."""
+    """Return an option that sets one of the Limits."""
     return click.option(
         option, name, type=click.IntRange(min=1), default=getattr(FileLimits(), name), show_default=True, help=text
     )
@@ -136,18 +134,18 @@ def _bound(option: str, name: str, text: str) -> Callable[[Command], Command]:
     metavar="FORMAT",
     default=OBSERVATIONS,
     show_default=True,
-    help="What the files hold; auto: find out.",
+    help="The format of the files; auto: detect it.",
 )
 @click.option(
-    "--map", "keys", multiple=True, metavar="KEY=THEIRS", help="The name that a key of the format has in the files."
+    "--map", "keys", multiple=True, metavar="KEY=THEIRS", help="The name in the files for a key of the format."
 )
-@click.option("--allow-future", is_flag=True, help="Let in new observations from more than 5 minutes ahead.")
-@click.option("--fork", "is_fork", is_flag=True, help="Of an archive: let the log go on under an id of its own.")
-@_bound("--max-line-bytes", "line_bytes", "Of text: bytes of a line, decompressed.")
-@_bound("--max-block-bytes", "block_bytes", "Of a container: bytes of a block, decompressed.")
-@_bound("--max-depth", "depth", "Levels of nesting in one JSON text.")
-@_bound("--max-items", "items", "Values in one JSON text.")
-@_bound("--max-conversation-bytes", "conversation_bytes", "Of a conversation over many lines: bytes of its text.")
+@click.option("--allow-future", is_flag=True, help="Accept new observations from more than 5 minutes ahead.")
+@click.option("--fork", "is_fork", is_flag=True, help="For an archive: let the log continue under an id of its own.")
+@_bound("--max-line-bytes", "line_bytes", "For text: the most bytes in a line, decompressed.")
+@_bound("--max-block-bytes", "block_bytes", "For a container: the most bytes in a block, decompressed.")
+@_bound("--max-depth", "depth", "The most levels of nesting in one JSON text.")
+@_bound("--max-items", "items", "The most values in one JSON text.")
+@_bound("--max-conversation-bytes", "conversation_bytes", "The most bytes of text in a conversation over many lines.")
 @_bound("--max-expansion", "expansion", "How many times larger than the file its content may be.")
 @as_json
 @on_log
@@ -157,14 +155,14 @@ def import_(
 ) -> int:  # fmt: skip
     """Import exported observations or recorded conversations.
 
-    Every line is checked before the first is recorded, so a file with a bad line leaves the log as it
-    was. What the log has already is not recorded again: an import that was stopped is finished by
-    repeating it. - is standard input; gzip is recognised by itself.
+    Every line is checked before the first is recorded, so a file with a bad line leaves the log unchanged. Observations
+    that the log already has are not recorded again: to finish an import that was stopped, repeat it. - is standard
+    input. gzip is detected.
 
     \b
     Formats
       observations   what `refold export` writes: JSON lines, or an Avro container (.avro)
-      archive        what `refold export --archive` writes: one file, that makes a log of its own
+      archive        what `refold export --archive` writes: one file that makes a log of its own
       chat           conversations of chat models: messages in the style of OpenAI, Anthropic or
                      ShareGPT, or a request and its response; one a line, or in one JSON document
       tau-bench      recorded tau-bench runs: conversations with the reward of each
@@ -172,18 +170,17 @@ def import_(
       claude-code    sessions of Claude Code, with the subagents next to them
       codex          rollouts of Codex
       otlp           traces of agents as OTLP JSON, of the OpenTelemetry Collector's file exporter
-      auto           any of these, by what the file's first lines hold; says what it found
+      auto           any of these, detected from the first lines of the file; prints what it found
       MODULE:NAME    an importer of your own; packages add others (entry points refold.importers)
 
-    With --map a key may have another name in the files: --map role=speaker. What an importer does not
-    understand is kept as it is, and counted at the end.
+    With --map a key may have another name in the files: --map role=speaker. Parts that an importer does not understand
+    are stored unchanged, and counted at the end.
 
-    The bounds (--max-...) keep a damaged or hostile file from filling the memory; what is refused names the
-    one to raise.
+    The bounds (--max-...) keep a damaged or hostile file from filling the memory. A refusal names the bound to raise.
 
-    A log made of an archive has the id of the one archived, answers as it did, and can be marked; it
-    takes no appends. With --fork it does, as a log with its own id: the origin's cuts are another log's
-    then, its markers, times, versions and offsets stay. Without a file, --fork does so to an archive
+    A log made from an archive has the id of the archived log and answers as that log did. You can set markers in it,
+    but it takes no appends. With --fork it takes appends, as a log with its own id: cuts of the original are then cuts
+    of another log, but its markers, times, versions and offsets stay valid. Without a file, --fork forks an archive
     that was imported before.
 
     \b
@@ -227,7 +224,8 @@ def _require_alone(files: list[ExchangeFile], formats: list[FoundFormat]) -> Non
 
 @contextmanager
 def _on_disk(files: tuple[str, ...], limits: FileLimits) -> Iterator[list[ExchangeFile]]:
-    """The files to read, several times: what can be read only once is put on disk first."""
+    """Yield the files, so that each can be read several times: one that can be read only once is first copied to
+    disk."""
     if files.count(STDIN) > 1:
         raise InputError("-: standard input can be read once; name it once")
     with TemporaryFolder("refold-import-") as folder:
@@ -258,7 +256,7 @@ def _spool(given: str, copy: Path) -> None:
 def _checked(
     place: LogTarget, formats: list[FoundFormat], files: list[ExchangeFile], keys: dict[str, str], allow_future: bool
 ) -> tuple[Arrivals, int]:
-    """The files, every line of them found good, and how many observations they hold."""
+    """Check every line of the files. Returns the files, and how many observations they hold."""
     with ExitStack() as stack, files_read("Checking", [each.path for each in files]) as progress:
         log = stack.enter_context(place.read()) if place.exists() else None
         held = () if log is None else log.port.registry
@@ -272,7 +270,7 @@ def _checked(
 
 @contextmanager
 def _accounted(intake: Intake, total: int) -> Iterator[None]:
-    """Say how far an import got that something stops."""
+    """Report how far an import got, if something stops it."""
     try:
         yield
     except BaseException as error:
@@ -303,7 +301,7 @@ def _report(
     if arrival.has_conversations:
         without = f", {arrival.without_time:,} without any time" if arrival.without_time else ""
         screen.say(f"{counted(arrival.conversations, 'conversation')}{without}")
-    for doing, kinds in (("kept as they are", arrival.unknown), ("left out", arrival.left_out)):
+    for doing, kinds in (("stored unchanged", arrival.unknown), ("left out", arrival.left_out)):
         if kinds:
             listed_kinds = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(KINDS_SHOWN))
             more = f" and {len(kinds) - KINDS_SHOWN:,} more kinds" if len(kinds) > KINDS_SHOWN else ""

@@ -1,4 +1,4 @@
-"""Which format each file of an import has: the one that was named, or with `auto` the one that is found in it."""
+"""The format of each file of an import: the named one, or with `auto` the one that is detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ OBSERVATIONS = "observations"
 
 
 class FoundFormat(NamedTuple):
-    """A file's format. importer: None for observations and archives. what: in words, empty where it was named."""
+    """A file's format. importer: None for observations and archives. what: a description, empty if the format was
+    named."""
 
     name: str
     importer: Importer | None
@@ -34,15 +35,16 @@ def formats_of(form: str, files: Sequence[ExchangeFile], keys: Mapping[str, str]
     """The format of each file.
 
     Args:
-        form: What --format says.
+        form: The value of --format.
         files: The files; with `auto` their first values are read.
-        keys: What --map says.
+        keys: The keys of --map.
 
     Returns:
-        One format a file.
+        One format for each file.
 
     Raises:
-        InputError: There is no such format, a file is of none or of several, or --map names a key its format has not.
+        InputError: The format does not exist, a file has none or several, or --map names a key that its format does not
+            have.
     """
     if form in (OBSERVATIONS, ARCHIVE):
         found = [FoundFormat(form, None)] * len(files)
@@ -61,7 +63,7 @@ def formats_of(form: str, files: Sequence[ExchangeFile], keys: Mapping[str, str]
 
 
 def parsed_keys(given: Sequence[str]) -> dict[str, str]:
-    """KEY=THEIRS of each --map, as the key in the file by the key of the format; InputError where one is not that."""
+    """Parse each --map KEY=THEIRS, and return THEIRS by KEY. InputError for any other form."""
     keys: dict[str, str] = {}
     for each in given:
         key, sign, theirs = each.partition("=")

@@ -1,4 +1,4 @@
-"""`refold mcp-record`: stand between a client and an MCP server, and record what passes."""
+"""`refold mcp-record`: record the messages between a client and an MCP server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from refold.explorer.queries.run_names import known_run
 
 
 @click.command("mcp-record", context_settings={"ignore_unknown_options": True})
-@click.option("--agent", metavar="NAME", help="What the runs are named by [the server's program].")
+@click.option("--agent", metavar="NAME", help="The agent's name in the runs [the server's program].")
 @click.option("--replay", "run_id", metavar="RUN", help="Answer from this run; no server is started.")
 @redact_option
 @spool_option
@@ -39,12 +39,12 @@ def mcp_record(
 ) -> int:  # fmt: skip
     """Run an MCP server, and record what it is asked.
 
-    A client starts this instead of the server. Every byte is passed on at once, both ways. Each request becomes a step
-    of a run, and each call of a tool an action: `read` where the server marks the tool with readOnlyHint, else `write`.
-    If the log is slow or away, what is recorded waits in a spool. It exits as the server did; where a signal ended the
-    server, the same signal ends this.
+    Configure your client to start this command instead of the server. Every byte is passed on at once, in both
+    directions. Each request becomes a step of a run, and each tool call an action: `read` if the server marks the tool
+    with readOnlyHint, else `write`. While the log is slow or unavailable, recorded messages wait in a spool. The exit
+    status is that of the server; if a signal ended the server, the same signal ends this command.
 
-    With --replay the answers come from a run that was recorded, and no server is started. What is not recorded gets an
+    With --replay the answers are from a recorded run, and no server is started. A request that is not recorded gets an
     error, and the exit status is 1.
 
     \b

@@ -1,10 +1,10 @@
-"""`refold observe`: one observation, from the command line.
+"""`refold observe`: record one observation from the command line.
 
-FIELD=VALUE on the command line, read by the field's own type.
+FIELD=VALUE is parsed by the field's type:
 
 rate_limit=50            a number        enabled=true             true or false
 tool=search              text as it is   tags='["a", "b"]'        lists, maps and records as JSON
-fields.email='"a@b.c"'   an entry of a map; what may be any JSON value is JSON, so text is quoted
+fields.email='"a@b.c"'   an entry of a map; if its type is any JSON value, it is JSON, so text is quoted
 output=@result.txt       the content of a file; text that begins with @ is written @@
 """
 
@@ -35,13 +35,13 @@ from refold.streams.log.port import Position
 from refold.streams.open import process_surroundings
 
 CONTENT_BYTES_MAX = 64 << 20
-"""Of a file that is given as a value (@FILE)."""
+"""The most bytes of a file that is given as a value (@FILE)."""
 COLLECTED = frozenset({"array", "map", "record"})
 NUMBERS = {"int": int, "long": int, "float": float, "double": float}
 
 
 def patch_of(definition: TypeDefinition, assignments: Iterable[str]) -> dict[str, Any]:
-    """The patch that some assignments make; InputError names the one that is wrong."""
+    """Return the patch that some assignments make; InputError names the one that is wrong."""
     patch: dict[str, Any] = {}
     given: set[str] = set()
     fields = {**definition.by_first_name, **definition.fields}
@@ -60,7 +60,7 @@ def patch_of(definition: TypeDefinition, assignments: Iterable[str]) -> dict[str
         if not dot:
             patch[name] = _value(field.node, _content(text, path), path)
         elif field.reducer != "map":
-            raise InputError(f"{path}: {name} is no map, so it has no entries; give {name}=VALUE")
+            raise InputError(f"{path}: {name} is not a map, so it has no entries; give {name}=VALUE")
         else:
             patch.setdefault(name, {})[key] = _value(field.element, _content(text, path), path)
     return patch
@@ -81,7 +81,7 @@ def _content(text: str, path: str) -> str:
 
 
 def _value(node: Node, text: str, path: str) -> Any:
-    """What the text says under a type; whether the type allows it, the door decides."""
+    """Parse the text by the field's type; the write path then decides whether the type allows the value."""
     plain = value_of(node)
     kind, logical = plain["type"], plain.get("logicalType")
     if text == "null" and allows(node, "null") and (logical == JSON or kind != "string"):
@@ -99,7 +99,7 @@ def _value(node: Node, text: str, path: str) -> Any:
 
 
 def _number(convert: type, text: str, *, is_time: bool) -> Any:
-    """A number; text that is none goes on as text, for a time or for the refusal."""
+    """Parse a number. Other text is returned unchanged: it is a time, or will be refused."""
     if not text.isascii() or "_" in text:
         return text
     try:
@@ -107,7 +107,7 @@ def _number(convert: type, text: str, *, is_time: bool) -> Any:
     except ValueError:
         pass
     try:
-        # 5.0 and 5e3 are whole numbers too; what is not, the door refuses by its type.
+        # 5.0 and 5e3 are whole numbers too; the write path refuses any other by its type.
         return text if is_time else float(text)
     except ValueError:
         return text
@@ -126,30 +126,30 @@ def _json(text: str, path: str, wanted: str) -> Any:
 @entity
 @click.argument("assignments", metavar="[FIELD=VALUE]...", nargs=-1)
 @click.option("--at", metavar="TIME", help="When it happened, RFC 3339 [now].")
-@click.option("--source", metavar="AGENT[/RUN]", help="Who observed it [this process, in a run of its own].")
-@click.option("--priority", type=int, default=0, show_default=True, help="A greater one wins over any time.")
+@click.option("--source", metavar="AGENT[/RUN]", help="Who observed it [this process, in its own run].")
+@click.option("--priority", type=int, default=0, show_default=True, help="A greater one wins, whatever the times.")
 @click.option("--cause", "causes", multiple=True, metavar="ID", help="An observation this one was derived from.")
-@click.option("--clear", "cleared", multiple=True, metavar="FIELD", help="Take back all that was asserted of a field.")
+@click.option("--clear", "cleared", multiple=True, metavar="FIELD", help="Withdraw all that was asserted of a field.")
 @click.option(
     "--retract", "retracts", multiple=True, metavar="ID", help="An observation of this entity that was wrong."
 )
-@click.option("--link", metavar="RELATION=TARGET", help="Link to another entity; no fields go with it.")
+@click.option("--link", metavar="RELATION=TARGET", help="Link to another entity; do not give fields with it.")
 @click.option("--unlink", metavar="RELATION=TARGET", help="End a link.")
 @click.option("--valid-from", metavar="TIME", help="Since when the link holds.")
 @click.option("--valid-to", metavar="TIME", help="Until when the link holds.")
-@click.option("--subject", default="", metavar="PSEUDONYM", help="Whom the data is about.")
-@click.option("--allow-future", is_flag=True, help="Take a time that is more than 5 minutes ahead.")
+@click.option("--subject", default="", metavar="PSEUDONYM", help="The person that the data is about.")
+@click.option("--allow-future", is_flag=True, help="Accept a time that is more than 5 minutes ahead.")
 @as_json
 @on_log
 def observe(place: LogTarget, entity: str, assignments: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Record an observation of an entity, and print its id.
 
     \b
-    VALUE is read by the field's type
+    VALUE is parsed by the field's type
       rate_limit=50            a number, or true or false
-      tool=search              text, as it is
+      tool=search              text
       tags='["a", "b"]'        lists, maps and records are JSON
-      fields.email='"a@b.c"'   an entry of a map; where any JSON value may stand, text is quoted
+      fields.email='"a@b.c"'   an entry of a map; if its type is any JSON value, text is quoted
       output=@result.txt       the content of a file; text that begins with @ is written @@
 
     \b
@@ -161,7 +161,7 @@ def observe(place: LogTarget, entity: str, assignments: tuple[str, ...], as_json
     """
     given = _envelope(options)
     if not place.exists():
-        _check(place, entity, assignments, given)  # a log is not made for what it would refuse
+        _check(place, entity, assignments, given)  # do not create a log for an observation that it would refuse
     with place.write() as log:
         patch = _patch(Vocabulary(log.port.registry, place.own_types(), shipped_types()), entity, assignments)
         found = log.observe(entity, patch, **given)
@@ -172,7 +172,7 @@ def observe(place: LogTarget, entity: str, assignments: tuple[str, ...], as_json
 
 
 def _envelope(options: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of `Log.observe`."""
+    """Return the keyword arguments of `Log.observe`."""
     given = {name: options[name] for name in ("priority", "causes", "cleared", "retracts", "subject", "allow_future")}
     given["observed_at"] = None if options["at"] is None else parse_time(options["at"], "--at")
     given["source"] = _source(options["source"])
@@ -234,9 +234,9 @@ def _check(place: LogTarget, entity: str, assignments: tuple[str, ...], given: d
 def _report(screen: Screen, log: Log, entity: str, found: str, as_json: bool) -> None:
     try:
         record = log.port.find(bytes.fromhex(found))
-        assert record is not None, "what was flushed is found"
+        assert record is not None, "an observation that was flushed is found"
         version = sum(1 for _ in log.port.arrivals(entity, log.port.ends()[record.partition]))
-    except Denied:  # who may only write learns no more than that it is durable
+    except Denied:  # a user that may only write learns only that it is durable
         if as_json:
             screen.json({"id": found, "entity": entity, "position": None, "version": None})
         else:

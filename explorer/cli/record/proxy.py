@@ -1,4 +1,4 @@
-"""`refold proxy`: capture what agents ask of models, or answer them from a recording."""
+"""`refold proxy`: capture requests to models, or answer them from a recording."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ SPOOL_MIB = 1024
 
 spool_option = click.option(
     "--spool", type=click.Path(path_type=Path), metavar="FOLDER",
-    help="Where what is captured waits for the log [a folder of yours, by the log].",
+    help="The folder where captured exchanges wait for the log [one of yours, by the log].",
 )  # fmt: skip
 spool_max_option = click.option(
     "--spool-max", "spool_mib", type=click.IntRange(1), default=SPOOL_MIB, show_default=True, metavar="MIB",
-    help="How much may wait there; what comes beyond is passed on, not kept, and counted.",
+    help="How many bytes may wait there. Exchanges beyond that are passed on but not kept, and are counted.",
 )  # fmt: skip
 fork_option = click.option(
     "--fork", "is_forking", is_flag=True,
-    help="What is not recorded, and all after it, goes to the provider, and is captured as a fork of the run.",
+    help="Pass the first request that is not recorded, and all after it, to the provider: a fork of the run.",
 )  # fmt: skip
 
 
 @click.command()
 @click.option("--listen", default=f"127.0.0.1:{PORT}", show_default=True, metavar="HOST:PORT",
-              help="Where it answers: on loopback only; port 0 is a free one.")  # fmt: skip
+              help="The address to listen on, loopback only; port 0 is any free port.")  # fmt: skip
 @click.option("--upstream", metavar="URL", help="The provider, such as https://api.openai.com.")
-@click.option("--agent", default="proxy", show_default=True, metavar="NAME", help="What the runs are named by.")
+@click.option("--agent", default="proxy", show_default=True, metavar="NAME", help="The agent's name in the runs.")
 @click.option("--silence", "silence_s", type=click.FloatRange(0.1), metavar="SECONDS",
               help="How long the provider may send nothing [as long as the agent waits].")  # fmt: skip
-@click.option("--replay", "run_id", metavar="RUN", help="Answer from this run alone; there is no upstream.")
+@click.option("--replay", "run_id", metavar="RUN", help="Answer only from this run; there is no upstream.")
 @fork_option
 @click.option("--rhythm", type=click.Choice(["none", "recorded"]), default="none", show_default=True,
-              help="With --replay: pieces at once, or with the pauses that they had.")  # fmt: skip
+              help="With --replay: send pieces at once, or with their recorded pauses.")  # fmt: skip
 @redact_option
 @spool_option
 @spool_max_option
@@ -63,17 +63,17 @@ def proxy(
 ) -> int:  # fmt: skip
     """Capture model calls by a proxy that agents are pointed at.
 
-    Every request is passed on as it is, to --upstream, and every piece of the response comes back at once, byte for
-    byte. A copy becomes a run in the log: a session is found by its conversation, each turn is a step, and tool calls
-    have their results. Anthropic's messages, OpenAI's chat completions and responses, and the APIs of Gemini, Ollama
-    and Bedrock are understood; all else is kept as it is. Credentials are kept nowhere. If the log is slow or away,
-    what is captured waits in a spool.
+    Every request is passed unchanged to --upstream, and every piece of the response is returned at once, byte for byte.
+    A copy becomes a run in the log: a session is recognised by its conversation, each turn is a step, and tool calls
+    have their results. The proxy parses the APIs of Anthropic (messages), OpenAI (chat completions and responses),
+    Gemini, Ollama and Bedrock. Any other exchange is stored unchanged. Credentials are never stored. While the log is
+    slow or unavailable, captured exchanges wait in a spool.
 
-    SIGTERM and Ctrl-C end it: what waits is stored, and the runs end.
+    SIGTERM and Ctrl-C end it: it stores the exchanges that wait, and ends the runs.
 
-    With --replay it answers from a run that was captured, and connects to nothing. A request that is not recorded gets
-    an error that names the turn and what differs. With --replay, --fork and --upstream that request and all after it
-    are passed on, and captured as a fork, whose parent is the run.
+    With --replay it answers from a captured run, and connects to nothing. A request that is not recorded gets an error
+    that names the turn and what differs. With --replay, --fork and --upstream that request and all after it are passed
+    on, and captured as a fork, whose parent is the run.
 
     \b
     Examples
@@ -85,7 +85,7 @@ def proxy(
     stop = Event()
     _stop_by_signals(stop)
     if is_forking and (run_id is None or upstream is None):
-        raise InputError("--fork takes a recorded run with --replay, and where to go on with --upstream")
+        raise InputError("--fork takes a recorded run with --replay, and the provider with --upstream")
     if run_id is not None and not is_forking:
         if upstream is not None:
             raise InputError("--replay answers from the recording alone: leave --upstream out, or give --fork")
@@ -120,7 +120,7 @@ def _replay(
 def serve_recording(
     place: LogTarget, run_id: str, redact: str | None, host: str, port: int, *, is_paced: bool
 ) -> tuple[LoopbackServer, RecordedUpstream, str]:
-    """A server that answers from a run, and those that were captured with it; and the run's whole id."""
+    """Return a server that answers from a run and those captured with it, and the run's whole id."""
     module = capture_modules()
     replaying, _, run_id = _recorded(place, run_id, redact, is_paced=is_paced)
     return module.Serving(lambda: replaying, host, port), replaying, run_id
@@ -129,7 +129,7 @@ def serve_recording(
 def forking_settings(
     place: LogTarget, run_id: str, redact: str | None, given: CaptureSettings, *, is_paced: bool
 ) -> tuple[CaptureSettings, RecordedUpstream, str]:
-    """Settings of a capture that answers from a run first; what answers; the run's whole id."""
+    """Return the settings of a capture that first answers from a run, the recorded answers, and the run's whole id."""
     replaying, recordings, run_id = _recorded(place, run_id, redact, is_paced=is_paced)
     if redact is None and any(each.redacted for each in recordings):
         raise InputError(f"run {run_id} was recorded through a redactor, and its fork would not be: give --redact")
@@ -139,7 +139,7 @@ def forking_settings(
 def _recorded(
     place: LogTarget, run_id: str, redact: str | None, *, is_paced: bool
 ) -> tuple[RecordedUpstream, list[Recording], str]:
-    """What answers from a run, the run and those that were captured with it, and the run's whole id."""
+    """Return the recorded answers, the run and those captured with it, and the run's whole id."""
     module = capture_modules()
     with place.read() as log:
         run_id = known_run(log, run_id, log.point().cut)
@@ -160,7 +160,7 @@ def _recorded(
 
 
 class CaptureModules:
-    """What capturing needs, imported."""
+    """The modules that capturing needs, imported."""
 
     def __init__(self) -> None:
         from refold.agents.capture.capture import Capture, CaptureSettings, whole_url
@@ -174,7 +174,7 @@ class CaptureModules:
 
 
 def capture_modules() -> CaptureModules:
-    """What capturing needs. InputError where the extra is not installed."""
+    """Import the modules that capturing needs. InputError if the extra is not installed."""
     try:
         import brotli  # noqa: F401
         import zstandard  # noqa: F401
@@ -190,7 +190,7 @@ def capture_settings(
     place: LogTarget, agent: str, settings: dict[str, Any], redact: str | None, spool: Path | None, spool_mib: int,
     **more: Any,
 ) -> CaptureSettings:  # fmt: skip
-    """How to capture into a command's log."""
+    """Return the settings to capture into a command's log."""
     from refold.agents.log import open_log
     from refold.streams.open import given_url
 
@@ -208,7 +208,7 @@ def capture_settings(
 
 
 def tell_stored(stored: Stored, log_url: str) -> None:
-    """Say what was captured, and how to look at it."""
+    """Print what was captured, and the command that shows it."""
     runs = counted(len(stored.runs), "run")
     if stored.exchanges:
         click.echo(f"refold: {counted(stored.exchanges, 'exchange')} in {runs}, in {log_url}", err=True)
@@ -225,7 +225,7 @@ def tell_stored(stored: Stored, log_url: str) -> None:
 
 
 def address_of(listen: str) -> tuple[str, int]:
-    """HOST:PORT, or a port alone."""
+    """Parse HOST:PORT, or a port alone."""
     host, _, port = listen.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
         raise InputError(f"--listen {listen}: write it HOST:PORT")

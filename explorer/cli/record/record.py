@@ -1,4 +1,4 @@
-"""`refold record`: run a program, and capture what it asks of models."""
+"""`refold record`: run a program, and capture its requests to models."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from refold.explorer.queries.log_target import LogTarget
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--agent", metavar="NAME", help="What the runs are named by [the program's name].")
+@click.option("--agent", metavar="NAME", help="The agent's name in the runs [the program's name].")
 @click.option("--upstream", metavar="URL",
-              help="The provider [what OPENAI_BASE_URL and its like name, else the provider's own].")  # fmt: skip
+              help="The provider [from OPENAI_BASE_URL and its like, else the provider's own address].")  # fmt: skip
 @redact_option
 @spool_option
 @spool_max_option
@@ -37,14 +37,14 @@ def record(
 ) -> int:  # fmt: skip
     """Run a program and capture its model calls.
 
-    The program runs as it is, on this terminal. A proxy of its own listens on a free port, and the variables by which
-    SDKs and agents find their provider are set to it: OPENAI_BASE_URL, OPENAI_API_BASE, OPENAI_HOST,
+    The program runs unchanged, on this terminal. A proxy listens on a free port, and the variables that tell SDKs and
+    agents where their provider is are set to the proxy: OPENAI_BASE_URL, OPENAI_API_BASE, OPENAI_HOST,
     ANTHROPIC_BASE_URL, ANTHROPIC_API_BASE, ANTHROPIC_HOST, GOOGLE_GEMINI_BASE_URL, OLLAMA_HOST; and
-    AWS_ENDPOINT_URL_BEDROCK_RUNTIME where AWS_BEARER_TOKEN_BEDROCK is set. Claude Code (`claude`) and Codex (`codex`)
-    get the switches that they need besides. What was set is part of the record.
+    AWS_ENDPOINT_URL_BEDROCK_RUNTIME if AWS_BEARER_TOKEN_BEDROCK is set. Claude Code (`claude`) and Codex (`codex`) also
+    get the command-line switches that they need. The record says which variables were set.
 
-    At the end it says what was captured, or that nothing was. It exits as the program did; where a signal ended the
-    program, the same signal ends this.
+    At the end it prints what was captured, or that nothing was. The exit status is that of the program; if a signal
+    ended the program, the same signal ends this command.
 
     \b
     Examples
@@ -82,11 +82,11 @@ def record(
 
 
 def exit_as(ended: int) -> int:
-    """The exit status; where a signal ended the program, end by it too."""
+    """Return the exit status. If a signal ended the program, end by the same signal."""
     if ended >= 0:
         return ended
     sys.stdout.flush()
     if -ended != signal.SIGKILL:
         signal.signal(-ended, signal.SIG_DFL)
     os.kill(os.getpid(), -ended)
-    return 128 - ended  # where the signal is one that does not end a process
+    return 128 - ended  # the signal is one that does not end a process

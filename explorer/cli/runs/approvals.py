@@ -1,4 +1,4 @@
-"""`refold approvals`, `refold approve` and `refold deny`: the calls of runs that a policy asks a person about."""
+"""`refold approvals`, `refold approve` and `refold deny`: answer what a policy asks a person about a call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _reason = click.option("--reason", default="", metavar="TEXT", help="Why; the ag
 def approvals(place: LogTarget, all_too: bool, as_json: bool) -> int:
     """List what policies ask people about calls of runs.
 
-    The oldest comes first. A rule with `action = "ask"` asks: its call is not made before somebody approves it.
+    The oldest is listed first. A rule with `action = "ask"` asks: its call is made only after somebody approves it.
 
     \b
     Examples
@@ -38,7 +38,7 @@ def approvals(place: LogTarget, all_too: bool, as_json: bool) -> int:
     for each in found:
         stands = each.approval
         given = each.arguments
-        arguments = "what cannot be opened here" if given is None else json.dumps(given, ensure_ascii=False)
+        arguments = "arguments that cannot be opened here" if given is None else json.dumps(given, ensure_ascii=False)
         screen.say(each.id)
         screen.say(f"  {each.tool} with {arguments}")
         screen.say(f"  {stands.decision} by {stands.by} at {moment(stands.at)}"

@@ -1,4 +1,4 @@
-"""`refold bisect`: the commit at which an agent stopped doing what a run says."""
+"""`refold bisect`: find the commit at which an agent stopped matching a recorded run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REASON_CHARACTERS_MAX = 100
 
 
 class BisectTarget(NamedTuple):
-    """A recording that stands alone, and the agent and the redactor that it names itself, if it does."""
+    """A self-contained recording, and the agent and the redactor that it names, if any."""
 
     recording: Recording
     entry: str
@@ -42,15 +42,15 @@ class BisectTarget(NamedTuple):
 
 @click.command("bisect")
 @click.argument("run", metavar="RUN")
-@click.option("--good", required=True, metavar="REV", help="A commit whose agent does what was recorded.")
-@click.option("--bad", required=True, metavar="REV", help="A later one whose agent does not.")
-@click.option("--agent", metavar="MODULE:FUNCTION", help="The agent [what the run or golden trace names].")
+@click.option("--good", required=True, metavar="REV", help="A commit whose agent matches the recording.")
+@click.option("--bad", required=True, metavar="REV", help="A later commit whose agent does not match.")
+@click.option("--agent", metavar="MODULE:FUNCTION", help="The agent [as the run or golden trace names it].")
 @click.option(
-    "--redact", metavar="MODULE:FUNCTION", help="What the run was recorded through [what the golden trace names]."
+    "--redact", metavar="MODULE:FUNCTION", help="The redactor of the recording [as the golden trace names it]."
 )
 @click.option(
     "--repo", type=click.Path(path_type=Path, file_okay=False), default=".", metavar="PATH", show_default=True,
-    help="A folder of the repository: the one that the agent's module is found from.",
+    help="A folder of the repository, from which the agent's module is imported.",
 )  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S, metavar="SECONDS", show_default=True,
@@ -65,10 +65,11 @@ def bisect_(
 ) -> int:  # fmt: skip
     """Find the commit at which an agent stops matching a run.
 
-    RUN is a run's id, or a golden trace's file. The run is replayed with the agent of each commit that halves
-    what is left between good and bad, each checked out into a temporary work tree and run in a process of
-    its own, without network; your own work tree is not touched. A commit that cannot be replayed is passed
-    over. With --confined the kernel holds each process; a commit whose code reaches out parts.
+    RUN is a run's id, or a golden trace's file. The command halves the commits between good and bad, and replays the
+    run with the agent of the commit in the middle. Each commit is checked out into a temporary work tree and run in a
+    separate process, without network. Your own work tree is not touched. A commit that cannot be replayed is skipped.
+    With --confined the kernel confines each process, and a commit whose code tries to reach outside counts as
+    different.
 
     Exits with 1 when several commits are left, because those between cannot be replayed.
 
@@ -82,10 +83,10 @@ def bisect_(
     given = _given(place, run, redact)
     entry = agent or given.entry
     if not entry:
-        raise InputError(f"{run} does not say which function its agent is: name it with --agent module:function")
+        raise InputError(f"{run} does not name its agent's function: name it with --agent module:function")
     if not given.recording.has_code:
         raise InputError(
-            f"{run} was imported: there is no code to run against it; golden traces and recorded runs have"
+            f"{run} was imported: there is no code to run against it; use a golden trace or a recorded run"
         )
 
     def tested(commit: Commit, finding: BisectResult) -> None:
@@ -118,7 +119,7 @@ def _given(place: LogTarget, run: str, redactor: str | None) -> BisectTarget:
 
 
 def _redaction(log: AgentLog) -> Mapping[str, str]:
-    """The key of the log's tokens, for agents that have no log."""
+    """Return the key of the log's tokens, for agents without a log."""
     vault = log.vault
     return {ENVIRONMENT: kept_key(vault.ring if isinstance(vault, Vault) else None, os.environ).hex()}
 
@@ -128,7 +129,7 @@ def _status(finding: BisectResult) -> str:
         return "cannot be replayed"
     if finding.status == "same":
         return "same"
-    return f"parts at step {finding.step}" if finding.step else "parts"
+    return f"differs at step {finding.step}" if finding.step else "differs"
 
 
 def _show(screen: Screen, found: Bisected) -> None:
@@ -137,7 +138,7 @@ def _show(screen: Screen, found: Bisected) -> None:
     if first is not None:
         screen.say(f"first bad commit: {first.id}  {first.subject}", "bold")
     else:
-        screen.say(f"it is one of {counted(len(found.suspects), 'commit')}, for some cannot be replayed:", "bold")
+        screen.say(f"it is one of {counted(len(found.suspects), 'commit')}, because some cannot be replayed:", "bold")
         reasons = dict(found.tested)
         for commit in found.suspects:
             finding = reasons.get(commit)

@@ -1,4 +1,4 @@
-"""`refold checkout`: a run as it stood, by a hash."""
+"""`refold checkout`: open a run at a hash."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ WHATS = {"step": "the chain after this step", "run": "the whole run", "state": "
 
 @click.command()
 @click.argument("hash_", metavar="HASH")
-@click.option("--state", "only_state", is_flag=True, help="Print the run's state there, as JSON, and nothing else.")
+@click.option("--state", "only_state", is_flag=True, help="Print only the run's state there, as JSON.")
 @click.option(
     "--messages", "only_messages", is_flag=True,
-    help="Print the request that goes on from the conversation there, as JSON, and nothing else.",
+    help="Print only the request that continues the conversation from there, as JSON.",
 )  # fmt: skip
 @as_json
 @on_log
 def checkout(place: LogTarget, hash_: str, only_state: bool, only_messages: bool, as_json: bool) -> int:
     """Open a run at a hash: its state there, and how to continue.
 
-    Every step has a hash, which covers all that was asked, answered, decided and changed in it and in the steps before
-    it. HASH is one of these, that of a whole run, or that of a state; its beginning is enough.
+    Every step has a hash, which covers all requests, answers, decisions and changes in it and in the steps before it.
+    HASH is the hash of a step, of a whole run, or of a state; its beginning is enough.
 
-    With --messages it opens a turn of a captured run: the model, its tools and settings, and the messages, the reply
-    among them, in the form of the provider. Add what comes next, and send it. A reply that asks for tools needs their
-    results first.
+    With --messages it opens a turn of a captured run: the model, its tools and settings, and the messages including the
+    reply, in the provider's format. Add the next message, and send it. A reply that calls tools needs their results
+    first.
 
     \b
     Examples
@@ -77,7 +77,7 @@ def _json(stood: Stood, run: Recording, state: Plain) -> dict[str, Any]:
 
 
 def _going_on(stood: Stood, run: Recording, state: Plain) -> dict[str, Any]:
-    """The last request up to here with the conversation as it was after it."""
+    """Return the last request up to here, with the conversation as it was after it."""
     requests = (
         call.asked.request for step in reversed(run.steps[: stood.step]) for call in step.calls
         if call.asked.kind == "model" and is_exchange(call.asked.request)
@@ -86,7 +86,7 @@ def _going_on(stood: Stood, run: Recording, state: Plain) -> dict[str, Any]:
     found = next((each for each in requests if turn_of(each) is not None), None)
     body = None if found is None or not isinstance(messages, list) else going_on(found, messages)
     if body is None:
-        raise InputError(f"run {run.run} has no turn of a captured conversation there: --state prints what it has")
+        raise InputError(f"run {run.run} has no turn of a captured conversation there: --state prints its state")
     return body
 
 
@@ -96,7 +96,7 @@ def _show(screen: Screen, stood: Stood, run: Recording, state: Plain) -> None:
         screen.say(f"  {head_of(run.steps[stood.step - 1])}")
     screen.say(f"  hash    {stood.hash}  ({WHATS[stood.what]})")
     if stood.others:
-        screen.say(f"  also    {counted(stood.others, 'other place')} in this log with this hash: the same was done")
+        screen.say(f"  also    {counted(stood.others, 'other place')} in this log with this hash and the same content")
     lines = Lines()
     whole = not isinstance(state, dict) or not state
     screen.say(f"  state   {lines.value(state)}" if whole else "  state")
@@ -105,5 +105,5 @@ def _show(screen: Screen, stood: Stood, run: Recording, state: Plain) -> None:
     if not run.has_code:
         return
     screen.say()
-    screen.say("to go on from here with something changed:")
+    screen.say("to continue from here with something changed:")
     screen.say(f"  refold run fork {run.run} --at {stood.step} --set NAME=VALUE")

@@ -1,4 +1,4 @@
-"""What can be shown of a run whose content has expired, or is sealed with no key here: all that stands in clear."""
+"""Show a run whose content has expired, or is sealed with no key here: only the fields that are stored in clear."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ COLUMNS = (
 
 
 def compare_clear(a: dict[str, Any], b: dict[str, Any], *, is_exact: bool, as_json: bool) -> int:
-    """Compare two runs, as clear_json gives them, by their hashes; the exit status.
+    """Compare two runs, as clear_json returns them, by their hashes. Returns the exit status.
 
-    Hashes that differ may do so by clock, randomness and fresh ids alone, which count only where it is to be exact.
+    Hashes may differ only because of clock readings, random numbers and generated ids. These count only with --exact.
     """
     screen = Screen()
     is_equal = a["hash"] is not None and a["hash"] == b["hash"]
@@ -39,14 +39,14 @@ def compare_clear(a: dict[str, Any], b: dict[str, Any], *, is_exact: bool, as_js
     answer = "no difference: their hashes are equal" if is_equal else f"their hashes differ from step {step} on"
     screen.say(answer, "bold")
     if not is_equal and not is_exact:
-        screen.say("whether by more than clock, randomness and fresh ids cannot be told without the content")
+        screen.say("without the content nobody can tell whether more than clock, randomness and generated ids differs")
     for name, why in sealed.items():
         screen.say(f"{name.upper()} cannot be read: {why}", "yellow")
     return 0 if is_equal else 1
 
 
 def show_clear(screen: Screen, found: dict[str, Any]) -> None:
-    """The same as text."""
+    """Print the same as text."""
     version = f" {found['version']}" if found["version"] else ""
     screen.say(f"run {found['run']} of {found['agent'] or 'an agent'}{version}: its content cannot be read", "bold")
     screen.say(f"  content   {found['content']}", "yellow")

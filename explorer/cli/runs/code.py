@@ -1,4 +1,4 @@
-"""What `refold run replay`, `resume` and `fork` have in common: the agent's code, found by its name, and run."""
+"""Helpers of `refold run replay`, `resume` and `fork`: find the agent's code by its name, and run it."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from refold.explorer.queries.run_shapes import run_json
 
 agent_option = click.option(
     "--agent", "entry", metavar="NAME",
-    help="The agent's function: module:function or folder/file.py:function [what the run names].",
+    help="The agent's function: module:function or folder/file.py:function [as the run names it].",
 )  # fmt: skip
 
 redact_option = click.option(
     "--redact", is_flag=False, flag_value="", default=None, metavar="[NAME]",
-    help="What the run was recorded through: the standard rules, or a function of yours, module:function.",
+    help="The redactor of the recording: the standard rules, or a function of yours, module:function.",
 )  # fmt: skip
 
 guard_option = click.option(
-    "--guard", metavar="FILE", help="A policy that the run's tool and model calls are held to (docs/guides/policy.md)."
+    "--guard", metavar="FILE", help="A policy that checks the run's tool and model calls (docs/guides/policy.md)."
 )
 
 
 def redactor_for(given: str | None) -> Redact | None:
-    """What --redact names: nothing without it, the standard rules, or the function of that name."""
+    """Return what --redact names: None without it, the standard rules, or the function of that name."""
     if given is None:
         return None
     return agent_of(given, Path.cwd(), "redactor") if given else Redactor(groups=groups_in(os.environ))
 
 
 def entry_of(log: AgentLog, run: str) -> str:
-    """The function that a run names as its code; empty where it names none."""
+    """Return the name of the function that is the run's code; empty if the run names none."""
     name: str = log.state(f"run/{run}").fields.get("entry", "")
     return name
 
@@ -62,27 +62,27 @@ def _say_what_is_not_held(context: click.Context, option: click.Parameter, confi
 
 confined_option = click.option(
     "--confined", is_flag=True, callback=_say_what_is_not_held,
-    help="In a process of its own, which the kernel lets open no socket, start no process and write files in a "
+    help="Run in a separate process; the kernel lets it open no socket, start no process, and write files only in a "
     "temporary folder only (Linux).",
 )  # fmt: skip
 
 
 def agent_for(log: AgentLog, run: str, entry: str | None) -> tuple[str, Agent]:
-    """The function, and its name; looked up from this folder. InputError where the run names none."""
+    """Return the function and its name, imported from this folder. InputError if the run names none."""
     name = name_for(log, run, entry)
     return name, agent_of(name, Path.cwd())
 
 
 def name_for(log: AgentLog, run: str, entry: str | None) -> str:
-    """The function's name. InputError where the run names none."""
+    """Return the function's name. InputError if the run names none."""
     if log.state(f"run/{run}").fields.get("imported_from"):
         raise InputError(
-            f"run {run} was imported: there is no code that did it; go through it with `refold run steps {run}`"
+            f"run {run} was imported: there is no code for it; step through it with `refold run steps {run}`"
         )
     name = entry or entry_of(log, run)
     if not name:
         raise InputError(
-            f"run {run} names no agent: give its function with --agent module:function, or go through the recording "
+            f"run {run} names no agent: give its function with --agent module:function, or step through the recording "
             f"alone with `refold run steps {run}`"
         )
     if not entry:
@@ -91,9 +91,10 @@ def name_for(log: AgentLog, run: str, entry: str | None) -> str:
 
 
 def driven(run: Run, agent: Agent) -> Exception | None:
-    """Run the agent's code to its end. What it raised itself, if it did; refold's own errors come through.
+    """Run the agent's code to its end. Returns the exception that the code raised, if any; refold's own errors are
+    raised.
 
-    What the code prints goes to standard error: standard output is for the answer.
+    The code's standard output is sent to standard error: standard output is for the answer.
     """
     try:
         with redirect_stdout(sys.stderr):
@@ -111,7 +112,7 @@ def driven(run: Run, agent: Agent) -> Exception | None:
 
 
 def tell_end(screen: Screen, run: Recording, begun_at: int, error: Exception | None, *, as_json: bool) -> int:
-    """How a run that was driven ended; the exit status. begun_at: the number of the last step that stood before."""
+    """Print how a driven run ended. Returns the exit status. begun_at: the number of the last step recorded before."""
     if as_json:
         departure = str(error) if isinstance(error, Departure) else None
         screen.json({**run_json(run), "departure": departure})
@@ -132,7 +133,7 @@ def tell_end(screen: Screen, run: Recording, begun_at: int, error: Exception | N
 
 
 def pairs(given: tuple[str, ...], option: str, read: Callable[[str], Any]) -> dict[str, Any]:
-    """NAME=VALUE, many times over. InputError where there is no =, or a name is given twice."""
+    """Parse NAME=VALUE, several times. InputError if there is no =, or a name is given twice."""
     found: dict[str, Any] = {}
     for each in given:
         name, equals, value = each.partition("=")
@@ -145,5 +146,5 @@ def pairs(given: tuple[str, ...], option: str, read: Callable[[str], Any]) -> di
 
 
 def plain_value(text: str) -> Plain:
-    """JSON where it is any, so 50 is a number and "50" a text; else the text itself."""
+    """Parse JSON if it is valid, so 50 is a number and "50" a text; else return the text itself."""
     return json_or_text(text)

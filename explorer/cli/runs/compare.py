@@ -1,4 +1,4 @@
-"""`refold run compare`: where two runs first part, or every run of a log against its own replay."""
+"""`refold run compare`: find where two runs first differ, or compare every run of a log with its own replay."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from refold.explorer.queries.sealed import Opener
 @click.command("compare", epilog=WHEN)
 @click.argument("a", metavar="[A", required=False)
 @click.argument("b", metavar="B]", required=False)
-@click.option("--all", "is_all", is_flag=True, help="Every run of the log, each with its own replay.")
-@click.option("--other", "other_url", metavar="URL", help="The log in which B stands [the same].")
+@click.option("--all", "is_all", is_flag=True, help="Compare every run of the log with its own replay.")
+@click.option("--other", "other_url", metavar="URL", help="The log that holds B [the same].")
 @click.option(
-    "--exact", is_flag=True, help="Let clock, randomness, fresh ids, points of reading and earlier attempts count too."
+    "--exact", is_flag=True, help="Count clock, randomness, fresh ids, points of reading and earlier attempts too."
 )
 @click.option(
     "--depth", type=click.IntRange(min=0), default=DEPTH, metavar="N", show_default=True,
-    help="How many causes back to follow what differs.",
+    help="How many causes back to follow a difference.",
 )  # fmt: skip
-@click.option("--full", is_flag=True, help="Every value whole, every place that differs, every cause.")
+@click.option("--full", is_flag=True, help="Print every value whole, every difference, every cause.")
 @at_option
 @as_json
 @on_log
@@ -53,17 +53,16 @@ def compare(
 ) -> int:  # fmt: skip
     """Find the first point where two runs differ, and why.
 
-    It says at which step, what differs there place by place, and whose doing it is: the world's, which
-    answered otherwise though it was asked the same, or the agent's, which heard the same and did something
-    else. Then, in short, the observations behind it on both sides, with their agents, steps and causes;
-    --full has all of them. What every live run hears anew (clock, randomness, fresh ids) is no difference
-    by itself, and neither is a crash that the run was resumed from, or a step that was tried again.
+    It prints the step, what differs in it, and the origin: the world, which gave another answer to the same request, or
+    the agent, which got the same answers and did something else. Then it prints the nearest observations behind the
+    difference on both sides, with their agents, steps and causes; --full prints all of them. Clock readings, random
+    numbers and generated ids are ignored, and so are a crash that the run was resumed from and a step that was tried
+    again.
 
-    With --all each run is gone through again step by step, from what it was started with, and compared with
-    what is recorded.
+    With --all each run is stepped through again from its input, and compared with its recording.
 
-    Where the content of a run has expired, or is sealed with no key here, their hashes are compared: equal
-    ones are equal runs, and of others it says from which step on they differ.
+    If the content of a run has expired, or is sealed with no key here, the hashes are compared: runs with equal hashes
+    are equal; for others it prints the step from which they differ.
 
     Exits with 1 when something differs, and with 0 when nothing does.
 
@@ -99,7 +98,7 @@ def compare(
 
 
 def _clear(log: AgentLog, given: str, at: str | None) -> dict[str, Any]:
-    """A run without its content, and why it has none here; "" where it has."""
+    """Return a run without its content, and why the content is missing; "" if it is not."""
     cut = log.point(at).cut
     run = known_run(log, given, cut)
     try:
@@ -113,7 +112,7 @@ def _show(
     screen: Screen, logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: list[Behind], *,
     is_full: bool,
 ) -> None:  # fmt: skip
-    """The answer first, then which runs they are, and what stands behind it."""
+    """Print the answer first, then which runs they are, and the observations behind the difference."""
     lines = list(told(found, is_short=not is_full, is_folded=not is_full))
     screen.say(lines[0], "bold")
     for label, known in zip("AB", pair, strict=True):
@@ -136,12 +135,12 @@ def _show_behind(screen: Screen, log: AgentLog, folded: FieldProvenance, *, is_f
     sources = (link.statement.source for link in folded.links if link.statement is not None)
     observed = observed_texts(log, sources, log.point().cut)
     for link in folded.links:
-        # What is recorded of a step is shown already: it is what differs.
+        # The recorded values of a step are shown already: they are the difference.
         of_field = None if is_full else behind.field if link.depth == 0 and behind.field != "journal" else ""
         for line in chain_lines(screen, log, humane, link, observed, only=of_field):
             screen.say("  " * (min(link.depth, 12) + 1) + line)
     if folded.shared:
-        screen.say(f"  and {counted(folded.shared, 'observation')} that both sides rest on", "dim")
+        screen.say(f"  and {counted(folded.shared, 'observation')} that both sides depend on", "dim")
     if folded.more:
         screen.say(f"  and {counted(folded.more, 'cause')} more (--full)", "dim")
 
@@ -184,6 +183,6 @@ def _wrong(each: Itself) -> Iterator[str]:
         yield from told(each.divergence)
     if each.altered:
         numbers = ", ".join(map(str, each.altered))
-        yield f"the recorded hashes of step {numbers} are not those of what stands there: it was altered"
+        yield f"the recorded hashes of step {numbers} do not match its content: it was altered"
     elif each.is_altered:
-        yield "the run's recorded hash is not that of what stands there: its end was altered"
+        yield "the run's recorded hash does not match its content: its end was altered"

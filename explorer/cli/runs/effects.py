@@ -1,4 +1,4 @@
-"""`refold effects`: what write tools did and may have done; settling what is unknown, and undoing."""
+"""`refold effects`: list what write tools did, settle effects of unknown status, and undo effects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = (
     TableColumn("intended", "dim", is_fixed=True),
     TableColumn("tries", is_fixed=True),
     TableColumn("key", "cyan"),
-    TableColumn("what came of it"),
+    TableColumn("result"),
 )
 UNDONE = (TableColumn("ended"), TableColumn("key", "cyan"), TableColumn("why"))
 
@@ -45,15 +45,15 @@ def effects(
 ) -> int:  # fmt: skip
     """List what write tools did; settle what is unknown; undo.
 
-    Each call of a write tool is an effect. Its key is TASK:STEP:TOOL:HASH of the arguments; it takes place once.
+    Each call of a write tool is an effect. Its key is TASK:STEP:TOOL:HASH of the arguments. It is carried out once.
 
     \b
     Status
       intended   about to be sent; its holder is at work
-      done       took place; whoever asks again gets the first result
-      failed     did not take place; may be tried again as often as its tool allows
+      done       carried out; a repeated call gets the first result
+      failed     not carried out; may be tried again as often as its tool allows
       released   given up before it was sent
-      unknown    sent, and nobody knows what became of it: never sent again before it is settled
+      unknown    sent, with an unknown result: never sent again before it is settled
 
     \b
     Examples
@@ -68,16 +68,16 @@ def effects(
 
 
 @effects.command("list", epilog=WHEN)
-@click.option("--status", type=click.Choice(FATES), help="Only those that stand so.")
-@click.option("--run", "run_id", default="", metavar="RUN", help="That this run carried out, or may have.")
-@click.option("--tool", default="", help="Of this tool.")
+@click.option("--status", type=click.Choice(FATES), help="Only effects with this status.")
+@click.option("--run", "run_id", default="", metavar="RUN", help="Only effects that this run may have carried out.")
+@click.option("--tool", default="", help="Only effects of this tool.")
 @at_option
 @as_json
 @on_log
 def list_(place: LogTarget, status: str | None, run_id: str, tool: str, at: str | None, as_json: bool) -> int:
     """List effects, in the order in which they were first intended.
 
-    One that is still intended when its lease is over is listed as unknown: whoever was about to send it is gone.
+    An effect that is still intended when its lease ends is listed as unknown, because its holder is gone.
 
     \b
     Examples
@@ -96,7 +96,7 @@ def list_(place: LogTarget, status: str | None, run_id: str, tool: str, at: str 
             return 0
         screen.table(COLUMNS, [_cells(ledger, each) for each in found])
     if not found:
-        screen.say("no effect is like that" if every else "no effect is recorded here: no run called a write tool")
+        screen.say("no effect matches" if every else "no effect is recorded here: no run called a write tool")
         return 0
     unknown = sum(each.status == "unknown" for each in found)
     screen.say(counted(len(found), "effect") + (f", {unknown} to be settled" if unknown else ""))
@@ -105,11 +105,9 @@ def list_(place: LogTarget, status: str | None, run_id: str, tool: str, at: str 
 
 @effects.command()
 @click.argument("key")
-@click.option(
-    "--done", "result", metavar="RESULT", help="It took place; what the tool would have returned: JSON, or text."
-)
-@click.option("--not-done", is_flag=True, help="It did not take place, and will not: it may be tried again.")
-@click.option("--probe", metavar="MODULE:FUNCTION", help="Have this function find out; called with key and arguments.")
+@click.option("--done", "result", metavar="RESULT", help="It was carried out; the tool's result: JSON, or text.")
+@click.option("--not-done", is_flag=True, help="It was not carried out, and will not be: it may be tried again.")
+@click.option("--probe", metavar="MODULE:FUNCTION", help="Call this function with key and arguments to find out.")
 @click.option("--note", default="", help="How it was found out.")
 @click.option("--by", default="", metavar="NAME", help="Who found out [the user].")
 @as_json
@@ -117,14 +115,14 @@ def list_(place: LogTarget, status: str | None, run_id: str, tool: str, at: str 
 def settle(
     place: LogTarget, key: str, result: str | None, not_done: bool, probe: str | None, note: str, by: str, as_json: bool
 ) -> int:  # fmt: skip
-    """Say what became of an effect whose fate is unknown.
+    """Record the result of an effect whose status is unknown.
 
-    KEY may be the beginning of one. What is said of it is final if it is that it took place; said wrongly that it did
-    not, it is sent again. A probe may also be folder/file.py:function; it returns refold.Done(result), raises
-    refold.NotDone, or returns None where it cannot tell: then this ends with 1.
+    KEY may be the beginning of a key. An answer that it was carried out is final. If you wrongly answer that it was
+    not, the effect is sent again. A probe may also be folder/file.py:function. It returns refold.Done(result), raises
+    refold.NotDone, or returns None if it cannot tell; then the exit status is 1.
 
-    An effect that failed as often as it may gets new attempts with --not-done; one that is done and whose result could
-    not be recorded gets it with --done.
+    An effect that used all its attempts gets new ones with --not-done. An effect that is done, but whose result could
+    not be recorded, gets the result with --done.
 
     \b
     Examples
@@ -133,7 +131,7 @@ def settle(
       refold effects settle order-7:3:refund:5a0c --probe payments:look_up
     """
     if sum((result is not None, not_done, probe is not None)) != 1:
-        raise InputError(f"{key}: say what became of it, with one of --done RESULT, --not-done and --probe")
+        raise InputError(f"{key}: give the result, with one of --done RESULT, --not-done and --probe")
     asked = None if probe is None else agent_of(probe, Path.cwd(), "probe")
     screen = Screen()
     with place.write(make=False) as log:
@@ -157,16 +155,17 @@ def settle(
 @effects.command()
 @click.argument("run_id", metavar="RUN")
 @click.option("--undo", "given", multiple=True, metavar="TOOL=MODULE:FUNCTION",
-              help="What undoes a tool's effects, instead of what it is registered with; several times.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what would be undone, and undo nothing.")
+              help="What undoes a tool's effects, instead of its registered function; repeatable.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print what would be undone, and undo nothing.")
 @as_json
 @on_log
 def compensate(place: LogTarget, run_id: str, given: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
     """Undo what a run did, the last effect first.
 
-    Each is undone by the function that its tool was registered with (undo=...), found in the folder this is started in,
-    or by one that --undo names. An undoing is an effect of its own, so nothing is undone twice: after a crash, ask
-    again. What could not be undone is named, the others go on, and this ends with 1.
+    Each effect is undone by the function that its tool was registered with (undo=...), imported from the current
+    folder, or by the function that --undo names. An undo is itself an effect, so nothing is undone twice: after a
+    crash, run the command again. If an effect could not be undone, the command names it, continues with the others, and
+    exits with 1.
 
     \b
     Examples
@@ -191,7 +190,7 @@ def compensate(place: LogTarget, run_id: str, given: tuple[str, ...], dry_run: b
     elif found:
         screen.table(UNDONE, [[each.ended, each.key, each.why or "-"] for each in found])
     else:
-        screen.say(f"run {run} did nothing that could be undone")
+        screen.say(f"run {run} has no effect that could be undone")
     return 1 if any(each.is_left for each in found) else 0
 
 
@@ -201,7 +200,7 @@ def _cells(ledger: Ledger, effect: Effect) -> list[str]:
 
 
 def _told(ledger: Ledger, effect: Effect) -> str:
-    """What came of it, in a few words."""
+    """Describe the result in a few words."""
     if effect.times_done > 1:
         return f"done {effect.times_done} times: it was settled wrongly in between"
     if effect.compensated_by:
@@ -214,19 +213,19 @@ def _told(ledger: Ledger, effect: Effect) -> str:
 
 
 def _value(text: str) -> Any:
-    """JSON; what is none is text."""
+    """Parse JSON; other text is a string."""
     return json_or_text(text)
 
 
 def _run_of(every: Iterable[Effect], given: str) -> str:
-    """A run with effects, by its id or the beginning of it."""
+    """Return a run with effects, by its id or the beginning of it."""
     runs = sorted({run for each in every for run in each.runs})
     found = [given] if given in runs else [run for run in runs if given and run.startswith(given)]
     return _only(found, given, "run with effects")
 
 
 def _effect_of(every: Iterable[Effect], given: str) -> Effect:
-    """An effect, by its key or the beginning of it."""
+    """Return an effect, by its key or the beginning of it."""
     by_key = {each.key: each for each in every}
     found = [given] if given in by_key else [key for key in by_key if given and key.startswith(given)]
     return by_key[_only(found, given, "effect")]
@@ -236,8 +235,8 @@ def _only(found: list[str], given: str, what: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(f"{given}: {len(found)} begin so; give more of it: {', '.join(found[:3])}")
-    raise InputError(f"{given}: no {what} is called so; `refold effects list` shows what there is")
+        raise InputError(f"{given}: {len(found)} begin with it; give more of it: {', '.join(found[:3])}")
+    raise InputError(f"{given}: there is no {what} of this name; `refold effects list` lists them")
 
 
 def _assigned(text: str) -> tuple[str, str]:
@@ -248,7 +247,7 @@ def _assigned(text: str) -> tuple[str, str]:
 
 
 def _undos(own: Iterable[Effect], named: dict[str, str]) -> tuple[dict[str, Undo], dict[str, str]]:
-    """The functions by tool, and why there is none. InputError where one that was given cannot be found."""
+    """Return the functions by tool, and why one is missing. InputError if a given function cannot be found."""
     undos: dict[str, Undo] = {tool: agent_of(name, Path.cwd(), "undo function") for tool, name in named.items()}
     missing: dict[str, str] = {}
     for each in own:

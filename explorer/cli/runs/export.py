@@ -1,4 +1,4 @@
-"""`refold run export`: a run, or two compared, as one file for people without refold."""
+"""`refold run export`: write a run, or a comparison of two, to one file that opens without refold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from refold.streams.exchange.atomic_file import whole_file
 @click.option("--html", "file", metavar="FILE", required=True, help="The file to write.")
 @click.option("--redact", is_flag=False, flag_value="", default=None, metavar="[NAME]",
               help="Replace secrets by tokens: by the standard rules, or a function, module:function.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace a file of that name.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @at_option
 @on_log
 def export(
@@ -30,8 +30,8 @@ def export(
 ) -> int:
     """Write a run to one HTML file that opens without refold.
 
-    All its steps are in it as the explorer shows them. With OTHER it is the comparison of the two runs. The file loads
-    nothing and runs no script. Contents that are sealed stand in it in clear, where their key is here.
+    The file holds all steps of the run, as the explorer shows them. With OTHER it holds the comparison of the two runs.
+    It loads nothing and runs no script. A sealed content is written in clear if its key is here.
 
     \b
     Examples

@@ -1,4 +1,4 @@
-"""`refold run fork`: a run again from one of its steps, with something changed."""
+"""`refold run fork`: run again from one step of a run, with something changed."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ WORLD = "live"
 @click.command()
 @run_argument
 @click.option("--at", "at", type=click.IntRange(0), required=True, metavar="STEP",
-              help="The step after which the child parts from its parent; 0: before the first.")  # fmt: skip
+              help="The step after which the child diverges from its parent; 0: before the first.")  # fmt: skip
 @click.option("--set", "changed", multiple=True, metavar="PATH=VALUE",
               help="Change the state there: order.items[0].price=12; may be repeated.")  # fmt: skip
-@click.option("--drop", multiple=True, metavar="PATH", help="Take this out of the state; may be repeated.")
-@click.option("--input", "given", metavar="JSON", help="Give the code this input instead of the parent's.")
+@click.option("--drop", multiple=True, metavar="PATH", help="Remove this from the state; may be repeated.")
+@click.option("--input", "given", metavar="JSON", help="Use this input instead of the parent's.")
 @click.option("--tool-result", "--result", "results", multiple=True, metavar="STEP/NAME=VALUE",
               help="Answer that call with this: 4/search=[]; may be repeated.")  # fmt: skip
 @click.option("--argument", "arguments", multiple=True, metavar="NAME.KEY=VALUE",
@@ -53,7 +53,7 @@ WORLD = "live"
 @agent_option
 @redact_option
 @click.option("--policy", type=click.Choice(list(POLICIES)),
-              help="What comes after: ask the world, only what is recorded, or ask you [live].")  # fmt: skip
+              help="After the step: call the world, use only the recording, or prompt you [live].")  # fmt: skip
 @click.option("--allow", multiple=True, metavar="TOOL", help="Let this write tool run; may be repeated.")
 @confined_option
 @guard_option
@@ -67,16 +67,16 @@ def fork(
 ) -> int:  # fmt: skip
     """Run again from one of its steps, with something changed.
 
-    The child is a run of its own, which names its parent, the step and what was changed. Up to that step everything
-    comes from the recording, and the parent stays as it is. After it, models and tools that read are asked as --policy
-    says; a tool that writes never runs unless --allow names it.
+    The child is a separate run, which names its parent, the step and the changes. Up to that step everything is
+    answered from the recording, and the parent does not change. After it, models and read tools are called as --policy
+    says. A write tool never runs unless --allow names it.
 
-    With --confined the kernel holds the code, as in `refold run replay`: nothing is asked of the world, --policy is
+    With --confined the kernel confines the code, as in `refold run replay`: nothing outside is called, --policy is
     recorded, and no tool can be allowed.
 
-    A VALUE is JSON where it is any, so 50 is a number and "50" a text; else it is the text itself.
+    A VALUE that is valid JSON is parsed, so 50 is a number and "50" a text; any other VALUE is text.
 
-    Exits with 1 where the child failed.
+    Exits with 1 if the child failed.
 
     \b
     Examples
@@ -118,7 +118,7 @@ def fork(
             error = driven(run, agent)
         status = tell_end(screen, log.recording(child), at, error, as_json=as_json)
         if not as_json:
-            screen.say(f"to see where it parts from its parent: refold run compare {parent} {child}")
+            screen.say(f"to see where it diverges from its parent: refold run compare {parent} {child}")
         return status
 
 
@@ -144,7 +144,7 @@ def _asker(screen: Screen) -> Callable[[Where, RecordedRequest, Unrecorded], Cal
     def ask(where: Where, asked: RecordedRequest, unrecorded: Unrecorded) -> Call | None:
         for line in str(unrecorded).splitlines():
             click.echo(line, err=True)
-        text = click.prompt(f"what does it answer? JSON, or `{WORLD}` to ask the world", err=True)
+        text = click.prompt(f"what does it answer? JSON, or `{WORLD}` to call it", err=True)
         return None if text == WORLD else Call(asked=asked, answer=plain_value(text), source="recorded")
 
     return ask

@@ -1,7 +1,4 @@
-"""`refold golden`: runs kept as tests, in files that stand alone.
-
-`refold golden add`: a recorded run becomes a test.
-"""
+"""`refold golden`: recorded runs kept as tests, in self-contained files."""
 
 from __future__ import annotations
 
@@ -35,13 +32,13 @@ SOURCE = "refold golden"
 
 EXPECTATIONS = """\b
 An expectation is one of
-  exact                          it does all that was recorded, and nothing else (the default)
+  exact                          it does exactly what was recorded (the default)
   outcome=succeeded              how it ends: succeeded, failed, cancelled, timed_out
   tools=lookup,...,send_mail     the tools it calls, in order; ... stands for any others. Also steps, decisions
   search_docs<=3                 how often it calls a tool; also tools, steps, decisions, model_calls, reads
   state[3].ticket.status=open    its state after step 3; state.ticket: at the end
   output.refund=50               what it returns
-  error=TimeoutError             what it fails with; error~lost: what that says
+  error=TimeoutError             what it fails with; error~lost: its message holds "lost"
 with = != < <= > >= or ~ (holds this part). Values are JSON where they can be: 50 is a number, "50" is text.
 """
 
@@ -49,24 +46,24 @@ with = != < <= > >= or ~ (holds this part). Values are JSON where they can be: 5
 @click.command(epilog=EXPECTATIONS)
 @run_argument
 @click.option("--expect", multiple=True, metavar="TEXT", help="What must hold; may be repeated [exact].")
-@click.option("--name", default="", metavar="NAME", help="What it is called, and its file [the agent and the run].")
+@click.option("--name", default="", metavar="NAME", help="Its name, and that of its file [the agent and the run].")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=FOLDER, show_default=True, metavar="DIR",
-    help="The folder it is written into.",
+    help="The folder to write the file to.",
 )  # fmt: skip
-@click.option("--entry", default="", metavar="ENTRY", help="The agent, module:function [what the run says].")
-@click.option("--describe", default="", metavar="TEXT", help="What it is about, for whoever sees it fail.")
-@click.option("--known-bad", default="", metavar="WHY", help="The run itself went wrong: it misses what is expected.")
-@click.option("--must-fail", default="", metavar="WHY", help="Today's code fails it still; passing is a failure.")
+@click.option("--entry", default="", metavar="ENTRY", help="The agent, module:function [as the run names it].")
+@click.option("--describe", default="", metavar="TEXT", help="A description, for the reader of a failure.")
+@click.option("--known-bad", default="", metavar="WHY", help="The run itself was wrong: it misses what is expected.")
+@click.option("--must-fail", default="", metavar="WHY", help="Today's code still fails it; passing is a failure.")
 @click.option(
     "--answer", "answers", multiple=True, metavar="NAME=JSON",
     help="What a tool or model answers to a request that was not recorded; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--redact", is_flag=False, flag_value="", default=None, metavar="[ENTRY]",
-    help="Take secrets out: by the standard rules, or by a function of yours, module:function.",
+    help="Remove secrets: by the standard rules, or by a function of yours, module:function.",
 )  # fmt: skip
-@click.option("--replace", is_flag=True, help="Write over a golden trace of that name.")
+@click.option("--replace", is_flag=True, help="Replace the file of that name.")
 @as_json
 @on_log
 def add(
@@ -75,9 +72,10 @@ def add(
 ) -> int:  # fmt: skip
     """Keep a run as a golden trace: one file that replays without log, broker or network.
 
-    The file holds what the run was given, every answer it got, the values of what it read, and what is expected of the
-    code from now on. Of a run that went wrong, say --known-bad and what good code does instead. The run's own content
-    is kept from then on, whatever its class; where this user may not write to the log, a warning says that it is not.
+    The file holds the run's input, every answer it got, the values of what it read, and what is expected of the code
+    from now on. If the run was wrong, give --known-bad and what good code does instead. From then on the run's own
+    content in the log is kept, whatever its class. If this user may not write to the log, a warning says that the
+    content is not kept.
 
     \b
     Examples
@@ -96,7 +94,7 @@ def add(
         )  # fmt: skip
         path = out / f"{golden.name}{SUFFIX}"
         if path.exists() and not replace:
-            raise InputError(f"{path} is there already; give another --name, or --replace it")
+            raise InputError(f"{path} exists; give another --name, or --replace it")
         path = write(golden, out)
     not_kept = _keep(place, run.run, golden.name)
     if as_json:
@@ -111,7 +109,7 @@ def add(
 
 
 def _keep(place: LogTarget, run: str, name: str) -> str:
-    """Have the run's content kept; why it is not, where this user may not write to the log."""
+    """Have the run's content kept. Returns why it is not, if this user may not write to the log."""
     try:
         with place.write(make=False) as log:
             log.observe(f"run/{run}", {"golden": name}, source=SOURCE)
@@ -156,9 +154,9 @@ def golden(
 ) -> int:  # fmt: skip
     """Keep runs as tests, and run today's code against them.
 
-    A golden trace is a file NAME.golden.json: a recorded run, whole, with what is expected of the agent. It needs no
-    log, no broker, no model and no network. DIR is a folder of them [golden]. docs/GOLDEN.md says more; pytest takes
-    them with --refold-golden DIR.
+    A golden trace is a file NAME.golden.json: a whole recorded run, with what is expected of the agent. It needs no
+    log, no broker, no model and no network. DIR is a folder of golden traces [golden]. docs/GOLDEN.md says more; pytest
+    runs them with --refold-golden DIR.
 
     \b
     Examples
@@ -179,9 +177,9 @@ def golden(
 def run(places: tuple[Path, ...], agent: str | None, confined: bool, as_json: bool) -> int:
     """Run today's agents against the golden traces; exits with 1 where one does not do what is expected.
 
-    Modules are looked up from the folder this is run in. Nothing is sent, written or asked for outside: what is not
-    recorded stops a run, and says what comes nearest. With --confined the kernel holds native code to that, too; where
-    it refuses, nothing is run, and the exit status is 2.
+    Modules are imported from the current folder. Nothing outside is called or written: a request that is not recorded
+    stops a run, and the message shows the nearest recorded one. With --confined the kernel enforces this for native
+    code too; if the kernel refuses, nothing is run, and the exit status is 2.
 
     \b
     Examples
@@ -235,10 +233,10 @@ def list_(places: tuple[Path, ...], as_json: bool) -> int:
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 def sign(files: tuple[Path, ...]) -> int:
-    """Say that an edit of a golden trace is meant: sign the file as it stands.
+    """Accept an edit of a golden trace: sign the file as it is.
 
-    A golden trace carries a hash of what stands in it, and one that was edited is refused. Edit an expectation, or a
-    recorded answer, then sign it.
+    A golden trace carries a hash of its content, and an edited file is refused. Edit an expectation, or a recorded
+    answer, then sign it.
 
     \b
     Examples
@@ -254,7 +252,7 @@ def sign(files: tuple[Path, ...]) -> int:
             raise InputError(f"{path}: {error}") from None
         if text != before:
             replace(path, text)
-        screen.say(f"{path}: {'signed' if text != before else 'is signed as it stands'}")
+        screen.say(f"{path}: {'signed' if text != before else 'was signed already'}")
     return 0
 
 
@@ -263,11 +261,11 @@ def _files(places: tuple[Path, ...]) -> list[Path]:
 
 
 def _result(path: Path, agent: str | None, *, confined: bool) -> tuple[dict[str, Any], str, bool]:
-    """What comes of one file: for programs, for people, and whether it is good."""
+    """Return the result for one file: for programs, for people, and whether it passed."""
     try:
         verdict = _verdict(read(path), agent, confined=confined)
     except NotConfinable:
-        raise  # of every file
+        raise  # it concerns every file
     except RefoldError as error:
         return {"name": path.name, "passed": False, "error": str(error)}, f"{path.name}: {error}", False
     return {**verdict.tree, "error": None}, str(verdict), verdict.passed
@@ -275,11 +273,11 @@ def _result(path: Path, agent: str | None, *, confined: bool) -> tuple[dict[str,
 
 def _verdict(golden: Golden, agent: str | None, *, confined: bool) -> CheckResult:
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what agents print goes beside the answer
+        with contextlib.redirect_stdout(sys.stderr):  # keep agents' output apart from the answer
             return exercised(golden, Path.cwd(), agent or "", confined=confined)
     except RefoldError:
         raise
-    except Exception as error:  # whatever a user's module raises when it is imported
+    except Exception as error:  # a user's module may raise anything when it is imported
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(
             f"{agent or golden.entry} cannot be run: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"

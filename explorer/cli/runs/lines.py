@@ -18,14 +18,14 @@ OF_THE_PROCESS = ("now", "random", "uuid")
 
 
 class Lines:
-    """Makes the lines. is_whole: values are not shortened; has_code: whether code can be run against the run."""
+    """Formats runs, steps and calls. is_whole: do not shorten values. has_code: code can be run against the run."""
 
     def __init__(self, *, is_whole: bool = False, has_code: bool = True) -> None:
         self._is_whole = is_whole
         self._has_code = has_code
 
     def value(self, value: Plain) -> str:
-        """A value as JSON without marks, shortened in its middle."""
+        """Return a value as JSON without quotes, shortened in its middle."""
         text = json.dumps(bare(value), ensure_ascii=False)
         if self._is_whole or len(text) <= SHOWN_MAX:
             return text
@@ -33,7 +33,7 @@ class Lines:
         return f"{text[:half]} ... {text[-half // 2 :]} ({len(text):,} characters)"
 
     def failure(self, failure: Failure) -> str:
-        """Its class by the last part of its name, and what it says."""
+        """Return the last part of the class's name, and the message."""
         name = failure.exception.rpartition(".")[2]
         message = failure.message if self._is_whole else failure.message.partition("\n")[0][:SHOWN_MAX]
         return f"{name}: {message}" if message else name
@@ -48,7 +48,7 @@ class Lines:
         return " ".join(each for each in (asked.name, "" if request is None else self.value(request)) if each)
 
     def answer(self, call: Call) -> str:
-        """What came of a call."""
+        """Return the result of a call."""
         if call.failure is not None:
             return f"failed: {self.failure(call.failure)}"
         if call.asked.kind == "now":
@@ -60,7 +60,8 @@ class Lines:
         return self.value(call.answer)
 
     def step(self, step: Step) -> Iterator[tuple[str, str]]:
-        """A step, by the names of its layers: earlier attempts, then calls and decisions in the order of the code."""
+        """Yield the lines of a step, each with its layer: earlier attempts, then calls and decisions in the order of
+        the code."""
         for attempt in step.attempts if not step.is_committed else step.attempts[:-1]:
             yield "attempt", self._attempt(attempt)
         part = ""
@@ -100,7 +101,7 @@ class Lines:
     def _attempt(self, attempt: Attempt) -> str:
         made = f" after {counted(len(attempt.calls), 'call')}" if attempt.calls else ""
         if attempt.failure is None:
-            return f"{attempt.number} was cut short, or goes on: what it did is not recorded  [unknown]"
+            return f"{attempt.number} was cut short, or continues: what it did is not recorded  [unknown]"
         wait = f"; again after {attempt.backoff_ms} ms" if attempt.backoff_ms else ""
         return f"{attempt.number} failed{made}: {self.failure(attempt.failure)}{wait}"
 
@@ -133,7 +134,7 @@ def head_of(step: Step) -> str:
 
 
 def tree_of(run: Recording, depth: int = 0) -> Iterator[str]:
-    """A line for each run within a run, and for those within it: `worker 8f2c: succeeded, in step 2`."""
+    """Yield a line for each nested run, at any depth: `worker 8f2c: succeeded, in step 2`."""
     for child in run.children.values():
         outcome = child.outcome or "running"
         yield f"{'  ' * depth}{child.agent or 'an agent'} {child.run}: {outcome}, in step {child.caller_step}"
@@ -141,7 +142,7 @@ def tree_of(run: Recording, depth: int = 0) -> Iterator[str]:
 
 
 def decision_text(step: Step) -> str:
-    """The choice alone; "-" without one."""
+    """Return only the choice; "-" if there is none."""
     decided = decision_of(step)
     return "-" if decided is None else _text(decided["choice"])
 

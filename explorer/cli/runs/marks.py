@@ -1,4 +1,4 @@
-"""`refold run flag` and `refold run pin`: keeping a run longer than its class is kept."""
+"""`refold run flag` and `refold run pin`: keep a run longer than its class is kept."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from refold.explorer.queries.run_names import known_run
 
 @click.command()
 @run_argument
-@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever looks at it later.")
-@click.option("--unflag", "takes_back", is_flag=True, help="Take the flag back.")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for a later reader.")
+@click.option("--unflag", "takes_back", is_flag=True, help="Remove the flag.")
 @redact_option
 @as_json
 @on_log
 def flag(place: LogTarget, run_id: str, reason: str, takes_back: bool, redact: str | None, as_json: bool) -> int:
     """Flag a run: it is kept longer, and `runs --flagged` lists it.
 
-    The reason is redacted: by the standard rules, or by what --redact names.
+    The reason is redacted by the standard rules, or by the function that --redact names.
 
     \b
     Examples
@@ -43,7 +43,7 @@ def flag(place: LogTarget, run_id: str, reason: str, takes_back: bool, redact: s
 
 @click.command()
 @run_argument
-@click.option("--unpin", "takes_back", is_flag=True, help="Let it go as others do.")
+@click.option("--unpin", "takes_back", is_flag=True, help="Let it expire as other runs do.")
 @as_json
 @on_log
 def pin(place: LogTarget, run_id: str, takes_back: bool, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""`refold play`: run a program, its models answered from a recording."""
+"""`refold play`: run a program, with its model calls answered from a recording."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from refold.explorer.queries.log_target import LogTarget
 KEYS = dict.fromkeys(
     ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AWS_BEARER_TOKEN_BEDROCK"), "none-is-needed"
 )
-"""SDKs ask for keys, which nothing is done with here."""
+"""SDKs require keys, which are not used here."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @run_argument
 @click.option("--rhythm", type=click.Choice(["none", "recorded"]), default="none", show_default=True,
-              help="Pieces of streams at once, or with the pauses that they had.")  # fmt: skip
+              help="Send the pieces of streams at once, or with their recorded pauses.")  # fmt: skip
 @fork_option
-@click.option("--upstream", metavar="URL", help="With --fork: the provider [as of `refold record`].")
+@click.option("--upstream", metavar="URL", help="With --fork: the provider [as for `refold record`].")
 @redact_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
 @on_log
@@ -45,15 +45,15 @@ def play(
 ) -> int:  # fmt: skip
     """Run a program; its model calls are answered from a recording.
 
-    The program runs as it is. What it asks of models is answered by the run, and by the others that were captured with
-    it: the same bytes in the same pieces. No provider is connected to, and no token is paid. The program's tools run:
-    only models are answered.
+    The program runs unchanged. Its requests to models are answered by the run, and by the others that were captured
+    with it: the same bytes in the same pieces. It connects to no provider, and no token is paid. The program's tools
+    run: only models are answered.
 
-    A request that is not recorded gets an error that names the turn and what differs. Then this exits with 1, if the
+    A request that is not recorded gets an error that names the turn and what differs. Then the exit status is 1, if the
     program itself exits with 0.
 
-    With --fork that request and all after it go to the provider. They become a fork: a run whose parent is RUN, and
-    which has its turns up to there.
+    With --fork that request and all after it are sent to the provider. They become a fork: a run whose parent is RUN,
+    with the turns of RUN up to there.
 
     \b
     Examples
@@ -66,17 +66,17 @@ def play(
     if is_forking:
         return _fork(place, run_id, rhythm, upstream, redact, command)
     if upstream is not None:
-        raise InputError("--upstream is where a --fork goes on: a play alone connects to nothing")
+        raise InputError("--upstream is the provider for a --fork: a play alone connects to nothing")
     serving, replaying, run_id = serve_recording(place, run_id, redact, "127.0.0.1", 0, is_paced=rhythm == "recorded")
     try:
         environment = {**KEYS, **os.environ}
         if "GOOGLE_API_KEY" in os.environ and "GEMINI_API_KEY" not in os.environ:
-            del environment["GEMINI_API_KEY"]  # Google's SDK warns where both are set
+            del environment["GEMINI_API_KEY"]  # Google's SDK warns if both are set
         pointed = pointing(command, serving.url, upstreams_of({}, None), environment)
         ended = run_program(pointed.arguments, {**environment, **pointed.variables})
     finally:
         serving.close()
-    said = f"{counted(replaying.served, 'request')} answered from run {run_id}, {replaying.waiting} not asked for"
+    said = f"{counted(replaying.served, 'request')} answered from run {run_id}, {replaying.waiting} not requested"
     click.echo(f"refold: {said}", err=True)
     return exit_as(ended) or (1 if replaying.unrecorded else 0)
 

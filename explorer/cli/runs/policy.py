@@ -1,4 +1,4 @@
-"""`refold policy`: recorded runs held to a policy file."""
+"""`refold policy`: test a policy file on recorded runs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def policy() -> None:
 def test_(place: LogTarget, file: str, runs: tuple[str, ...], as_json: bool) -> int:
     """Show which calls of recorded runs a policy would have denied.
 
-    Nothing is run again and nothing is recorded. Calls are decided on in the order in which they began. A call that
-    would be denied counts as made, for the recording goes on after it. A call that a person would be asked about is
+    Nothing is run again and nothing is recorded. Calls are decided in the order in which they began. A call that would
+    be denied counts as made, because the recording continues after it. A call that a person would be asked about is
     named, and is no denial.
 
-    Exits with 1 where a call that was made would be denied.
+    Exits with 1 if a call that was made would be denied.
 
     \b
     Examples

@@ -1,4 +1,4 @@
-"""`refold run replay`: today's code against a recorded run, or the recording alone."""
+"""`refold run replay`: run today's code against a recorded run, or step through the recording alone."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from refold.explorer.queries.run_names import known_run
 @agent_option
 @redact_option
 @click.option(
-    "--times", type=click.IntRange(1), default=1, metavar="N", help="Replay it so often; every hash must be the same."
+    "--times", type=click.IntRange(1), default=1, metavar="N", help="Replay it N times; every hash must be the same."
 )
 @confined_option
-@click.option("--alone", is_flag=True, help="Without any code: step through the recording, and check its hashes.")
+@click.option("--alone", is_flag=True, help="Run no code: step through the recording, and check its hashes.")
 @as_json
 @on_log
 def replay(
@@ -44,20 +44,20 @@ def replay(
 ) -> int:
     """Run the agent's code on its recording; report differences.
 
-    Every answer of a model or a tool, every time and every random number comes from the recording, and the network is
-    closed off: a replay costs nothing and changes nothing. The hash is of what the code did: asked, decided, kept and
-    returned. Where it does something else the first step that differs is named, and a request that is not recorded is
-    shown beside the nearest one that is.
+    Every answer of a model or a tool, every time and every random number is answered from the recording, and the
+    network is closed: a replay costs nothing and changes nothing. The hash covers what the code did: its requests,
+    decisions, state and result. At a difference, the first differing step is named. A request that is not recorded is
+    shown with the nearest recorded one.
 
-    A guard in Python closes the network off. With --confined the kernel does, also for native code (Linux); where it
-    refuses, nothing is run, and the exit status is 2. docs/REPLAY.md says what each of them holds.
+    A guard in Python closes the network. With --confined the kernel does, also for native code (Linux); if it refuses,
+    nothing is run, and the exit status is 2. docs/REPLAY.md says what each mode prevents.
 
-    A run that was imported has no code: it is stepped through, and its hashes are computed again.
+    An imported run has no code: it is stepped through, and its hashes are computed again.
 
-    With --all each run of the log is replayed by the code that it names, or stepped through where it names none, and
-    those that did something else are listed. Runs whose content has expired are counted apart.
+    With --all each run of the log is replayed by the code that it names, or stepped through if it names none, and the
+    runs that differ are listed. Runs whose content has expired are counted separately.
 
-    Exits with 0 where the hashes are equal and nothing else was done, and with 1 where not.
+    Exits with 0 if the hashes are equal and nothing else was done, and else with 1.
 
     \b
     Examples
@@ -105,7 +105,7 @@ def _tell(screen: Screen, outcome: ReplayOutcome) -> None:
     screen.say(f"replayed run {run} with {outcome.agent}: {steps}{often}", "bold")
     screen.say(f"  recorded  {result.recorded_hash}")
     is_equal = result.hash == result.recorded_hash
-    verdict = "equal: the code did the same" if is_equal else "another: the code did something else"
+    verdict = "equal: the code did the same" if is_equal else "differs: the code did something else"
     if is_equal and result.escapes:
         verdict = "equal, but something ran that is not in the recording"
     screen.say(f"  replayed  {result.hash}  {verdict}", "green" if result.is_same else "red")
@@ -117,7 +117,7 @@ def _tell(screen: Screen, outcome: ReplayOutcome) -> None:
         for line in f"first differs at {parting}".splitlines():
             screen.say(f"  {line}")
         if result.unused:
-            screen.say(f"  {counted(len(result.unused), 'recorded call')} it did not make")
+            screen.say(f"  {counted(len(result.unused), 'recorded call')} not made")
 
 
 def _tell_stepped(screen: Screen, outcome: ReplayOutcome) -> None:
@@ -128,7 +128,7 @@ def _tell_stepped(screen: Screen, outcome: ReplayOutcome) -> None:
     screen.say()
     screen.say(f"  edges     {_edges(recording)}")
     is_same = outcome.is_same
-    verdict = "every hash follows from what stands there" if is_same else "some steps do not hash to what is recorded"
+    verdict = "every hash matches its content" if is_same else "some recorded hashes do not match their steps"
     screen.say(f"  hash      {recording.hash or '-'}  {verdict}", "green" if is_same else "red")
 
 
@@ -139,7 +139,7 @@ def _tell_step(screen: Screen, each: Stepped) -> None:
     for edit in each.step.delta:
         screen.say(f"  state     {lines.edit(edit)}")
     if each.step.hash:
-        said = "" if each.is_whole else "  which does not follow from what stands there"
+        said = "" if each.is_whole else "  which does not match its content"
         screen.say(f"  hash      {each.step.hash}{said}", "dim" if each.is_whole else "red")
 
 

@@ -1,4 +1,4 @@
-"""`refold run replay --all`: every run of a log, each compared with its own replay."""
+"""`refold run replay --all`: compare every run of a log with its own replay."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ COLUMNS = (
     TableColumn("run", "cyan"),
     TableColumn("agent"),
     TableColumn("steps", is_fixed=True),
-    TableColumn("what came of it"),
+    TableColumn("result"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class UnreplayedRun:
-    """A run that could not be replayed. is_expired: its content was removed by the rules, and nothing is wrong."""
+    """A run that could not be replayed. is_expired: its content was removed by retention, and nothing is wrong."""
 
     run: str
     why: str
     is_expired: bool
 
     def json(self) -> dict[str, Any]:
-        """As one of the list that --json prints."""
+        """Return the entry in the list that --json prints."""
         return {"run": self.run, "same": None, "expired": self.is_expired, "error": self.why}
 
 
 def replay_all(
     screen: Screen, log: AgentLog, redact: Redact | None, times: int, *, alone: bool, confined: bool, as_json: bool
 ) -> int:
-    """Replay each run by its own code, or by itself where it has none, and say which are not what was recorded."""
+    """Replay each run by its own code, or step through it if it has none, and list the runs that differ."""
     runs = [name.removeprefix("run/") for name in rebuilt(log, ["run"]) or ()]
     every: list[ReplayOutcome | UnreplayedRun] = []
     with counting("replaying", len(runs), "runs") as advance:
@@ -67,7 +67,7 @@ def _replayed(
             else:
                 yield run_again(log, recording, None, redact, times, confined=confined)
         except NotConfinable:
-            raise  # of every run
+            raise  # it concerns every run
         except (InputError, CorruptionError) as error:
             yield UnreplayedRun(run, str(error), isinstance(error, Expired))
 
@@ -91,12 +91,12 @@ def _tell(screen: Screen, done: list[ReplayOutcome], left: list[UnreplayedRun]) 
     screen.say(f"replayed {counted(len(done), 'run')} of {counted(steps, 'step')}: {ways}", "bold")
     screen.say(f"  {same} equal to what was recorded", "green" if same == len(done) else "")
     if same < len(done):
-        screen.say(f"  {len(done) - same} not: `refold run replay RUN` says more of one", "red")
+        screen.say(f"  {len(done) - same} not: `refold run replay RUN` says more about a run", "red")
     expired = sum(each.is_expired for each in left)
     if expired:
         screen.say(f"  {expired} not replayed: the content has expired")
     if len(left) > expired:
-        screen.say(f"  {len(left) - expired} not replayed: with --alone the recordings are gone through by themselves",
+        screen.say(f"  {len(left) - expired} not replayed: --alone steps through recordings without code",
                    "red")  # fmt: skip
 
 
@@ -106,5 +106,5 @@ def _said(outcome: ReplayOutcome) -> str:
     if outcome.result is not None and outcome.result.parting is not None:
         return f"first differs at {str(outcome.result.parting).splitlines()[0]}"
     if outcome.result is not None and outcome.result.escapes:
-        return f"did what is not recorded: {outcome.result.escapes[0]}"
-    return "does not hash to what is recorded"
+        return f"did something that is not recorded: {outcome.result.escapes[0]}"
+    return "some recorded hashes do not match their steps"

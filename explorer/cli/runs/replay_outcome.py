@@ -1,4 +1,4 @@
-"""What comes of replaying a run from the command line: by its agent's code, or the recording by itself."""
+"""The result of replaying a run from the command line: with its agent's code, or without code."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from refold.explorer.cli.runs.code import name_for
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """What came of it.
+    """The result.
 
-    agent: the code that ran, None where the recording was gone through by itself. hashes: one a replay, the last one
-    first to be another. departure: how the code left the recording.
+    agent: the code that ran, None if the recording was stepped through without code. hashes: one for each replay; only
+    the last may differ from the first. departure: how the code left the recording.
     """
 
     recording: Recording
@@ -36,7 +36,7 @@ class ReplayOutcome:
     departure: Departure | None = None
 
     def json(self) -> dict[str, Any]:
-        """As `refold run replay --json` prints it."""
+        """Return the result as `refold run replay --json` prints it."""
         result = self.result
         parting = None if result is None else result.parting
         return {
@@ -62,9 +62,10 @@ class ReplayOutcome:
 def run_again(
     log: AgentLog, recording: Recording, entry: str | None, redact: Redact | None, times: int, *, confined: bool
 ) -> ReplayOutcome:
-    """Run the agent's code on what was recorded, until it does something else or has been run so often.
+    """Run the agent's code on the recording `times` times, or until it differs.
 
-    What the code prints goes to standard error. confined: each time in a process that the kernel confines; the code is
+    The code's standard output is sent to standard error. confined: run it each time in a process that the kernel
+    confines; the code is imported only there. InputError if there is no such code, or if the kernel refuses.
     imported there alone. InputError where there is no such code, or where the kernel refuses.
     """
     name = name_for(log, recording.run, entry)
@@ -84,9 +85,9 @@ def run_again(
 
 
 def step_through(recording: Recording) -> ReplayOutcome:
-    """Compute every hash of a recording again, and compare what comes of it with what stands there.
+    """Compute every hash of a recording again, and compare it with the recorded one.
 
-    A run that was observed, and not recorded as one, has no hashes: nothing contradicts it.
+    A run that was observed but not recorded as a run has no hashes, so nothing can differ.
     """
     if not recording.hash and not any(step.hash for step in recording.steps):
         return ReplayOutcome(recording, None, True, ("",))

@@ -1,4 +1,4 @@
-"""`refold run resume`: go on with a run that did not end, or that failed."""
+"""`refold run resume`: continue a run that did not end, or that failed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def resume(
 ) -> int:
     """Continue a run from where its record ends.
 
-    Steps that were committed are not run again, and what they asked for is answered from the record: no model is paid
-    twice, and no write tool takes effect twice. A step that was begun goes on with the attempts that are left to it. An
-    effect of which nothing is known is not repeated either: `refold effects` lists it.
+    Committed steps are not run again, and their requests are answered from the record: no model is paid twice, and no
+    write tool takes effect twice. A step that was begun continues with its remaining attempts. An effect of unknown
+    status is not repeated either: `refold effects` lists it.
 
-    Exits with 1 where the run failed.
+    Exits with 1 if the run failed.
 
     \b
     Examples

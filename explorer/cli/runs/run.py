@@ -1,4 +1,4 @@
-"""`refold run`: everything about one run. Each command is in a module of its own."""
+"""`refold run`: the commands about one run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from refold.explorer.queries.log_target import LogTarget
 
 COMMANDS = {
     "Commands": {
-        "show": ("runs.show:show", "Show a run: what it was given, where it stands, what it came to."),
+        "show": ("runs.show:show", "Show a run: its input, status and result."),
         "steps": ("runs.show:steps", "Show what a run did, step by step."),
         "search": ("runs.search:search_turns", "Find turns of all runs by what they say, the newest first."),
         "verify": ("runs.verify:verify", "Check the chain of hashes over a run."),

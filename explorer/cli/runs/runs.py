@@ -1,4 +1,4 @@
-"""`refold runs`: which runs are recorded, and finding one among them."""
+"""`refold runs`: list and search the recorded runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ USAGE_COLUMNS = (TableColumn("read", is_fixed=True), TableColumn("written", is_f
 
 def _time(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     if value is not None:
-        parse_time(value, option.opts[0])  # what is wrong with it is said of the option
+        parse_time(value, option.opts[0])  # so that an error names the option
     return value
 
 
@@ -45,13 +45,13 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option(
     "--since", callback=_time, metavar="TIME", help="Begun at this time or later, such as 2026-11-21T03:12:00Z."
 )
-@click.option("--until", callback=_time, metavar="TIME", help="Begun then or before.")
-@click.option("--text", default="", help="In whose input, output, messages, calls or results this text stands.")
+@click.option("--until", callback=_time, metavar="TIME", help="Begun at this time or earlier.")
+@click.option("--text", default="", help="With this text in input, output, messages, calls or results.")
 @click.option("--tool", default="", help="That called this tool.")
-@click.option("--error", default="", help="That failed, or had to try again, with this in an error's class or message.")
-@click.option("--outcome", type=click.Choice(OUTCOMES), help="That ended so, or did not end yet.")
+@click.option("--error", default="", help="That failed or retried, with this in an error's class or message.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="With this outcome, or not ended yet.")
 @click.option("--agent", default="", help="Of this agent.")
-@click.option("--user", default="", help="For this user, by the pseudonym that was recorded.")
+@click.option("--user", default="", help="For this user, by the recorded pseudonym.")
 @click.option("--tag", default="", help="With this tag.")
 @click.option("--parent", default="", metavar="RUN", help="That are forks of this run.")
 @click.option("--flagged", is_flag=True, help="That somebody flagged.")
@@ -109,7 +109,7 @@ def runs(
             screen.table(COLUMNS, [_cells(row, depth) for row, depth in rows])
         if not found.rows:
             asked = any(wanted.values())
-            screen.say("no run is like that" if asked else "no run is recorded in this log yet; see `refold demo`")
+            screen.say("no run matches" if asked else "no run is recorded in this log yet; see `refold demo`")
         if found.older:
             screen.say(_older(len(found), found.older, is_searched=bool(text or tool or error or model)))
     _say_unread(found)
@@ -155,7 +155,7 @@ def _usage_cells(row: RunRow) -> list[str]:
 
 
 def took(started_at: int | None, ended_at: int | None) -> str:
-    """How long, in the unit that reads best; "-" for what did not end."""
+    """Return the duration in a readable unit; "-" for a run that has not ended."""
     if not started_at or not ended_at:
         return "-"
     seconds = (ended_at - started_at) / 1_000_000
@@ -167,7 +167,7 @@ def took(started_at: int | None, ended_at: int | None) -> str:
 
 
 def _older(shown: int, older: int, *, is_searched: bool) -> str:
-    """What the limit left out, and how to see it."""
+    """Say what the limit left out, and how to see it."""
     how = f"--limit {shown + older} shows them, --json all of them"
     if is_searched:
         return f"the newest {shown}; {counted(older, 'older run')} not searched: {how}"
@@ -180,5 +180,5 @@ def _say_unread(found: RunList) -> None:
     if found.unread:
         some = ", ".join(found.unread[:3]) + (", ..." if len(found.unread) > 3 else "")
         many = counted(len(found.unread), "run")
-        text = f"{many} could not be searched, for the content has expired, or is sealed: {some}"
+        text = f"{many} could not be searched, because the content has expired or is sealed: {some}"
         print(f"refold: {printable(text)}", file=sys.stderr)

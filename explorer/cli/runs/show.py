@@ -40,17 +40,15 @@ SHOWN = ("tool", "model", "read", "observe", "run")
 @click.command(epilog=WHEN)
 @run_argument
 @at
-@click.option(
-    "--verify", is_flag=True, help="Check the chain of hashes over the steps; exits with 1 where it is broken."
-)
+@click.option("--verify", is_flag=True, help="Check the chain of hashes over the steps; exits with 1 if it is broken.")
 @as_json
 @on_log
 def show(place: LogTarget, run_id: str, at: str | None, verify: bool, as_json: bool) -> int:
-    """Show a run: what it was given, where it stands, what it came to.
+    """Show a run: its input, status and result.
 
-    RUN is the run's id, or the beginning of it. Each step is one line: what was decided, what was called, how often
-    it was tried again, how it failed; `refold run steps` has all of it. Runs that began within it are shown as a tree.
-    Of a run whose content has expired, or is sealed with no key here, it shows what stands in clear.
+    RUN is the run's id, or the beginning of it. Each step is one line: its decision, calls, retries and failure;
+    `refold run steps` shows all of it. Nested runs are shown as a tree. If the content of a run has expired, or is
+    sealed with no key here, the fields stored in clear are shown.
 
     \b
     Examples
@@ -87,16 +85,16 @@ def show(place: LogTarget, run_id: str, at: str | None, verify: bool, as_json: b
 @click.command(epilog=WHEN)
 @run_argument
 @at
-@click.option("--step", "number", type=click.IntRange(1), metavar="N", help="Only this one.")
-@click.option("--full", is_flag=True, help="Every value whole, however long.")
+@click.option("--step", "number", type=click.IntRange(1), metavar="N", help="Show only this step.")
+@click.option("--full", is_flag=True, help="Print every value whole.")
 @as_json
 @on_log
 def steps(place: LogTarget, run_id: str, at: str | None, number: int | None, full: bool, as_json: bool) -> int:
     """Show what a run did, step by step.
 
-    Of each step: what was decided and why, each call with its arguments and what came back, what was tried again, how
-    it failed, and what it changed in the run's state. An edge is what a replay has of a call: `recorded` is served
-    from here, `deterministic` comes of the code itself, and of what is `unknown` nothing was recorded.
+    For each step it prints the decision and its reason, each call with its arguments and result, retries, the failure,
+    and the changes of the run's state. An edge says what a replay has of a call: `recorded` is answered from the
+    recording, `deterministic` is computed by the code itself, and of an `unknown` call nothing was recorded.
 
     \b
     Examples
@@ -152,7 +150,7 @@ def _head(run: Recording, lines: Lines) -> list[str]:
     if run.caller:
         said.append(f"  within    {run.caller}, in its step {run.caller_step}")
     if run.flagged:
-        said.append("  flagged   to be kept longer")
+        said.append("  flagged   kept longer")
     said += [f"  {name:<10}{lines.value(value)}" for name, value in (("input", run.input), ("output", run.output))
              if value is not None]  # fmt: skip
     said += _usage(run)
@@ -176,7 +174,7 @@ def _usage(run: Recording) -> list[str]:
 def _untimed_text(run: Recording) -> str:
     if not run.synthetic_time:
         return ""
-    return "; some messages came without a time" if run.started_at else ": its source has none"
+    return "; some messages have no time" if run.started_at else ": its source has none"
 
 
 def _row(screen: Screen, step: Step) -> list[str]:
@@ -196,10 +194,10 @@ def _row(screen: Screen, step: Step) -> list[str]:
 
 
 def chain_text(check: ChainCheck, run: Recording) -> str:
-    """What a check of a run's hashes found, in one line."""
+    """Return the result of checking a run's hashes, in one line."""
     if check.is_whole:
         return f"the chain holds: {counted(len(run.steps), 'step')}, each hash covers the one before"
     if not check.broken:
-        return "the chain is broken at the end: how the run ended is not what its hash covers"
+        return "the chain is broken at the end: how the run ended does not match its hash"
     numbers = ", ".join(map(str, check.broken))
-    return f"the chain is broken at step {numbers}: what stands there is not what its hash covers"
+    return f"the chain is broken at step {numbers}: its content does not match its hash"

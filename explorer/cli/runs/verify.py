@@ -1,4 +1,4 @@
-"""`refold run verify`: whether a run is what its hashes cover."""
+"""`refold run verify`: check whether a run matches its hashes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from refold.explorer.queries.run_names import recorded_run
 def verify(place: LogTarget, run_id: str, at: str | None, as_json: bool) -> int:
     """Check the chain of hashes over a run.
 
-    The hash of a step covers what was asked, answered, decided and changed in it, and the hash of the step before. Of
-    a captured run a step is a turn: its hash covers the model and the conversation. Every hash is computed anew from
-    what is stored. Exits with 1 where one differs.
+    The hash of a step covers its requests, answers, decisions and changes, and the hash of the step before. In a
+    captured run a step is a turn: its hash covers the model and the conversation. Every hash is computed again from the
+    stored content. Exits with 1 if one differs.
 
     \b
     Examples

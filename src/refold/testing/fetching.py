@@ -1,8 +1,8 @@
-"""What servers for tests are made of, fetched once into the user's cache by Maven or pip.
+"""Programs that test servers need, fetched once into the user's cache by Maven or pip.
 
-1. Under a lock of the thing's own, so that several processes fetch once: what is there is whole, and is used.
-2. Otherwise it is made in a new folder beside it.
-3. One rename gives it its name: a process killed before leaves a folder that nobody reads.
+1. A lock for each program makes several processes fetch it once. A folder that exists is complete, and is used.
+2. Otherwise it is fetched into a new folder next to it.
+3. One rename gives the folder its name. A process that is killed earlier leaves a folder that nobody reads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fetched(folder: Path, fetch: Callable[[Path], None]) -> Path:
 
 
 def find_maven(what: str) -> str:
-    """The command mvn. Raises ServerMissing, which says what it would fetch and how to install it."""
+    """Return the command mvn. Raises ServerMissing, which names what it would fetch and how to install Maven."""
     command = shutil.which("mvn")
     if command is None:
         raise ServerMissing(
@@ -51,7 +51,7 @@ def run_maven(what: str, goal: str, *options: str, folder: Path) -> None:
 
 
 def run_fetch(what: str, command: Sequence[str], folder: Path) -> None:
-    """Run the command in the folder. Raises ServerMissing with what it said."""
+    """Run the command in the folder. Raises ServerMissing with the command's output."""
     try:
         done = subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_FETCH_S, check=False

@@ -25,11 +25,11 @@ from refold.streams.exchange.intake import Recorder
 
 @dataclass(slots=True)
 class Imports:
-    """What importing a file observes. ids: of the observations, in order; by_id: the observations themselves. blobs:
-    the contents that are too large for them, by SHA-256.
+    """The observations from importing a file. ids: of the observations, in order. by_id: the observations themselves.
+    blobs: contents too large for them, by SHA-256.
 
-    conversations: how many there are; without_time: how many of them have no time at all. unknown, left_out: how many
-    lines and the like of each kind were not understood, and kept or not.
+    conversations: how many there are. without_time: how many have no time at all. unknown, left_out: for each kind, how
+    many lines and the like were not understood, and were stored or left out.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Imports:
 
 
 def imports_of(importer: Importer, path: str | Path, keys: Mapping[str, str] | None = None) -> Imports:
-    """What importing a file observes, without a log.
+    """Return what importing a file observes, without a log.
 
     Args:
         importer: The importer.
@@ -55,10 +55,10 @@ def imports_of(importer: Importer, path: str | Path, keys: Mapping[str, str] | N
         keys: As --map: the key in the file by the key of the format.
 
     Returns:
-        Every observation, with the id that it has in each log.
+        Every observation, with the id that it has in every log.
 
     Raises:
-        InputError: The file is not of the format, or holds what cannot be observed.
+        InputError: The file is not of the format, or holds values that cannot be observed.
     """
     found = Imports()
 
@@ -90,24 +90,24 @@ def imports_of(importer: Importer, path: str | Path, keys: Mapping[str, str] | N
 
 
 def check_importer(importer: Importer, path: str | Path) -> Imports:
-    """Hold an importer to the rules, with a file of its format.
+    """Check an importer with a file of its format.
 
-    1. It recognises the file, and no other importer that is here does.
+    1. It recognises the file, and no other installed importer does.
     2. Importing twice makes the same observations, so the second import adds nothing.
-    3. No two of its observations are the same: what is repeated in the file stays several.
-    4. A cause is observed before what it is a cause of.
-    5. Each run says what it was imported from, and has an end.
-    6. A time that the source does not have is in no field of any entity.
+    3. No two of its observations are equal: repeats in the file stay separate.
+    4. A cause is observed before its effect.
+    5. Each run names its source, and has an end.
+    6. No field of any entity holds a time that the source does not have.
 
     Args:
         importer: The importer.
         path: A file that it reads without an error.
 
     Returns:
-        What importing the file observes, for assertions of one's own.
+        What importing the file observes, for further assertions.
 
     Raises:
-        AssertionError: A rule is broken; the message says which.
+        AssertionError: A rule is broken; the message names it.
     """
     sample = ImportFile(Path(path)).sample()
     others = [each for each in every() if each.name != importer.name]

@@ -1,5 +1,5 @@
-"""A real PostgreSQL for tests and benchmarks: on loopback, without fsync, as a user that is not root, gone with whoever
-started it.
+"""A real PostgreSQL for tests and benchmarks: on loopback, without fsync, as a user that is not root. It is deleted
+when its starter ends.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Postgres:
             return
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Send SIGKILL. Returns when it is gone."""
         self._process.kill()
 
     def restart(self) -> None:
@@ -116,7 +116,7 @@ def _as_user() -> list[str]:
 
 
 def started() -> Postgres:
-    """A server of one's own."""
+    """Return a new server."""
     server = Postgres()
     try:
         server.start()

@@ -1,5 +1,5 @@
-"""What servers for tests have in common: a process that never outlives us, free ports, and a cache that several
-processes may fill at a time."""
+"""Helpers for test servers: a process that never outlives this one, free ports, and a cache that several processes may
+fill at once."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ HOST = "127.0.0.1"
 _POLL_S = 0.05
 _STOP_S = 30.0
 _TAIL_LINES = 25
-# Below those that systems give to outgoing connections, so that they stay free while a server is down for a restart.
+# Below the ports that systems use for outgoing connections, so that they stay free while a server is down.
 _PORT_FIRST, _PORT_LAST = 20_000, 32_000
 _draw = random.SystemRandom()
 
 
 class ServerMissing(RefoldError):
-    """What it takes to run a server is not on this machine; the message says what to install."""
+    """A program that a server needs is not on this machine; the message says what to install."""
 
 
 class ServerFailed(RefoldError):
-    """A server did not come up, or did not do what it was told; the message shows the end of its log."""
+    """A server did not start, or did not do what was asked; the message shows the end of its log."""
 
 
 class Supervised:
-    """A server behind a supervisor (supervisor.py), so that it ends with us, however we end.
+    """A server below a supervisor (supervisor.py), so that it ends when this process ends, in whatever way.
 
-    name: what messages call it; log: what it writes to; remove: a folder that goes when we end without stopping it.
+    name: its name in messages. log: the file of its output. remove: a folder to delete if this process ends without
+    stopping it.
     """
 
     def __init__(self, name: str, log: Path, *, remove: Path | None) -> None:
@@ -92,13 +93,13 @@ class Supervised:
             if process.poll() is None:
                 process.stdin.write(f"{name}\n")
                 process.stdin.flush()
-                # `ok`, or nothing where it ended meanwhile.
+                # `ok`, or nothing if it ended meanwhile.
                 process.stdout.readline()
         except BrokenPipeError:
             pass
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Send SIGKILL. Returns when it is gone."""
         self.send("SIGKILL")
         self._end()
 
@@ -114,11 +115,11 @@ class Supervised:
         self._end()
 
     def tail(self) -> str:
-        """The end of what it wrote since it was last started."""
+        """Return the end of its output since its last start."""
         return "\n".join([f"The end of {self.log}:", *self.output().splitlines()[-_TAIL_LINES:]])
 
     def output(self) -> str:
-        """What it wrote since it was last started."""
+        """Return its output since its last start."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as file:
@@ -133,7 +134,7 @@ class Supervised:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago."""
+    """Return ports on which nothing listened a moment ago."""
     found: list[int] = []
     while len(found) < count:
         port = _draw.randrange(_PORT_FIRST, _PORT_LAST)

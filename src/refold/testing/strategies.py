@@ -67,7 +67,7 @@ def _plain(node: dict[str, Any]) -> SearchStrategy[Any]:
 @st.composite
 def _patches(draw: st.DrawFn, definition: TypeDefinition) -> dict[str, Any]:
     names = draw(st.lists(st.sampled_from(sorted(definition.fields)), min_size=1, max_size=4, unique=True))
-    # null asserts nothing, so a field's own null is left out here; so is the null of JSON.
+    # null asserts nothing, so a field's own null is left out here, and so is JSON's null.
     given = {name: _plain(value_of(definition.fields[name].node)) for name in names}
     return {name: draw(values.filter(lambda value: value is not None)) for name, values in given.items()}
 
@@ -76,7 +76,7 @@ def _patches(draw: st.DrawFn, definition: TypeDefinition) -> dict[str, Any]:
 def histories(
     draw: st.DrawFn, definition: TypeDefinition, *, entity_id: str = "e", max_size: int = 12
 ) -> Sequence[Observation]:
-    """Distinct observations of one entity: equal times, priorities, clears, retractions also of what comes later."""
+    """Distinct observations of one entity: equal times, priorities, clears, and retractions, also of later ones."""
     door = ObservationValidator(definition)
     found: dict[bytes, Observation] = {}
     seqs: dict[tuple[str, str], int] = {}

@@ -56,7 +56,7 @@ def _check_manifest_row(key: bytes, value: bytes, partitions: int) -> Iterator[M
     before = next((each for each in (PIN, TOMB, b"") if key.startswith(each + PREFIX)), None)
     try:
         if before is None:
-            raise CorruptionError(f"the key {key!r:.200} is of nothing that stands there")
+            raise CorruptionError(f"the key {key!r:.200} does not belong to this log")
         epoch = epoch_of(key.removeprefix(before))
         if epoch.partition >= partitions:
             raise CorruptionError(f"of partition {epoch.partition}; the log has {partitions}")

@@ -78,7 +78,7 @@ def receive(
         else:
             message = cbor2.loads(body, max_depth=DEPTH_MAX)
     except (cbor2.CBORDecodeError, ValueError, TypeError) as error:
-        raise InputError(f"a message is no CBOR: {error}") from error
+        raise InputError(f"a message is not CBOR: {error}") from error
     return message
 
 
@@ -113,7 +113,7 @@ def result_of(answer: object) -> object:
             return result
         case [1 | 2, str(name), [*arguments]] if name in _CLASSES:
             raise _remade(name, arguments)
-    raise StorageError(f"the log's owner answered what is no answer: {answer!r:.80}; is it another release?")
+    raise StorageError(f"the log's owner sent an invalid answer: {answer!r:.80}; is it another release?")
 
 
 def _remade(name: str, arguments: list[object]) -> RefoldError:

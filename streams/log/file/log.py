@@ -97,7 +97,7 @@ class FileLog(LogPort):
         self._looking = RLock()
         self._closed = False
         if read_only and not is_log(path):
-            raise InputError(f"{path}: no log is here yet; record into it first, or give its path with --log")
+            raise InputError(f"{path}: there is no log here; record into it first, or give its path with --log")
         self.database = (
             open_to_read(path, owner_timeout_s)
             if read_only
@@ -118,7 +118,7 @@ class FileLog(LogPort):
         self._identify(self.database)
         if partitions is not None and partitions != self.partitions:
             raise InputError(
-                f"{self.path}: this log has {self.partitions} partitions, fixed when it was made; "
+                f"{self.path}: this log has {self.partitions} partitions, fixed when it was created; "
                 f"open it without ?partitions={partitions}"
             )
         records.read_schemas(self.database, self.registry)

@@ -229,7 +229,7 @@ class Owner:
             schemas = len(self._registry)
         lies_here = all(partition in ends and offset <= ends[partition] for partition, offset in cut.offsets.items())
         if cut.log_id != self._identity or not lies_here or cut.schemas > schemas:
-            raise InputError(f"{self._database.path}: the cut of this marker is no point of this log")
+            raise InputError(f"{self._database.path}: the cut of this marker is not a point of this log")
 
     def snapshot(self, pinned_at: int | None) -> list[Epoch]:
         """Seal an epoch of every partition, durable on return; with pinned_at (milliseconds), keep it for ever."""
@@ -315,7 +315,7 @@ class Owner:
             try:
                 self._redefine(_U64.unpack(pending)[0])
             except SchemaError as error:  # no fault of what is written now: it was found good when it was registered
-                raise StorageError(f"a definition that was being taken up cannot be: {error}") from error
+                raise StorageError(f"a definition cannot be applied: {error}") from error
         self._settled = True
 
     def _redefine(self, offset: int) -> None:

@@ -148,5 +148,5 @@ def _flag(given: object, op: str) -> bool:
 
 def _refuse(op: str) -> NoReturn:
     raise InputError(
-        f"what was sent with {op} is not what the log's owner takes; use the same release in both processes"
+        f"what was sent with {op} is not valid for the log's owner; use the same release in both processes"
     )

@@ -103,7 +103,7 @@ def fork(path: str | os.PathLike[str], new_id: bytes) -> Identity:
         identity = records.read_log_record(database)
         if identity is None or identity.archived_at is None:
             raise InputError(
-                f"{path}: this log was not imported from an archive, or is a fork: it takes appends as it is"
+                f"{path}: this log was not imported from an archive, or is a fork: it already takes appends"
             )
         after = forked(identity, new_id)
         write = database.batch()

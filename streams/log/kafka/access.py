@@ -130,7 +130,7 @@ def lacking(grant: Grant, principal: str, servers: str) -> str:
 def check_principal(text: str) -> str:
     """A principal as access lists name it; InputError."""
     if not _PRINCIPAL.match(text):
-        raise InputError(f"--principal {text!r}: give User:NAME, as the broker names who connects")
+        raise InputError(f"--principal {text!r}: give User:NAME, as the broker names the user")
     return text
 
 

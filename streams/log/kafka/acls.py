@@ -105,7 +105,7 @@ def _operations(admin: AdminClient, clients: Clients, grant: Grant, timeout_s: f
         error = error_of(failed)
         if error is not None and (is_unlisted(error) or error.code() in _ABSENT):
             return ()
-        raise storage_error(f"{clients.servers} does not say what it allows", failed) from failed
+        raise storage_error(f"{clients.servers} does not list its access rights", failed) from failed
 
 
 def _described(admin: AdminClient, grant: Grant, timeout_s: float) -> Any:
@@ -137,7 +137,7 @@ def add(clients: Clients, principal: str, grants: Iterable[Grant]) -> None:
         try:
             done.result()
         except KafkaException as failed:
-            raise _refusal("access lists cannot be altered", clients, ALTER, failed) from failed
+            raise _refusal("access lists cannot be changed", clients, ALTER, failed) from failed
 
 
 def _entries(admin: AdminClient, clients: Clients, principal: str) -> list[BrokerAclEntry]:
@@ -149,7 +149,7 @@ def _entries(admin: AdminClient, clients: Clients, principal: str) -> list[Broke
     try:
         found = admin.describe_acls(wanted, request_timeout=TIMEOUT_S).result()
     except KafkaException as failed:
-        raise _refusal("access lists cannot be seen", clients, DESCRIBE, failed) from failed
+        raise _refusal("access lists cannot be read", clients, DESCRIBE, failed) from failed
     return [
         BrokerAclEntry(each.principal,
              Grant(_KIND_OF[each.restype], each.name, _OPERATION_OF[each.operation],
@@ -165,15 +165,15 @@ def _require_visible(admin: AdminClient, clients: Clients) -> None:
     try:
         cluster = admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT_S).result()
     except KafkaException as failed:
-        raise storage_error("access lists cannot be seen", failed) from failed
+        raise storage_error("access lists cannot be read", failed) from failed
     if AclOperation.DESCRIBE not in (cluster.authorized_operations or ()):
-        raise Denied(f"access lists cannot be seen: {clients.lacks(Grant(CLUSTER, CLUSTER_NAME, DESCRIBE))}")
+        raise Denied(f"access lists cannot be read: {clients.lacks(Grant(CLUSTER, CLUSTER_NAME, DESCRIBE))}")
     asked = [ConfigResource(ConfigResource.Type.BROKER, str(cluster.nodes[0].id))]
     for done in admin.describe_configs(asked, request_timeout=TIMEOUT_S).values():
         with suppress(KafkaException):  # who may not see brokers' settings is told of no entries
             named = done.result().get("authorizer.class.name")
             if named is None or not named.value:
-                raise StorageError(f"access lists cannot be seen: {_NONE_KEPT}")
+                raise StorageError(f"access lists cannot be read: {_NONE_KEPT}")
 
 
 def _refusal(doing: str, clients: Clients, operation: str, failed: KafkaException) -> StorageError:

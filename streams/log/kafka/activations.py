@@ -81,7 +81,7 @@ def activation_of(key: bytes, value: bytes) -> Activation:
             raise ValueError("its key or its value has another length")
         offset, activated_at = cbor2.loads(unsealed(value, "it"))
         if (offset is not None and type(offset) is not int) or type(activated_at) is not int:
-            raise TypeError("it is no offset and time")
+            raise TypeError("it is not an offset and time")
     except CorruptionError:
         raise
     except Exception as error:  # cbor2 raises whatever comes of odd bytes

@@ -185,7 +185,7 @@ class TopicContents(ContentStore):
         for each in damaged:
             if each.topic == self._indexes[0].place.topic:
                 raise CorruptionError(
-                    f"{each.topic} {each.first}: {each.records} records cannot be read, so nobody knows which chunks "
+                    f"{each.topic} {each.first}: {each.records} records cannot be read, so it is unknown which chunks "
                     "are named; restore the brokers' data, then repeat"
                 )
         with self._lock:
@@ -223,7 +223,7 @@ class TopicContents(ContentStore):
         index.read_on()
         while index.next <= offset:
             if deadline.is_past:
-                raise StorageError(f"{index.place.topic}: offset {offset} was written and does not show; repeat")
+                raise StorageError(f"{index.place.topic}: offset {offset} was written and is not visible; repeat")
             time.sleep(SHOWS_POLL_S)
             index.read_on()
 

@@ -148,7 +148,7 @@ class Decided:
             # Who may not look at the group, or cannot now, checks every record himself.
             if error is not None and (is_denied(error) or is_passing(error)):
                 return [(0, "")] * len(self._places)
-            raise storage_error(f"the offsets of the group {self._topics.group} cannot be had", failed) from failed
+            raise storage_error(f"the offsets of the group {self._topics.group} cannot be read", failed) from failed
         nothing = CommittedOffset(None, "")
         given = [found.get(each, nothing) for each in partitions]
         return [(each.offset or 0, each.metadata) for each in given]

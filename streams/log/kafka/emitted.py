@@ -44,7 +44,7 @@ def settled(ask: Callable[[], dict[int, Reached]], topic: str, timeout_s: float)
     while busy := [partition for partition, at in found.items() if at.place]:
         if deadline.is_past:
             raise StorageError(
-                f"{topic}/{busy[0]}: a worker is taking a definition up, or ended while it did; start it again if it "
+                f"{topic}/{busy[0]}: a worker is applying a definition, or ended while it did; start it again if it "
                 "did, and ask again when it is done"
             )
         time.sleep(BUSY_POLL_S)
@@ -60,8 +60,8 @@ def _decided(places: list[TopicPlace], offsets: Offsets, timeout_s: float) -> di
         if deadline.is_past:
             open_at = min(place for place in places if ends[place] < written[place])
             raise StorageError(
-                f"{open_at.topic}/{open_at.partition}: a transaction stays open; its worker may have died: it is "
-                "aborted when its time is over, or when that worker starts again. Ask again then"
+                f"{open_at.topic}/{open_at.partition}: a transaction stays open; its worker may have been killed: it "
+                "is aborted after its timeout, or when that worker starts again. Ask again then"
             )
         time.sleep(POLL_S)
     return ends

@@ -85,7 +85,7 @@ def raise_lasting(error: KafkaError, where: str, start: int, needs: str) -> None
     """
     if error.code() in _OUT_OF_RANGE:
         raise CorruptionError(
-            f"{where}: the records from offset {start} on are not there any more; they were deleted on the broker, or "
+            f"{where}: the records from offset {start} on are missing; they were deleted on the broker, or "
             "it lost them: restore the brokers' data"
         )
     # Who is told what to read is in no group.

@@ -275,13 +275,15 @@ class KafkaLog(LogPort):
     def _asked(self, what: str) -> Folding:
         self._require_open()
         if self._folding is None:
-            raise NotAnswerable(f"{self.url}: {what} by its workers (`refold worker`), which are not asked from here")
+            raise NotAnswerable(
+                f"{self.url}: {what} by its workers (`refold worker`), which this process does not call"
+            )
         return self._folding
 
     def _tabled(self, what: str) -> TableClient:
         self._require_open()
         if self._tables is None:
-            raise NotAnswerable(f"{self.url}: {what} stand with the log's workers; `refold rebuild` computes the same "
+            raise NotAnswerable(f"{self.url}: {what} are with the log's workers; `refold rebuild` computes the same "
                                 "entities from the log, `refold worker` keeps them up to date")  # fmt: skip
         return self._tables
 

@@ -72,7 +72,7 @@ def workers_of(admin: AdminClient, group: str, topic: str) -> dict[int, str]:
     try:
         found = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group].result()
     except KafkaException as failed:
-        raise storage_error(f"who has which partition, the group {group} does not say", failed) from failed
+        raise storage_error(f"the group {group} does not say which worker owns which partition", failed) from failed
     return {
         partition: each.url for each in _members(found, topic) if each.url is not None for partition in each.partitions
     }
@@ -101,7 +101,7 @@ def members_of(admin: AdminClient, group: str, topic: str, timeout_s: float, nee
         error = error_of(failed)
         if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
             return []
-        raise storage_error(f"who is in the group {group} cannot be had", failed, needs=needs) from failed
+        raise storage_error(f"the members of the group {group} cannot be read", failed, needs=needs) from failed
 
 
 def _members(found: ConsumerGroupDescription, topic: str) -> list[Member]:
@@ -157,7 +157,7 @@ def asked(content: bytes) -> tuple[str, list[Any]]:
     if checks is None:
         raise InputError(f"the look-up {name!r:.40} is not known to this release")
     if len(arguments) != len(checks) or not all(check(each) for check, each in zip(checks, arguments, strict=True)):
-        raise InputError(f"the look-up {name} was not asked in the form that this release knows")
+        raise InputError(f"the look-up {name} was not sent in the form that this release knows")
     return str(name), arguments
 
 
@@ -228,7 +228,9 @@ def totals_of(tree: Any) -> tuple[int, int]:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise StorageError(f"what a worker answered to {name} is not of the form that this release knows; is it another?")
+    raise StorageError(
+        f"a worker's answer to {name} is not in the form that this release knows; is the worker of another release?"
+    )
 
 
 def read_answer(content: bytes, url: str) -> object:
@@ -236,4 +238,4 @@ def read_answer(content: bytes, url: str) -> object:
     try:
         return cbor2.loads(content, max_depth=DEPTH_MAX)
     except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError) as error:
-        raise StorageError(f"{url}: what its worker answered cannot be read: {error}") from error
+        raise StorageError(f"{url}: its worker's answer cannot be read: {error}") from error

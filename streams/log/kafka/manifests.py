@@ -73,8 +73,8 @@ class ManifestMap:
             later = next((key for key in self._values[MARKERS] if key.startswith(LATER) and key not in KNOWN), None)
             if later is not None:
                 raise StorageError(
-                    f"{self._topic}: {later.decode(errors='replace')}: a newer release of refold made this log one "
-                    "that this release cannot read; use the newer one"
+                    f"{self._topic}: {later.decode(errors='replace')}: a newer release of refold changed this log to "
+                    "a form that this release cannot read; use the newer one"
                 )
 
     def _read_on(self, place: TopicPlace, end: int, *, is_anew: bool) -> None:

@@ -75,7 +75,7 @@ class Offsets:
         deadline = Deadline(self._timeout_s)
         while self.ends([place])[place] <= offset:
             if deadline.is_past:
-                raise StorageError(f"{place.topic}: offset {offset} was written and does not show: {else_}")
+                raise StorageError(f"{place.topic}: offset {offset} was written and is not visible: {else_}")
             time.sleep(SHOWS_POLL_S)
 
     def first_at(self, place: TopicPlace, time_ms: int) -> Dated | None:
@@ -117,7 +117,7 @@ class Offsets:
                 if answer.offset != OFFSET_INVALID:
                     found[TopicPlace(each.topic, each.partition)] = answer
                 elif deadline.is_past:
-                    raise Unanswered(f"{doing}: no leader gave one; look whether all brokers are up")
+                    raise Unanswered(f"{doing}: no leader gave one; check that all brokers are up")
                 else:
                     unled.add(each.topic)
             if unled and self._another is not None and tries in _ANOTHER_AFTER:

@@ -73,7 +73,7 @@ class LogProducer:
         size = len(sent.value or b"") + len(sent.key or b"")
         if size > MESSAGE_BYTES_MAX - 4096:
             raise InputError(f"{sent.what}: {size} bytes are too many for one record, at most "
-                             f"{MESSAGE_BYTES_MAX - 4096}; say it in several observations")  # fmt: skip
+                             f"{MESSAGE_BYTES_MAX - 4096}; split it into several observations")  # fmt: skip
         if self._late:
             self._drain()
         if self._failed:

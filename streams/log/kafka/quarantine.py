@@ -82,7 +82,7 @@ def set_aside(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
     log.refresh()
     version = _version(log, offset)
     if log.registry.is_aside(version.definition):
-        raise InputError(f"{log.topics.schemas} 0={offset}: it is set aside; refold quarantine remove takes that back")
+        raise InputError(f"{log.topics.schemas} 0={offset}: it is set aside; refold quarantine remove undoes that")
     ends = log.ends()
     _require_unneeded(log, version, dict.fromkeys(ends, 0))
     if apply:
@@ -100,7 +100,9 @@ def take_back(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
     log.refresh()
     version = _version(log, offset)
     if not log.registry.is_aside(version.definition):
-        raise InputError(f"{log.topics.schemas} 0={offset}: it is not set aside; refold quarantine list shows what is")
+        raise InputError(
+            f"{log.topics.schemas} 0={offset}: it is not set aside; refold quarantine list shows what is set aside"
+        )
     log.registry.check(version.definition, version.wire_ids)
     if apply:
         _decide(log, Decision(offset, is_lifted=True, decided_at=now_ms))
@@ -140,7 +142,7 @@ def set_record_aside(
     log.refresh()
     place = _record_place(log, topic, partition)
     if offset in log.registry.rulings.of(topic, partition):
-        raise InputError(f"{_shown(place, offset)}: it is set aside; refold quarantine remove takes that back")
+        raise InputError(f"{_shown(place, offset)}: it is set aside; refold quarantine remove undoes that")
     end = log.offsets.ends([place])[place]
     if topic not in (OBSERVATIONS, CHANGES):
         return _set_batch_aside(log, topic, place, offset, end, now_ms, apply=apply)
@@ -149,7 +151,7 @@ def set_record_aside(
     except DamagedRecord:
         return _set_batch_aside(log, topic, place, offset, end, now_ms, apply=apply)
     if raw is None:
-        raise InputError(f"{_shown(place, offset)}: no record is there, so every reader passes over it already")
+        raise InputError(f"{_shown(place, offset)}: there is no record, so every reader skips it already")
     why = (_damage_of_observation if topic == OBSERVATIONS else _damage_of_change)(log, place, raw)
     entity = entity_of(raw)
     if entity and log.partition_of(entity) != partition:
@@ -164,10 +166,10 @@ def _set_batch_aside(
 ) -> RecordEntry:  # fmt: skip
     batch = log.reading.unreadable_at(place, offset, end) if offset < end else None
     if batch is None or offset < batch.first:
-        raise InputError(f"{_shown(place, offset)}: nothing there is damaged, so nothing has to be set aside")
+        raise InputError(f"{_shown(place, offset)}: nothing there is damaged, so nothing needs to be set aside")
     records = batch.end - batch.first
     if records > LENGTH_MAX:
-        raise InputError(f"{_shown(place, offset)}: its batch has {records} offsets, and no batch has")
+        raise InputError(f"{_shown(place, offset)}: its batch claims {records} offsets, which is impossible")
     if apply:
         _decide(log, Ruling(topic, place.partition, batch.first, records, "", is_lifted=False, decided_at=now_ms))
     return RecordEntry(topic, place.partition, batch.first, "", apply, now_ms, batch.why, records)
@@ -181,7 +183,9 @@ def take_record_back(
     place = _record_place(log, topic, partition)
     entity = log.registry.rulings.of(topic, partition).get(offset)
     if entity is None:
-        raise InputError(f"{_shown(place, offset)}: it is not set aside; refold quarantine list shows what is")
+        raise InputError(
+            f"{_shown(place, offset)}: it is not set aside; refold quarantine list shows what is set aside"
+        )
     first, records = _ruled_on(log, topic, partition, offset)
     if apply:
         _decide(log, Ruling(topic, partition, first, records, entity, is_lifted=True, decided_at=now_ms))
@@ -201,7 +205,9 @@ def _ruled_on(log: KafkaLog, topic: str, partition: int, offset: int) -> tuple[i
 def _record_place(log: KafkaLog, topic: str, partition: int) -> TopicPlace:
     partitions = 1 if topic in (SCHEMAS, MANIFESTS, KEYS) else log.partitions
     if not 0 <= partition < partitions:
-        raise InputError(f"{topic}/{partition}: what can be set aside there is in the partitions 0 to {partitions - 1}")
+        raise InputError(
+            f"{topic}/{partition}: only records in these partitions can be set aside: 0 to {partitions - 1}"
+        )
     return TopicPlace(f"{log.topics.prefix}.{topic}", partition)
 
 
@@ -212,11 +218,11 @@ def _shown(place: TopicPlace, offset: int) -> str:
 def _damage_of_observation(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
     """What is wrong with an observation that workers took for one."""
     if raw.offset in log.with_verdicts(place.partition):
-        raise InputError(f"{_shown(place, raw.offset)}: a verdict is on it, so every reader passes over it already")
+        raise InputError(f"{_shown(place, raw.offset)}: it has a verdict, so every reader skips it already")
     if raw.offset >= log.decided(place.partition):
         raise InputError(
-            f"{_shown(place, raw.offset)}: no worker has decided it yet; where it is no observation, a running refold "
-            "worker gives a verdict, and nothing has to be set aside"
+            f"{_shown(place, raw.offset)}: no worker has decided it yet; if it is not an observation, a running refold "
+            "worker records a verdict, and nothing needs to be set aside"
         )
     try:
         observed(log.registry, place.partition, log.partitions, raw)
@@ -226,38 +232,38 @@ def _damage_of_observation(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
         if error.reason != HELD:
             return str(error)
     raise InputError(
-        f"{_shown(place, raw.offset)}: it is not damaged. What an observation says is corrected by another one, or "
-        "taken back by one that retracts it"
+        f"{_shown(place, raw.offset)}: it is not damaged. Correct an observation by another one, or "
+        "retract it by another one"
     )
 
 
 def _damage_of_change(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
     """What is wrong with a change that a worker wrote."""
     if not is_emitted(raw):
-        raise InputError(f"{_shown(place, raw.offset)}: no worker wrote it, so every reader passes over it already")
+        raise InputError(f"{_shown(place, raw.offset)}: no worker wrote it, so every reader skips it already")
     try:
         found = check_change(log, place.partition, raw.offset)
     except DamagedRecord as error:
         raise InputError(f"{_shown(place, raw.offset)}: {error}") from error
     except LookupError:
-        raise InputError(f"{_shown(place, raw.offset)}: it shows to no reader yet; repeat this in a moment") from None
+        raise InputError(f"{_shown(place, raw.offset)}: no reader sees it yet; repeat this in a moment") from None
     if not found:
-        raise InputError(f"{_shown(place, raw.offset)}: it is not damaged: it is what its observations give")
+        raise InputError(f"{_shown(place, raw.offset)}: it is not damaged: it matches its observations")
     return found[0].problem
 
 
 def _version(log: KafkaLog, offset: int) -> TypeVersion:
     place = f"{log.topics.schemas} 0={offset}"
     if not 0 <= offset < len(log.registry):
-        raise InputError(f"{place}: there is nothing yet; the topic ends at {len(log.registry)}")
+        raise InputError(f"{place}: there is no record; the topic ends at {len(log.registry)}")
     version = log.registry.at(offset)
     if version is None and log.registry.pending_at(offset) is not None:
         raise InputError(
-            f"{place}: the definition there is pending, so every reader passes over it until a worker that has its "
-            "code activates it; then it can be set aside at the place that refold quarantine list gives"
+            f"{place}: the definition there is pending, so every reader skips it until a worker that has its "
+            "code activates it; then it can be set aside at the position in refold quarantine list"
         )
     if version is None:
-        raise InputError(f"{place}: no definition is registered there, so every reader passes over it already")
+        raise InputError(f"{place}: no definition is registered there, so every reader skips it already")
     return version
 
 

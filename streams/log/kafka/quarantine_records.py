@@ -68,9 +68,9 @@ def decision_of(key: bytes, value: bytes) -> Decision | Ruling:
             return ruling_of(parts)
         offset, is_lifted, decided_at = parts
         if len(value) > _VALUE_BYTES_MAX or type(offset) is not int:
-            raise ValueError("it is no offset")
+            raise ValueError("it is not an offset")
         if type(is_lifted) is not bool or type(decided_at) is not int:
-            raise TypeError("it is no decision and time")
+            raise TypeError("it is not a decision and time")
     except CorruptionError:
         raise
     except Exception as error:  # cbor2 raises whatever comes of odd bytes

@@ -287,8 +287,8 @@ class LogReaders:
                     reader.assign(place, at)
                 elif waited_s > self._timeout_s:
                     raise Unanswered(
-                        f"{place.topic}/{place.partition}: nothing came from {self._clients.servers} for "
-                        f"{self._timeout_s:g} s, with offsets {start} to {end} to be read; "
+                        f"{place.topic}/{place.partition}: {self._clients.servers} sent nothing for "
+                        f"{self._timeout_s:g} s, while offsets {start} to {end} were read; "
                         f"{self._clients.said or 'is the broker running?'}"
                     )
                 continue

@@ -192,10 +192,11 @@ class Records:
             if raw.offset < self._decided.through(partition):
                 raise self._registry.rulings.damaged(
                     OBSERVATIONS, partition, raw.offset, entity_of(raw),
-                    f"it is no observation ({error}), and there is no verdict on it, though the workers are past it",
+                    f"it is not an observation ({error}), and has no verdict, although the workers have passed it",
                 ) from error  # fmt: skip
             raise NotAnswerable(
-                f"the record {place} of {self._topic} is no observation ({error}), and no worker has given a verdict "
+                f"the record {place} of {self._topic} is not an observation ({error}), and no worker has recorded a "
+                "verdict "
                 f"on it yet; the nearest point that can be answered is before it, offset:{place}. A running `refold "
-                "worker` decides it"
+                "worker` will decide it"
             ) from error

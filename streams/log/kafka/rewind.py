@@ -59,7 +59,7 @@ def rewind(log: KafkaLog, group: str, cut: Cut, topic: str = OBSERVATIONS, *, ap
     except KafkaException as failed:
         error = error_of(failed)
         if error is not None and error.code() in _NOT_EMPTY:
-            raise InputError(f"the group {group} has members by now; end them, then repeat") from failed
+            raise InputError(f"the group {group} has members now; end them, then repeat") from failed
         raise storage_error(f"{doing} {'set' if apply else 'read'}", failed, needs=_needs(log, group)) from failed
     finally:
         consumer.close()
@@ -75,8 +75,8 @@ def _set(answers: list[TopicPartition] | None) -> None:
 def _require_allowed(log: KafkaLog, group: str) -> None:
     if group == log.topics.group:
         raise InputError(
-            f"{group} is the group of this log's workers: its offsets say what is folded and emitted, and setting them "
-            "back would change nothing but what readers trust; `refold rebuild --at` answers for any past point"
+            f"{group} is the group of this log's workers: its offsets record what is folded and emitted; setting them "
+            "back would only mislead readers; `refold rebuild --at` answers for any past point"
         )
     members = _members(log, group)
     if members:
@@ -91,7 +91,7 @@ def _members(log: KafkaLog, group: str) -> list[str]:
         error = error_of(failed)
         if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
             return []
-        raise storage_error(f"the group {group} could not be looked at", failed, needs=_needs(log, group)) from failed
+        raise storage_error(f"the group {group} could not be read", failed, needs=_needs(log, group)) from failed
     return sorted(f"{each.client_id} on {each.host.removeprefix('/')}" for each in found.members)
 
 

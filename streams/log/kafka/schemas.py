@@ -129,8 +129,8 @@ class SchemaFollower:
         self._skip_to(end)
         if self._give_ids is not None and self._space == EMBEDDED:
             raise InputError(
-                f"{self._place.topic}: this log names schemas by ids of its own, and not by a Schema Registry's, since "
-                "it was made; open it without REFOLD_SCHEMA_REGISTRY"
+                f"{self._place.topic}: this log has used its own schema ids, not those of a Schema Registry, since "
+                "it was created; open it without REFOLD_SCHEMA_REGISTRY"
             )
 
     def register(self, definition: TypeDefinition, outgoing: LogProducer) -> None:
@@ -145,7 +145,7 @@ class SchemaFollower:
             )
         if self._registry.is_aside(definition):
             raise SchemaError(
-                f"{definition.name}: this definition was set aside by an administrator, who may take that back: "
+                f"{definition.name}: this definition was set aside by an administrator, who can undo that: "
                 "refold quarantine list"
             )
         if self._registry.is_pending(definition):
@@ -167,8 +167,8 @@ class SchemaFollower:
         if self._registry.find(definition) is None:
             self._check(definition, ids)
             raise SchemaError(
-                f"{definition.name}: it was not registered, for the log's first definition came at the same time and "
-                "is of another id space; open the log again"
+                f"{definition.name}: it was not registered: the log's first definition was registered at the same "
+                "time and uses another id space; open the log again"
             )
 
     def begin(self) -> None:
@@ -222,8 +222,8 @@ class SchemaFollower:
             if hindering is None:
                 raise
             raise SchemaError(
-                f"{error}; it is the definition at {self._place.topic} 0={hindering.offset} that hinders it. If that "
-                f"one should not be there and no observation needs it: refold quarantine add 0={hindering.offset}"
+                f"{error}; the definition at {self._place.topic} 0={hindering.offset} prevents it. If that "
+                f"definition is wrong and no observation needs it: refold quarantine add 0={hindering.offset}"
             ) from error
 
     def _skip_to(self, offset: int) -> None:
@@ -338,7 +338,7 @@ def _ids(given: bytes) -> WireIds:
                 return ids
     except Exception as error:  # cbor2 raises whatever comes of odd bytes
         raise SchemaError(f"its {IDS} cannot be read: {error}") from error
-    raise SchemaError(f"its {IDS} is not what a Schema Registry gave")
+    raise SchemaError(f"its {IDS} is not from a Schema Registry")
 
 
 def _int(digits: str) -> int:
@@ -348,7 +348,7 @@ def _int(digits: str) -> int:
 
 
 def _refused(constant: str) -> float:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def schema_record(place: TopicPlace, definition: TypeDefinition, ids: WireIds | None) -> Sent:

@@ -118,11 +118,11 @@ def translated(given: Mapping[str, str], where: str) -> Settings:
     found = Settings(given)
     for name in sorted(found):
         if name in _OWN:
-            raise InputError(f"{where}: {name} is not to be set: refold sets it itself, its promises rest on it")
+            raise InputError(f"{where}: {name} must not be set: refold sets it, and its promises depend on it")
         if name == _CHECKSUMS and found[name].lower() != "false":
             raise InputError(
-                f"{where}: {name} is not to be set: at a batch whose checksum does not match, librdkafka may end the "
-                "process (docs/decisions/056-checksums-of-batches.md); `refold verify` compares what batches hold"
+                f"{where}: {name} must not be set: at a batch with a wrong checksum, librdkafka may end the "
+                "process (docs/decisions/056-checksums-of-batches.md); `refold verify` checks the batches"
             )
         if name in _JAVA_ONLY:
             raise InputError(f"{where}: {name} is not supported: {_JAVA_ONLY[name]}")
@@ -183,7 +183,7 @@ def _lines(named: str) -> Iterator[tuple[str, str]]:
             raise InputError(f"{named}:{begun}: not of the form key=value")
         yield name.strip(), value.strip()
     if waiting:
-        raise InputError(f"{named}:{begun}: the last line ends in a backslash, and nothing comes behind it")
+        raise InputError(f"{named}:{begun}: the last line ends in a backslash, and no line follows")
 
 
 def _in_lines(pem: str) -> str:
@@ -246,6 +246,6 @@ def _take_jaas(found: Settings, where: str) -> None:
         options[option[1]] = re.sub(r"\\(.)", r"\1", value)
         at = option.end()
     if not {"username", "password"} <= options.keys():
-        raise InputError(f"{problem} it names no username and password")
+        raise InputError(f"{problem} it has no username and password")
     found.setdefault("sasl.username", options["username"])
     found.setdefault("sasl.password", options["password"])

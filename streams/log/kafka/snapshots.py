@@ -251,7 +251,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         if self._is_stopped:
             raise StorageError("the log is being closed")
         if not self._owns(partition):
-            raise StorageError(f"partition {partition} is another worker's now; its snapshots are written there")
+            raise StorageError(f"partition {partition} belongs to another worker now, which writes its snapshots")
         writer = self._writers.get(partition)
         if writer is not None and writer.fenced is not None:
             raise writer.fenced

@@ -199,7 +199,7 @@ class TopicAdmin:
         if topics.observations not in found:
             if not make:
                 raise InputError(
-                    f"{address.url}: no log is here yet; record into it first, or give another with --log "
+                    f"{address.url}: there is no log here; record into it first, or give another with --log "
                     f"(there is no topic {topics.observations})"
                 )
             contents = {} if address.blobs is not None else self._describe([topics.contents], address)
@@ -208,7 +208,7 @@ class TopicAdmin:
         partitions = len(found[topics.observations].partitions)
         if address.partitions not in {None, partitions}:
             raise InputError(
-                f"{address.url}: this log has {partitions} partitions, fixed when it was made; "
+                f"{address.url}: this log has {partitions} partitions, fixed when it was created; "
                 f"open it without ?partitions={address.partitions}"
             )
         self._check(topics, found, address)
@@ -251,8 +251,8 @@ class TopicAdmin:
         remains = sorted({place.topic for place, end in ends.items() if end})
         if remains and not self.exists(address):  # else another process has just made it
             raise InputError(
-                f"{address.url}: {', '.join(remains)}: records of a log that was here, and whose {topics.observations} "
-                "is gone. Restore the brokers' data; or begin a log under another prefix, or under this one when all "
+                f"{address.url}: {', '.join(remains)}: records of an earlier log, whose {topics.observations} "
+                "is gone. Restore the brokers' data; or create a log under another prefix, or under this one after all "
                 f"topics {topics.prefix}.* are deleted"
             )
 
@@ -325,7 +325,7 @@ class TopicAdmin:
             if not missing:
                 return found
             if deadline.is_past:
-                raise StorageError(f"{address.url}: the topic {min(missing)} was made, and is not there; look at the "
+                raise StorageError(f"{address.url}: the topic {min(missing)} was created, and is missing; check the "
                                    "broker's log, then repeat")  # fmt: skip
             time.sleep(POLL_S)
 
@@ -462,5 +462,5 @@ def _is_more(key: str, value: str | None, wanted: str) -> bool:
 def _id_of(topic: TopicDescription, address: Address) -> bytes:
     log_id = base64.urlsafe_b64decode(f"{topic.topic_id}==")
     if len(log_id) != 16 or not any(log_id):
-        raise StorageError(f"{address.url}: its broker gives topics no ids; a log needs Kafka 2.8 or newer")
+        raise StorageError(f"{address.url}: its broker gives no topic ids; a log needs Kafka 2.8 or newer")
     return log_id

@@ -103,7 +103,7 @@ class PartitionWriter:
             # Where another process has fenced this one, that is what is said.
             self.abort()
             raise StorageError(
-                f"{self._name} end at {ends[0]} and not at {counted}: something else writes there; nothing was sealed"
+                f"{self._name} end at {ends[0]} and not at {counted}: another process writes there; nothing was sealed"
             )
         self._call(self._producer.commit_transaction, ANSWER_S)
         self._settle(ends)
@@ -131,7 +131,7 @@ class PartitionWriter:
         deadline = Deadline(ANSWER_S)
         while any(stable < end for stable, end in zip(self._ends(committed=True), ends, strict=True)):
             if deadline.is_past:
-                raise StorageError(f"{self._name}: a transaction's end did not show for {ANSWER_S:.0f} s; try again")
+                raise StorageError(f"{self._name}: a transaction's end was not visible for {ANSWER_S:.0f} s; try again")
             time.sleep(_SETTLING_S)
         self.begin = self.next = self._ends(committed=False)[0]
         self._is_open = False

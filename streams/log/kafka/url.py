@@ -50,17 +50,17 @@ def parse_url(url: str) -> Address:
     servers, slash, prefix = rest.partition("/")
     if "@" in servers:
         raise InputError(
-            f"a kafka: URL takes no user or password, it is printed and kept; give the log as {EXAMPLE}, and put "
-            f"sasl.username and the like into the file that {CONFIG_ENVIRONMENT} names"
+            f"a kafka: URL takes no user or password, because it is printed and stored; give the log as {EXAMPLE}, "
+            f"and put sasl.username and the like into the file that {CONFIG_ENVIRONMENT} names"
         )
     if not url.startswith("kafka://") or not servers:
         raise InputError(f"{url!r} names no broker; give kafka://HOST:PORT/PREFIX, such as {EXAMPLE}")
     prefix = unquote(prefix)
     if not slash or not prefix:
-        raise InputError(f"{url!r} names no log on that broker; give what its topics begin with, such as {EXAMPLE}")
+        raise InputError(f"{url!r} names no log on that broker; give the prefix of its topics, such as {EXAMPLE}")
     if not _PREFIX.match(prefix) or prefix.strip(".") == "":
         raise InputError(
-            f"{url!r}: {prefix!r} cannot begin topics' names: letters, digits, '.', '_' and '-', at most {PREFIX_MAX}"
+            f"{url!r}: {prefix!r} cannot be a prefix of topics: letters, digits, '.', '_' and '-', at most {PREFIX_MAX}"
         )
     partitions, blobs = _options(url, query)
     return Address(",".join(_server(url, each) for each in servers.split(",")), prefix, partitions, blobs)
@@ -69,7 +69,7 @@ def parse_url(url: str) -> Address:
 def _server(url: str, given: str) -> str:
     found = _SERVER.match(given.strip())
     if found is None or not 0 < int(found[2] or PORT_DEFAULT) < 1 << 16:
-        raise InputError(f"{url!r}: {given!r} is no broker; give HOST:PORT, several with commas, such as {EXAMPLE}")
+        raise InputError(f"{url!r}: {given!r} is not a broker; give HOST:PORT, several with commas, such as {EXAMPLE}")
     return f"{found[1]}:{found[2] or PORT_DEFAULT}"
 
 

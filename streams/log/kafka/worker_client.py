@@ -156,7 +156,7 @@ class AskedTables(TableClient):
     def _required(self, partition: int, *question: Any) -> Any:
         url = self._workers.owner(partition)
         if url is None:
-            raise self._workers.absent(f"nobody has partition {partition}")
+            raise self._workers.absent(f"no worker owns partition {partition}")
         try:
             answer = self._look_up(url, question, partition)
         except OSError as error:
@@ -193,7 +193,7 @@ class AskedFolding(Folding):
                 if deadline.is_past:
                     raise StorageError(
                         f"the workers have not folded the log to its end within {self._timeout_s:g} s ({error}); their "
-                        "page /status says how far they are; wait for longer with --owner-timeout"
+                        "page /status shows their progress; wait for longer with --owner-timeout"
                     ) from error
             time.sleep(RETRY_S)
 
@@ -247,7 +247,7 @@ class AskedFolding(Folding):
                 found: list[dict[str, Any]] = json.loads(answer.content)["partitions"]
                 return sorted(found, key=lambda each: int(each["partition"]))
             except (ValueError, LookupError, TypeError) as error:
-                raise StorageError(f"{url}/{name}: this is no page of a refold worker ({error!r:.200})") from error
+                raise StorageError(f"{url}/{name}: this is not a page of a refold worker ({error!r:.200})") from error
         raise self._workers.absent(why)
 
 

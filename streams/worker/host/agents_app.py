@@ -75,7 +75,7 @@ class AgentThread:
             self._log.flush()
         except Exception as error:
             raise AgentFailed(f"the agent {name} failed at the change of {change.entity} to v{change.to_version} "
-                              f"({place}): {type(error).__name__}: {error}; it comes again at the next start"
+                              f"({place}): {type(error).__name__}: {error}; it is delivered again at the next start"
                               ) from error  # fmt: skip
 
     def _close(self) -> None:

@@ -157,7 +157,9 @@ class ChangeConsumer:
         try:
             delivery.done.result()
         except CancelledError as error:
-            raise StorageError("the agents were stopped while they worked on a change; it comes again") from error
+            raise StorageError(
+                "the agents were stopped while they worked on a change; it is delivered again"
+            ) from error
         self._done[delivery.partition] = delivery.offset + 1
 
     def _take(self, partition: int, found: Fetched) -> None:
@@ -249,5 +251,5 @@ class ChangeConsumer:
         if is_in or self._was_outage_within(self.out_of_group_s):
             self._in_group_s = now_s
         elif now_s - self._in_group_s > self.out_of_group_s:
-            raise StorageError(f"the agents' consumer has not come into its group {self._member.group} for "
+            raise StorageError(f"the agents' consumer has not joined its group {self._member.group} for "
                                f"{self.out_of_group_s:.0f} s; start it again")  # fmt: skip

@@ -171,14 +171,14 @@ class Pages(NamedTuple):
             items = self.operations.do(name, given)
             items += [item for each in answers for item in each.result()]
         except Busy as error:
-            raise StorageError(f"/{name}: too many workers to ask at once") from error
+            raise StorageError(f"/{name}: too many workers to call at once") from error
         finally:
             asking.close()
         missing = sorted(wanted - {int(each["partition"]) for each in items})
         if missing:
             numbers = ", ".join(map(str, missing))
             raise StorageError(
-                f"/{name}: no worker did it for partition {numbers}, which may be on the move; ask again"
+                f"/{name}: no worker did it for partition {numbers}, which may be moving to another worker; ask again"
             )
         return json_answer(200, {"partitions": sorted(items, key=lambda each: int(each["partition"]))})
 
@@ -213,9 +213,7 @@ class Pages(NamedTuple):
         except OSError as error:
             raise StorageError(f"{url}, which has partitions, does not answer ({error}); ask again") from error
         except (ValueError, LookupError, TypeError) as error:
-            raise StorageError(
-                f"{url}: what it answered cannot be read ({error}); is it of the same release?"
-            ) from error
+            raise StorageError(f"{url}: its answer cannot be read ({error}); is it of the same release?") from error
 
 
 def _word(found: Mapping[str, Any], name: str) -> dict[str, Any]:

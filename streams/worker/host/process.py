@@ -47,7 +47,7 @@ def run_process(service: HostedService, make_agents: Callable[[], AgentsApp] | N
     if said:
         raise said[0]
     if worker._signal_stop_future is None or any(isinstance(each, asyncio.CancelledError) for each in failures):
-        raise StorageError("the worker was cancelled from within, by what did not say why; start it again")
+        raise StorageError("the worker was cancelled by its own code, without a reason; start it again")
 
 
 def _worker(fold: ThreadHost, agents: AgentsApp | None, loop: asyncio.AbstractEventLoop) -> mode.Worker:

@@ -139,7 +139,10 @@ def test_a_fork_may_ask_another_model(log: AgentLog, server: ModelServer) -> Non
 
 
 def test_a_client_that_is_not_on_httpx_is_refused_by_name(log: AgentLog) -> None:
-    with log.run("a") as run, pytest.raises(InputError, match=r"object is no client on httpx: pass its calls through"):
+    with (
+        log.run("a") as run,
+        pytest.raises(InputError, match=r"object is not a client that uses httpx: pass its calls through"),
+    ):
         run.client(object())
 
 

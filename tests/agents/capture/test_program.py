@@ -94,7 +94,7 @@ def test_a_program_is_recorded_and_played(env: dict[str, str], tmp_path: Path, s
 
     played = refold(env, tmp_path, "play", row.run[:8], "--", *program, "0")
     assert (played.returncode, played.stdout) == (0, "done\n"), played.stderr
-    assert f"2 requests answered from run {row.run}, 0 not asked for" in played.stderr
+    assert f"2 requests answered from run {row.run}, 0 not requested" in played.stderr
     other = refold(env, tmp_path, "play", row.run, "--", sys.executable, "agent.py", "what else?", "0")
     assert other.returncode == 1
     assert "nearest is turn 1 of run" in other.stderr
@@ -228,7 +228,7 @@ def test_what_is_captured_of_a_killed_program_is_there(
         (["proxy", "--upstream", "http://h", "--listen", "0.0.0.0:0"], 2, "only addresses on loopback"),
         (["proxy", "--upstream", "http://h", "--listen", "here"], 2, "write it HOST:PORT"),
         (["play", "no-run", "--", "true"], 2, "no-run"),
-        (["play", "no-run", "--upstream", "http://h", "--", "true"], 2, "--upstream is where a --fork goes on"),
+        (["play", "no-run", "--upstream", "http://h", "--", "true"], 2, "--upstream is the provider for a --fork"),
         (["proxy", "--fork", "--upstream", "http://h"], 2, "--fork takes a recorded run with --replay"),
     ],
     ids=["no program", "no command", "no upstream", "nothing captured", "nothing captured, 0", "proxy to nowhere",

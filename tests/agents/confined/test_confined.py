@@ -118,7 +118,7 @@ def test_a_redactor_goes_along(log: AgentLog, folder: Path) -> None:
     redact = Redactor(secrets=["may I"])
     log.run("a", id="red", entry="agent.py:agent", redact=redact).drive(agent_of("agent.py:agent", folder))
     assert log.replay("red", redact=redact, confined=True).is_same
-    with pytest.raises(InputError, match="the redactor cannot be handed"):
+    with pytest.raises(InputError, match="the redactor cannot be passed"):
         log.replay("red", redact=Redactor(rules={"x": lambda text: []}), confined=True)
 
 
@@ -197,7 +197,7 @@ def test_where_the_kernel_refuses_nothing_is_run(log: AgentLog, folder: Path) ->
             cwd=folder, env=environment(more={"DIE": "1"}), capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
-        assert "cannot be confined here: seccomp says" in done.stderr
+        assert "cannot be confined here: seccomp failed" in done.stderr
         assert "Nothing was run" in done.stderr
 
 

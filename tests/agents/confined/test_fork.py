@@ -162,7 +162,7 @@ def test_an_async_agent_goes_on(log: AgentLog, folder: Path) -> None:
 def test_what_cannot_be_run_records_nothing(log: AgentLog) -> None:
     with pytest.raises(InputError, match="has no function nobody"):
         log.fork_confined("r", "agent.py:nobody", id="c", at=1)
-    with pytest.raises(InputError, match="no state behind step 9"):
+    with pytest.raises(InputError, match="no state after step 9"):
         log.fork_confined("r", id="c", at=9)
     with pytest.raises(UnknownEntity):
         log.recording("c")
@@ -192,5 +192,5 @@ def test_where_the_kernel_refuses_nothing_is_run_or_recorded(log: AgentLog, fold
         cwd=folder, env=environment(more={"DIE": "1"}), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
-    assert "cannot be confined here: seccomp says" in done.stderr
+    assert "cannot be confined here: seccomp failed" in done.stderr
     assert "no run kid" in refold_command("run", "show", "kid", folder=folder).refused()

@@ -147,7 +147,7 @@ def test_an_unknown_effect_is_settled_by_hand(world: World) -> None:
     service.answers = ["paid"]
     assert ledger.perform(ordered(step=2), service, Terms(attempts_max=1)) == "paid"
     assert world.log.state(entity_of(ordered(step=1).key)).fields["reconciled_note"] == "seen"
-    for key, why in ((ordered(step=1).key, "it is done"), ("task:9:x:0", "nothing is known")):
+    for key, why in ((ordered(step=1).key, "it is done"), ("task:9:x:0", "no such effect is recorded")):
         with pytest.raises(InputError, match=why):
             ledger.settle(key, Done(1), by="ann")
     with pytest.raises(InputError, match="it is done"):
@@ -264,7 +264,7 @@ def test_a_probe_settles_by_itself_when_it_is_asked_to(world: World) -> None:
         world.ledger().perform(ordered(), Service(TimeoutError("gone")))
     ledger, key = world.ledger(), ordered().key
     assert ledger.settle_by(key, Asked(None), by="ann").status == "unknown"
-    with pytest.raises(InputError, match="may still be under way"):
+    with pytest.raises(InputError, match="may still be in progress"):
         ledger.settle_by(key, Asked(NotDone()), by="ann")
     with pytest.raises(InputError, match="returned a str"):
         ledger.settle_by(key, Asked("yes"), by="ann")
@@ -356,5 +356,5 @@ def test_terms_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_log_without_effects_lists_none(world: World) -> None:
     assert world.ledger().list() == []
-    with pytest.raises(InputError, match="nothing is known"):
+    with pytest.raises(InputError, match="no such effect is recorded"):
         world.ledger().effect("x")

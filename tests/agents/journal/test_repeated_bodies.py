@@ -98,7 +98,7 @@ def test_two_conversations_in_turns_cost_no_more() -> None:
 def test_a_body_whose_earlier_one_is_gone_is_an_error_that_names_the_step() -> None:
     bodies, _ = conversation(2, seed=4)
     _, second = stored([step_with(number, body) for number, body in enumerate(bodies, 1)])
-    with pytest.raises(CorruptionError, match="step/r#2: the body of a request goes on from an earlier one"):
+    with pytest.raises(CorruptionError, match="step/r#2: the body of a request continues an earlier one"):
         BodyReader().whole("step/r#2", second)
 
 

@@ -103,7 +103,7 @@ def test_a_topic_that_would_lose_keys_and_a_changed_key_are_refused(opened: Open
         (raw,) = reading.records(place, 0, broker.end(place))
     broker.produce(place, [None], key=raw.key)
     broker.produce(place, [(raw.value or b"")[:-1] + b"?"], key=raw.key)
-    with pytest.raises(CorruptionError, match="the key run:a is not what was wrapped"):
+    with pytest.raises(CorruptionError, match="the key run:a is not the one that was wrapped"):
         opened().get("run:a")
     broker.alter(place.topic, "cleanup.policy", "delete")
     with pytest.raises(StorageError, match=r"keys has cleanup.policy=delete, and a log needs compact"):
@@ -206,7 +206,7 @@ def test_a_damaged_record_stops_nothing_but_its_own_key(opened: Opened, broker: 
     assert ring.get("run:b") == keys["run:b"]
     assert [each.key_id for each in ring.damaged(["run:a", "run:b", "run:c"])] == ["run:a", "run:c"]
     for key_id in ("run:a", "run:c"):
-        with pytest.raises(KeyUnreadable, match=f"{key_id} is not what was wrapped"):
+        with pytest.raises(KeyUnreadable, match=f"{key_id} is not the one that was wrapped"):
             ring.get(key_id)
         ring.destroy(key_id)
     assert (ring.damaged([]), ring.ids()) == ([], ["run:b"])

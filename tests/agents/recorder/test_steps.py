@@ -200,7 +200,7 @@ def test_what_a_tool_calls_in_its_turn_is_part_of_its_answer(log: AgentLog) -> N
 
     @refold.tool
     def outer() -> list[Any]:
-        with pytest.raises(InputError, match="said inside of a tool"):
+        with pytest.raises(InputError, match="called inside a tool"):
             run.decide("x")
         return [inner(), run.now().year > 2000, run.model(lambda: "answer")]
 
@@ -377,7 +377,7 @@ def test_the_key_of_a_write_is_the_runs_to_give(log: AgentLog) -> None:
     assert "idempotency_key" not in inspect.get_annotations(pay)
     with log.run("a") as run:
         assert pay("o-7", idempotency_key="") == "paid"
-        with pytest.raises(InputError, match="pay: leave idempotency_key out, the run gives it"):
+        with pytest.raises(InputError, match="pay: leave idempotency_key out, the run passes it"):
             pay("o-8", idempotency_key="mine")
     assert len(keys) == 1
     assert keys[0].startswith(f"{run.id}:1:pay:")

@@ -239,7 +239,7 @@ def test_calls_of_threads_and_tasks_are_of_their_step(log: AgentLog, agent: Call
 def test_a_stray_call_is_refused_while_a_run_is_open(log: AgentLog) -> None:
     done.clear()
     with older_thread() as through, log.run("a") as run:
-        with run.step("s"), pytest.raises(StrayCall, match=f"outside of every run, while run {run.id} is open"):
+        with run.step("s"), pytest.raises(StrayCall, match=f"outside any run, while run {run.id} is open"):
             through(work)
         assert done == []
     with older_thread() as through:

@@ -111,7 +111,7 @@ def test_half_of_an_import_is_refused_by_what_is_missing(tmp_path: Path) -> None
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         assert list(recordings(log, None, ClearVault(log))) == []
         log.observe("run/x", {"agent": "a", "imported_from": "chat", "step_count": 1})
-        with pytest.raises(refold.NotAnswerable, match="agent_session/x is not there"):
+        with pytest.raises(refold.NotAnswerable, match="agent_session/x is missing"):
             load(log, "x", ClearVault(log))
 
 

@@ -110,17 +110,17 @@ def test_what_no_run_wrote_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnknownEntity, match="no run b is in this log"):
             load(log, "a", ClearVault(log))
         write(log, Recording(run="b", parent="a", forked_at=0, patch={"state": []}))
-        with pytest.raises(CorruptionError, match="a fork of itself, by way of a"):
+        with pytest.raises(CorruptionError, match="a fork of itself, through a"):
             load(log, "a", ClearVault(log))
         write(log, Recording(run="c"))
         write(log, Recording(run="d", parent="c", forked_at=2, patch={"state": []}))
-        with pytest.raises(NotAnswerable, match="parts from c after step 2, and of that run 0 steps stand"):
+        with pytest.raises(NotAnswerable, match="diverges from c after step 2, and that run has 0 steps"):
             load(log, "d", ClearVault(log))
         log.observe("run/e", {"agent": "x"})
         log.observe("step/e#1", {"journal": {"1": {"no": "attempt"}}})
-        with pytest.raises(CorruptionError, match="step/e#1: its journal holds no attempt"):
+        with pytest.raises(CorruptionError, match="step/e#1: its journal holds no valid attempt"):
             load(log, "e", ClearVault(log))
         log.observe("run/f", {"agent": "x", "step_count": 2, "ended_at": 5})
         log.observe("step/f#1", {"name": "x"})
-        with pytest.raises(NotAnswerable, match="its step 2 of 2 is not there"):
+        with pytest.raises(NotAnswerable, match="its step 2 of 2 is missing"):
             load(log, "f", ClearVault(log))

@@ -370,7 +370,7 @@ def test_a_log_of_another_url_begins_no_run_within(log: AgentLog, tmp_path: Path
             with run.step("outer"):
                 return other.run("inner", input="abc").drive(paying)
 
-        with pytest.raises(InputError, match="so are the runs that begin within it"):
+        with pytest.raises(InputError, match="so are its nested runs"):
             log.run("outer", id="r1").drive(agent)
     assert done == []
 
@@ -396,7 +396,7 @@ def test_a_child_is_written_through_the_redactor_of_the_run_around_it(log: Agent
         with run.step("outer"):
             log.run("inner", redact=redactor)
 
-    with pytest.raises(InputError, match="give redact= to that one"):
+    with pytest.raises(InputError, match="give redact= to the outer run"):
         log.run("outer").drive(redacting)
 
 
@@ -411,7 +411,7 @@ def test_a_run_within_begins_in_the_code_of_the_run_and_in_no_tool(log: AgentLog
             return ask()
 
     outer: list[Run] = []
-    with pytest.raises(InputError, match="begins in its code, and not in a tool"):
+    with pytest.raises(InputError, match="must begin in the run's own code, not in a tool"):
         log.run("outer").drive(agent)
     assert done == []
 

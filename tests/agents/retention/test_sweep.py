@@ -125,7 +125,7 @@ def test_what_expires_is_gone_and_all_else_stands(kind: str, request: pytest.Fix
         assert verdict.ok, verdict.mismatches
         assert verdict.root == before["root"]
         for keep in (pin, lambda log, vault, run: flag(log, vault, run, "late")):
-            with pytest.raises(Expired, match="nothing left of run/a to be kept"):
+            with pytest.raises(Expired, match="nothing of run/a is left to keep"):
                 keep(log, log.vault, "a")
         unflag(log, "flagged")
         unpin(log, "pinned")
@@ -290,10 +290,10 @@ def test_the_command_says_what_it_would_do_and_does_it(file_url: str, capsys: py
         assert '"expired": true' in refold("state", place, "--json")
         assert "expired" not in refold("state", place.replace("c", "a"))
     assert "run a is no longer flagged" in refold("run", "flag", "a", "--unflag")
-    assert "nothing left of run/c to be kept" in refused("run", "pin", "c")
+    assert "nothing of run/c is left to keep" in refused("run", "pin", "c")
     assert "give one of them" in refused("retain", "--dry-run", "--apply")
     assert "such as failed=60" in refused("retain", "--class", "failed")
-    assert "everything stored is what the log folds to" in refold("verify")
+    assert "everything stored matches a full replay" in refold("verify")
     status = run(["run", "show", "c", "--log", file_url])
     shown = "".join(capsys.readouterr())
     assert "expired" in shown, status

@@ -146,7 +146,7 @@ def test_forks_and_runs_within_are_a_tree(pages: Explored) -> None:
 def test_filters_are_those_of_the_command(pages: Explored) -> None:
     assert "1 run " in pages.get("/?tool=mail.send").text
     assert "1 run " in pages.get(f"/?parent={RUN}").text
-    assert "No run is like that" in pages.get("/?agent=nobody").text
+    assert "No run matches" in pages.get("/?agent=nobody").text
     assert "since" in pages.get("/?since=yesterday").text
     assert pages.get("/?since=yesterday").status == 400
 
@@ -219,7 +219,7 @@ def test_the_command_serves_until_it_is_interrupted(incident_url: str) -> None:
 
 def test_the_command_needs_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explore", "--log", f"file:{tmp_path / 'none'}", "--port", "0"]) == 2
-    assert "no log is here yet" in capsys.readouterr().err
+    assert "there is no log here" in capsys.readouterr().err
 
 
 MODEL_ANSWER = {

@@ -473,7 +473,7 @@ def test_a_manifest_that_names_what_is_not_the_sinks_is_none(folder: str) -> Non
     path = "type=run/partition=0/part.parquet"
     for named, file in ((folder, path), (good, folder), (good, f"{path}/../../../../../outside")):
         kept = CommittedFile(file, "run", 0, 1, 1, "")
-        with pytest.raises(CorruptionError, match="names files that no sink makes"):
+        with pytest.raises(CorruptionError, match="names files that no sink writes"):
             decoded(encoded(CommitManifest(1, 7, named, "cut", 1, "", (kept,))), "manifests/7.json")
     decoded(
         encoded(CommitManifest(1, 7, good, "cut", 1, "", (CommittedFile(path, "run", 0, 1, 1, ""),))),

@@ -96,7 +96,7 @@ def test_an_import_killed_at_any_moment_is_no_log_or_the_whole(
             shutil.rmtree(path)
         elif path.exists():
             cut_short += 1
-            with pytest.raises(InputError, match="no log is here yet"):
+            with pytest.raises(InputError, match="there is no log here"):
                 open_log(path.parent, read_only=True)
     importer = child(IMPORTER, file, path, form)
     assert [importer.line() for _ in range(3)] == ["ready", "checked", "done"]

@@ -88,7 +88,7 @@ OTHER_PARTITION = 1 - partition_of(A, 2)
         (lambda items: changed(items, Definition, 1, definition="{"), "cannot be registered"),
         (lambda items: changed(items, Definition, 1, registered_at=BEGIN_MS - 1), "was recorded before"),
         (lambda items: changed(items, Content, content=b"other"), "not what its name says"),
-        (lambda items: [*items, items[-1]], "'first' is there twice"),
+        (lambda items: [*items, items[-1]], "'first' is in it twice"),
         (lambda items: [*items, DeadLetter(9, 0, b"")], "dead letter 9=0 is out of its order"),
         (lambda items: [*items, DeadLetter(0, 1, b""), DeadLetter(0, 1, b"")], "dead letter 0=1 is out of its order"),
     ],
@@ -105,7 +105,7 @@ def test_a_marker_of_another_log_is_refused(file: Path, tmp_path: Path) -> None:
     with open_log(tmp_path / "another") as log:
         take(log, [said(A, 0)])
         other = Marked("other", str(log.point().cut), 1)
-    assert "stands at no point of this log" in refused(forged(file, [*items, other]), tmp_path / "copied")
+    assert "is not at a point of this log" in refused(forged(file, [*items, other]), tmp_path / "copied")
 
 
 def test_an_end_that_is_not_the_items_is_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_an_end_that_is_not_the_items_is_refused(file: Path, tmp_path: Path, mon
         monkeypatch.setattr(Tally, "end", lambda tally, fields=fields: right(tally)._replace(**fields))
         forged(file, items)
         monkeypatch.setattr(Tally, "end", right)
-        assert "not those it was closed over" in refused(file, tmp_path / "copied")
+        assert "do not match its checksum" in refused(file, tmp_path / "copied")
 
 
 def test_other_files_are_refused_by_what_they_are(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_other_files_are_refused_by_what_they_are(tmp_path: Path) -> None:
 
 
 def test_where_a_log_is_no_archive_goes(origin: Path, file: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a refold log is here already"):
+    with pytest.raises(InputError, match="there is a refold log here already"):
         Archive(ExchangeFile(file)).restore(origin / "log")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()

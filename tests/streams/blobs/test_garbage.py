@@ -154,8 +154,8 @@ def test_the_command_removes_nothing_unless_it_is_told_to(tmp_path: Path) -> Non
     with refold.open(url) as log:
         log.observe("document/a", {"fields": {"text": "x" * LARGE}})
         left = log.put_blob(b"left behind", "text/plain")
-    assert "1 content, 11 bytes that nothing names" in refold_command("blobs", "--grace", 0, log=url).out
-    assert "put in the last 24 hours: not looked at" in refold_command("blobs", log=url).out
+    assert "1 content, 11 bytes that nothing refers to" in refold_command("blobs", "--grace", 0, log=url).out
+    assert "stored in the last 24 hours: not examined" in refold_command("blobs", log=url).out
     done = refold_command("blobs", "--apply", "--grace", 0, "--json", log=url).json
     assert (done["removed"], done["removed_bytes"]) == (1, 11)
     assert refold_command("blob", left.hash.hex(), log=url).status == 2

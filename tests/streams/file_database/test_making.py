@@ -42,7 +42,7 @@ def test_a_newer_format_names_the_way_out(tmp_path: Path) -> None:
     path = tmp_path / "log"
     Database.create(path).close()
     assert (path / "FORMAT").read_text() == "refold-file 1\n"
-    with pytest.raises(InputError, match="is here already"):
+    with pytest.raises(InputError, match="here already"):
         Database.create(path)
     (path / "FORMAT").write_text("refold-file 2\n")
     for make in (Database.create, Database.open, Database.read):

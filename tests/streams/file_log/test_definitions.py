@@ -50,7 +50,7 @@ def test_a_definition_whose_taking_up_was_killed_is_taken_up_on_opening(
     monkeypatch.delenv("REFOLD_HOLD_AT")
     with monkeypatch.context() as without:
         without.delattr("refold_tests.sample_types.holding")
-        with pytest.raises(StorageError, match=r"being taken up cannot be: .*put its module on PYTHONPATH"):
+        with pytest.raises(StorageError, match=r"a definition cannot be applied: .*put its module on PYTHONPATH"):
             owned.file()
     reader = FileLog(owned.path, clock_ms=owned.clock, new_id=bytes, read_only=True, owner_timeout_s=0.1)
     with contextlib.closing(reader), reader.still() as still:

@@ -151,14 +151,14 @@ def test_a_damaged_content_is_an_error(owned: FileOpened) -> None:
     with owned() as (log, _):
         log.blobs.put(digest, b"content")
         (owned.path / "blobs" / digest.hex()[:2] / digest.hex()).write_bytes(b"other")
-        with pytest.raises(CorruptionError, match="not what its name says"):
+        with pytest.raises(CorruptionError, match="does not match its name"):
             log.blobs.get(digest)
 
 
 def test_the_number_of_partitions_is_fixed(owned: FileOpened) -> None:
     with owned():
         pass
-    with pytest.raises(InputError, match="this log has 4 partitions, fixed when it was made"):
+    with pytest.raises(InputError, match="this log has 4 partitions, fixed when it was created"):
         FileLog(owned.path, clock_ms=owned.clock, new_id=lambda: b"", partitions=8)
     # What was refused lets go of the log.
     with owned() as (log, _):

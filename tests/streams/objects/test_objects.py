@@ -109,7 +109,7 @@ def test_what_is_missing_in_what_is_no_store_is_not_known_to_be_missing(bucket: 
         store = RemoteObjects(url)
         for ask in (lambda store=store: store.get("a"), lambda store=store: store.stat("a"),
                     lambda store=store: [*store.names("a")]):  # fmt: skip
-            with pytest.raises(StorageError, match="no store of refold's is here"):
+            with pytest.raises(StorageError, match="there is no store of refold here"):
                 ask()
     with pytest.raises(StorageError, match="there is no such bucket"):
         RemoteObjects(f"s3://{bucket}-is-not-there/new").put("a", b"")
@@ -160,7 +160,7 @@ def test_a_store_that_lost_everything_says_so(monkeypatch: pytest.MonkeyPatch) -
             store.get("a")
         s3.start()
         s3.make()
-        with pytest.raises(StorageError, match="no store of refold's is here"):
+        with pytest.raises(StorageError, match="there is no store of refold here"):
             store.get("a")
 
 

@@ -228,7 +228,7 @@ def test_a_worker_without_its_table_waits_at_a_damaged_record(
             assert "refold quarantine add" in caplog.text
             append(log, [said(f"everything/{number}", 50_000 + number, last=1) for number in range(20)])
             await_true(lambda: status_of(worker, 1 - partition).get("caught_up", False))
-            with pytest.raises(InputError, match="is in the partitions 0 to 1"):
+            with pytest.raises(InputError, match="can be set aside: 0 to 1"):
                 set_record_aside(log, "observations", 7, raw.offset, NOW_MS, apply=True)
             set_record_aside(log, "observations", partition, raw.offset, NOW_MS, apply=True)
             await_true(lambda: status_of(worker, partition).get("state") == "folding", within_s=300)
@@ -256,7 +256,7 @@ def test_what_is_not_damaged_is_not_set_aside(rotting: Kafka, url: str, tmp_path
             set_record_aside(log, "observations", partition, 1, NOW_MS, apply=True)
         with pytest.raises(InputError, match="it is not damaged"):
             set_record_aside(log, "changes", partition, 0, NOW_MS, apply=True)
-        with pytest.raises(InputError, match="no record is there"):
+        with pytest.raises(InputError, match="there is no record"):
             set_record_aside(log, "observations", partition, 999, NOW_MS, apply=True)
         with pytest.raises(InputError, match="it is not set aside"):
             take_record_back(log, "observations", partition, 1, NOW_MS, apply=True)

@@ -130,7 +130,7 @@ def test_of_two_workers_with_one_name_the_earlier_ends_though_nothing_comes(log:
         await_status(earlier, lambda status: status.get("state") == "folding", 0)
         with running(log.url, tmp_path / "b", is_static=True):
             problem = earlier.failed()
-    assert "give each an --instance of its own" in str(problem)
+    assert "give each its own --instance" in str(problem)
 
 
 @pytest.mark.parametrize("is_outage", [True, False])
@@ -171,7 +171,7 @@ def test_a_member_that_is_fenced_by_itself_joins_anew_as_often_as_outages_explai
         if is_outage:
             fenced()
         else:
-            with pytest.raises(StorageError, match="another one runs under its name"):
+            with pytest.raises(StorageError, match="another worker runs under its name"):
                 fenced()
     finally:
         member.leave()

@@ -89,7 +89,7 @@ def test_a_log_that_was_deleted_and_made_again_is_another_one(log: KafkaLog, tmp
     fold_all(log, tmp_path / "old")
     names = list(log.topics.needed)
     delete_topics(log, log.topics.observations)
-    with pytest.raises(InputError, match=r"log that was here, and whose .* or under this one when all topics"):
+    with pytest.raises(InputError, match=r"of an earlier log, whose .* or under this one after all topics"):
         KafkaLog(parse_url(log.url))
     delete_topics(log, *(name for name in names if name != log.topics.observations))
     with opened(f"{log.url}?partitions={log.partitions}") as anew:
@@ -127,7 +127,7 @@ def test_a_table_whose_last_observation_the_log_has_not_is_refused(log: KafkaLog
     for is_standby in (False, True):
         problem = refusal(log.url, tmp_path, is_standby=is_standby)
         assert isinstance(problem, InputError)
-        assert "it lost its end, and went on without it" in str(problem)
+        assert "the log lost its end, and continued without it" in str(problem)
 
 
 @pytest.mark.kafka
@@ -151,7 +151,7 @@ def test_a_broker_that_lost_the_end_of_its_disk(tmp_path: Path, seed: int) -> No
                 assert "gone from the log. Restore the brokers' data; or go on with what is left" in str(problem)
             while log.ends()[0] < end:
                 append(log, observations[:10])
-            assert "went on without it" in str(refusal(url, tmp_path / "worker"))
+            assert "continued without it" in str(refusal(url, tmp_path / "worker"))
         move(url, url_of(kafka.bootstrap, "left", 1), tmp_path)
 
 

@@ -31,14 +31,13 @@ _UNUSABLE, _BROKER_ENDED = 2, 1
 def main(nodes: str, secure: bool, port: int, data: Path | None) -> None:
     """Run Apache Kafka on this machine, until Ctrl-C.
 
-    It needs Java 17 or newer. Kafka itself comes from Maven Central the first time, by Maven, into ~/.cache/refold.
-    It listens on 127.0.0.1 only. When it serves it prints its address, and a log URL for refold.
-
+    It needs Java 17 or newer. The first time, Maven downloads Kafka from Maven Central into ~/.cache/refold. It listens
+    on 127.0.0.1 only. When it is ready it prints its address, and a log URL for refold.
     \b
-    make kafka                                    one broker on port 9092, gone with its data at the end
-    make kafka ARGS="--data .kafka"               one that keeps its data; start it again with the same words
-    make kafka ARGS="--nodes 3 --port 19092"      three brokers: 19092 to 19094, their controllers behind
-    make kafka ARGS="--secure"                    prints where the password and the certificate stand
+    make kafka                                    one broker on port 9092; its data is deleted at the end
+    make kafka ARGS="--data .kafka"               keeps its data; start it again with the same arguments
+    make kafka ARGS="--nodes 3 --port 19092"      three brokers: 19092 to 19094, their controllers after them
+    make kafka ARGS="--secure"                    prints where the password and the certificate are
 
     Exit status: 0 ended by Ctrl-C or SIGTERM, 1 a broker ended by itself, 2 it could not be started.
     """

@@ -1,18 +1,17 @@
-"""A running Kafka for tests and trials: one node or three, on loopback, gone with whoever started it.
+"""A running Kafka for tests and trials: one node or three, on loopback, deleted when its starter ends.
 
     with start_kafka(nodes=3) as kafka:
         producer = Producer(kafka.client_config())
         kafka.kill(kafka.leader_of("topic", 0))
 
-Every node is broker and controller. A process of its own stands between each node and us (supervisor.py), so none
-outlives this process. Without `data` everything is in a temporary folder and goes with it.
+Every node is broker and controller. A separate process between each node and this one (supervisor.py) ensures that no
+node outlives this process. Without `data` everything is in a temporary folder that is deleted.
 
-An archive of Kafka's loaded classes (AppCDS), which about halves the start of each later JVM.
+An archive of Kafka's loaded classes (AppCDS) about halves the start of each later JVM. It is valid for one Java and one
+class path, and is made once for each: one broker is started and ended for it. A JVM that rejects the archive runs
+without it, so errors here are ignored.
 
-It holds for one Java and one class path, and is made once for each: one broker is started and ended for it. A JVM that
-does not like the archive runs without it, so what goes wrong here is passed over.
-
-A Kafka's folder: what it is, in cluster.json, so that a kept one is started again as what it was.
+cluster.json in a Kafka's folder records its kind, so that a kept Kafka is started again in the same way.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class ClusterRecord(NamedTuple):
 
 
 def opened(folder: Path, nodes: int, secure: bool) -> ClusterRecord:
-    """What the folder holds, new if it holds nothing. Raises InputError when that is another kind of Kafka."""
+    """Return the folder's record, new if the folder is empty. Raises InputError if it is another kind of Kafka."""
     path = folder / "cluster.json"
     if path.exists():
         kept = ClusterRecord(**json.loads(path.read_text(encoding="utf-8")))
@@ -80,7 +79,7 @@ def write(folder: Path, kept: ClusterRecord) -> None:
 
 
 def classes_option() -> list[str]:
-    """The JVM's option that reads the archive, made now if this Java has none yet; nothing if it cannot be made."""
+    """Return the JVM's option that reads the archive, which is made now if this Java has none. Empty if that fails."""
     jars = fetch_jars()
     made_for = hashlib.sha256(f"{find_java().version}\n{class_path(jars)}".encode()).hexdigest()[:16]
     archive = jars / f"classes-{made_for}.jsa"
@@ -134,7 +133,7 @@ def start_kafka(
         try:
             return Kafka(asked or free_ports(nodes), secure, data, options)
         except ServerFailed as error:
-            # Between our look at a port and the broker's, another process may have taken it.
+            # Another process may have taken the port between our check and the broker's start.
             was_taken = "Address already in use" in str(error)
             if asked or not was_taken or attempt == _ATTEMPTS:
                 raise
@@ -150,7 +149,7 @@ def _asked_for(port: int, nodes: int) -> list[Ports]:
 
 
 class Kafka:
-    """A started Kafka. `nodes` are counted from 1; `bootstrap` is what clients are given."""
+    """A started Kafka. `nodes` are counted from 1. `bootstrap` is the address for clients."""
 
     def __init__(self, ports: Sequence[Ports], secure: bool, data: str | Path | None, options: Sequence[str]) -> None:
         """Starts it; see start_kafka."""
@@ -177,9 +176,9 @@ class Kafka:
         return list(self._nodes)
 
     def client_config(self, user: str = ADMIN, password: str | None = None) -> dict[str, Any]:
-        """What confluent-kafka's clients need to connect; a copy of one's own.
+        """Return the settings with which confluent-kafka's clients connect, as a copy.
 
-        user: who connects to a secured Kafka: `admin`, or one made by create_user. password: another than that user's.
+        user: the user of a secured Kafka: `admin`, or one made by create_user. password: instead of that user's own.
         """
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
         if self._certificates is None:
@@ -190,7 +189,7 @@ class Kafka:
         return {**config, **client_settings(self._certificates, user, known)}
 
     def create_user(self, name: str) -> None:
-        """A new user of a secured Kafka, with a new password that client_config knows. It may do nothing yet:
+        """Create a user of a secured Kafka, with a new password that client_config knows. It has no rights yet:
 
         admin = AdminClient(kafka.client_config())
         admin.create_acls([AclBinding(ResourceType.TOPIC, "agents.", ResourcePatternType.PREFIXED,
@@ -204,7 +203,7 @@ class Kafka:
         password = new_password()
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         change = UserScramCredentialUpsertion(name, info, password.encode())
-        # Held by a name: a client that is let go of drops what it was asked.
+        # Keep a reference: a client that is garbage collected drops its request.
         admin = AdminClient(self.client_config())
         for done in admin.alter_user_scram_credentials([change]).values():
             done.result()
@@ -212,11 +211,11 @@ class Kafka:
         write(self.folder, self._kept)
 
     def kill(self, node: int) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Send SIGKILL. Returns when the process is gone."""
         self._node(node).kill()
 
     def stop(self, node: int) -> None:
-        """SIGTERM, an orderly shutdown; returns when the process is gone."""
+        """Send SIGTERM, an orderly shutdown. Returns when the process is gone."""
         self._node(node).stop()
 
     def restart(self, node: int) -> None:
@@ -227,7 +226,7 @@ class Kafka:
         each.await_ready()
 
     def pause(self, node: int) -> None:
-        """SIGSTOP; returns when the process stands still."""
+        """Send SIGSTOP. Returns when the process is stopped."""
         self._node(node).send("SIGSTOP")
 
     def resume(self, node: int) -> None:
@@ -253,7 +252,7 @@ class Kafka:
         admin = AdminClient(self.client_config())
         deadline = Deadline(_LEADER_S)
         while not deadline.is_past:
-            # A broker that was just killed, or is paused, answers nothing.
+            # A broker that was just killed, or is paused, does not answer.
             with suppress(KafkaException):
                 found = admin.list_topics(topic, timeout=_ASK_S).topics[topic].partitions.get(partition)
                 if found is not None and found.leader in self._nodes and found.leader != other_than:

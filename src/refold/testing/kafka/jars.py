@@ -30,7 +30,7 @@ class Java(NamedTuple):
 
 
 def missing() -> str | None:
-    """What this machine lacks to run Kafka, and how to install it; None when nothing."""
+    """Return what this machine lacks to run Kafka, and how to install it; None if nothing is missing."""
     try:
         find_java()
         if not _folder().is_dir():
@@ -42,7 +42,7 @@ def missing() -> str | None:
 
 @cache
 def find_java() -> Java:
-    """The Java of JAVA_HOME, else of PATH. Raises ServerMissing when there is none, or an older one."""
+    """Return the Java of JAVA_HOME, else of PATH. Raises ServerMissing if there is none, or it is too old."""
     home = os.environ.get("JAVA_HOME")
     command = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if command is None:
@@ -63,7 +63,7 @@ def fetch_jars() -> Path:
 
 
 def class_path(jars: Path) -> str:
-    """All jars, in the one order that an archive of classes is made for."""
+    """Return all jars, in the order that the archive of classes is made for."""
     return os.pathsep.join(str(path) for path in sorted(jars.glob("*.jar")))
 
 

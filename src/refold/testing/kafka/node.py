@@ -1,4 +1,4 @@
-"""One broker: its folder, its process behind a supervisor, and the signals it is sent."""
+"""One broker: its folder, its process below a supervisor, and the signals for it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Node:
         self._settings.write_text(as_properties(settings), encoding="utf-8")
 
     def format(self, cluster_id: str, options: Sequence[str] = ()) -> None:
-        """Make its data folder, unless that is made. Raises ServerFailed."""
+        """Create its data folder, if it does not exist. Raises ServerFailed."""
         if (self.data / "meta.properties").exists():
             return
         command = self._java("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._settings), *options)
@@ -81,7 +81,7 @@ class Node:
         self._process.send(name)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Send SIGKILL. Returns when it is gone."""
         self._process.kill()
 
     def stop(self) -> None:
@@ -89,7 +89,7 @@ class Node:
         self._process.stop()
 
     def tail(self) -> str:
-        """The end of what it wrote since it was last started."""
+        """Return the end of its output since its last start."""
         return self._process.tail()
 
     def _java(self, main: str, *arguments: str) -> list[str]:
@@ -98,5 +98,5 @@ class Node:
 
 def new_cluster_id() -> str:
     """22 characters, as Kafka makes them: 16 bytes in its base 64."""
-    # From a zero byte, so that it never begins with a dash and looks like an option.
+    # Start with a zero byte, so that it never starts with a dash, as an option does.
     return base64.urlsafe_b64encode(b"\0" + os.urandom(15)).decode().rstrip("=")

@@ -1,7 +1,7 @@
-"""A secured Kafka: TLS with certificates of its own, SCRAM-SHA-512 passwords, and access lists that deny by default.
+"""A secured Kafka: TLS with its own certificates, SCRAM-SHA-512 passwords, and access lists that deny by default.
 
-Clients and brokers log in by SCRAM; `admin` is the brokers' own user and may do everything. Controllers, which have to
-talk before there are SCRAM users, log in to one another by a fixed password over TLS.
+Clients and brokers log in by SCRAM. `admin` is the brokers' own user and has all rights. Controllers communicate before
+SCRAM users exist, so they log in to one another with a fixed password over TLS.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def new_password() -> str:
 
 
 def certificates(folder: Path) -> Certificates:
-    """The certificates in the folder, made by openssl where there are none. Raises ServerMissing without openssl."""
+    """Return the certificates in the folder, made by openssl if there are none. Raises ServerMissing without
+    openssl."""
     made = Certificates(folder / "ca.crt", folder / "server.pem")
     if made.server.exists():
         return made
@@ -79,7 +80,7 @@ def certificates(folder: Path) -> Certificates:
 
 
 def secured_settings(made: Certificates, admin_password: str, controller_password: str) -> dict[str, str]:
-    """What a node's settings need besides settings.node_settings with this PROTOCOL."""
+    """Return the settings of a node in addition to settings.node_settings with this PROTOCOL."""
     scram, plain = "org.apache.kafka.common.security.scram.Scram", "org.apache.kafka.common.security.plain.Plain"
     own = f'{scram}LoginModule required username="{ADMIN}" password="{admin_password}";'
     controllers = (
@@ -104,7 +105,7 @@ def secured_settings(made: Certificates, admin_password: str, controller_passwor
 
 
 def client_settings(made: Certificates, user: str, password: str) -> dict[str, str]:
-    """What confluent-kafka's clients need besides the bootstrap address."""
+    """Return the settings of confluent-kafka's clients in addition to the bootstrap address."""
     return {
         "security.protocol": PROTOCOL,
         "sasl.mechanism": MECHANISM,
@@ -115,5 +116,5 @@ def client_settings(made: Certificates, user: str, password: str) -> dict[str, s
 
 
 def first_users(admin_password: str) -> list[str]:
-    """The options by which StorageTool makes the user that everything else is made by."""
+    """Return the options by which StorageTool creates the user that creates everything else."""
     return ["--add-scram", f"{MECHANISM}=[name={ADMIN},password={admin_password}]"]

@@ -38,7 +38,7 @@ def node_settings(number: int, ports: Sequence[Ports], data: Path, protocol: str
         "inter.broker.listener.name": protocol,
         "controller.listener.names": CONTROLLER,
         "controller.quorum.voters": voters,
-        # Nothing comes to be by a wrong name.
+        # A wrong name never creates a topic.
         "auto.create.topics.enable": "false",
         "default.replication.factor": copies,
         "min.insync.replicas": in_sync_min,
@@ -87,5 +87,5 @@ def free_ports(nodes: int) -> list[Ports]:
 
 
 def ports_from(first: int, nodes: int) -> list[Ports]:
-    """Clients' ports from `first` on, the controllers' behind them."""
+    """Return clients' ports from `first` on, followed by the controllers'."""
     return [Ports(first + index, first + nodes + index) for index in range(nodes)]

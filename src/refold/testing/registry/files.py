@@ -20,7 +20,7 @@ _APICURIO = f"Apicurio Registry {APICURIO_VERSION}"
 
 
 def missing() -> str | None:
-    """What this machine lacks to run the registry, and how to install it; None when nothing."""
+    """Return what this machine lacks to run the registry, and how to install it; None if nothing is missing."""
     try:
         if not _app_folder().is_dir():
             find_maven(_APICURIO)

@@ -1,4 +1,4 @@
-"""A running Apicurio Registry: on loopback, its schemas in memory, gone with whoever started it."""
+"""A running Apicurio Registry: on loopback, its schemas in memory, deleted when its starter ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start_registry() -> SchemaRegistry:
             registry.restart()
         except BaseException as error:
             registry.close()
-            # Between our look at a port and the registry's, another process may have taken it.
+            # Another process may have taken the port between our check and the registry's start.
             if isinstance(error, ServerFailed) and "already bound" in str(error) and attempt < _ATTEMPTS:
                 continue
             raise
@@ -38,7 +38,7 @@ def start_registry() -> SchemaRegistry:
 
 
 class SchemaRegistry:
-    """A started registry. `url` is what clients are given."""
+    """A started registry. `url` is its address for clients."""
 
     def __init__(self, port: int, management_port: int) -> None:
         self.url = f"http://{HOST}:{port}/apis/ccompat/v7"
@@ -52,7 +52,7 @@ class SchemaRegistry:
         return self._process.pid
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone, and with it every schema."""
+        """Send SIGKILL. Returns when it is gone, and every schema with it."""
         self._process.kill()
 
     def restart(self) -> None:
@@ -72,7 +72,7 @@ class SchemaRegistry:
         self._process.await_ready(self._is_ready, _READY_S)
 
     def pause(self) -> None:
-        """SIGSTOP: it takes connections, and answers nothing."""
+        """Send SIGSTOP: it accepts connections, and answers nothing."""
         self._process.send("SIGSTOP")
 
     def resume(self) -> None:
@@ -80,7 +80,7 @@ class SchemaRegistry:
         self._process.send("SIGCONT")
 
     def close(self) -> None:
-        """End it, and remove what it wrote."""
+        """End it, and delete its files."""
         self._process.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -227,7 +227,7 @@ def test_a_member_that_shares_out_in_another_way_ends_the_worker(
     stranger(followed, child, "range")
     lines, status = ended(followed.start(monkeypatch))
     assert (lines[0], status) == ("drained", 2)
-    assert lines[-1].startswith(f"failed: the worker cannot be in its group {followed.group}: ")
+    assert lines[-1].startswith(f"failed: the worker cannot join its group {followed.group}: ")
 
 
 def test_a_consumer_that_stays_out_of_its_group_ends_the_worker(
@@ -237,7 +237,7 @@ def test_a_consumer_that_stays_out_of_its_group_ends_the_worker(
     monkeypatch.setenv("REFOLD_TEST_OUT_OF_GROUP_S", "5")
     stranger(followed, child, "cooperative-sticky").signal(signal.SIGSTOP)
     lines, status = ended(followed.start(monkeypatch))
-    assert lines == ["drained", f"failed: the agents' consumer has not come into its group {followed.group} for 5 s; "
+    assert lines == ["drained", f"failed: the agents' consumer has not joined its group {followed.group} for 5 s; "
                      "start it again"]  # fmt: skip
     assert status == 2
 

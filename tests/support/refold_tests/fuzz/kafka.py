@@ -115,7 +115,7 @@ def _seal(client: refold.Log) -> None:
             client.snapshot()
             return
         except StorageError as error:
-            if "something else writes there" not in str(error):
+            if "another process writes there" not in str(error):
                 raise
     client.snapshot()
 
