@@ -1,14 +1,15 @@
-"""Who may carry an effect out: what the log says of its claims, taken in the log's order.
+"""Which claim may carry an effect out, decided from the log's records in the log's order.
 
-1. `intended` with a new token asks for the claim. It is granted if, at its place in the log, no claim before it is
-   open and the effect is not done; else it is denied for good. What stands behind it plays no part, so every reader of
-   the log decides alike, and a process that was denied and died leaves nothing that could be granted later.
-2. A granted claim is open until its `failed` or `released`. `unknown` leaves it open: nobody else gets it.
-3. `done` settles the effect whatever else is said, of whatever claim: the first one's result is the result.
-4. A token of which anything was said before is not granted. What is said of a claim that is not open changes nothing,
-   except by 3, and where a person says again of the one that failed last that it was not done: attempts count anew.
+1. `intended` with a new token requests the claim. It is granted if, at its position in the log, no earlier claim is
+   open and the effect is not done; else it is denied for good. Later records do not matter, so every reader of the log
+   decides alike, and a process that was denied and killed leaves nothing that could be granted later.
+2. A granted claim is open until its `failed` or `released`. `unknown` leaves it open: no other claim is granted.
+3. `done` settles the effect whatever other records say, for any claim: the first one's result is the result.
+4. A token with an earlier record is not granted. A record about a claim that is not open changes nothing, except by 3,
+   and except when a person records again, for the claim that failed last, that it was not done: then attempts are
+   counted from 0.
 
-A token is `<run>:<unique>`: so the run that holds a claim is known from it. Retractions play no part here.
+A token is `<run>:<unique>`: so the run that holds a claim is known from it. Retractions have no effect here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PROBE = "probe"
-"""reconciled_by of what a probe found out within an attempt; it uses up the attempt, a person's word does not."""
+"""reconciled_by of a probe within an attempt; it uses up the attempt, a person's answer does not."""
 
 
 def token_of(run: str, unique: str) -> str:
@@ -47,13 +48,13 @@ class Claim:
 
     @property
     def until(self) -> int:
-        """When its holder must have come to an end, in microseconds."""
+        """When its holder must have finished, in microseconds."""
         return self.intended_at + self.lease_ms * 1000
 
 
 @dataclass(slots=True)
 class Finished:
-    """That it took place; result: as it stands in the log, or None where it is not there."""
+    """The effect was carried out; result: as stored in the log, or None if it is not stored."""
 
     token: str
     result: Any = None
@@ -61,7 +62,7 @@ class Finished:
 
 @dataclass(slots=True)
 class FailedAttempt:
-    """How the last attempt failed; error: as it stands in the log; at in microseconds."""
+    """How the last attempt failed; error: as stored in the log; at in microseconds."""
 
     token: str
     at: int = 0
@@ -76,10 +77,10 @@ class FailedAttempt:
 
 @dataclass(slots=True)
 class EffectState:
-    """What the log says of one effect below `offset`; taken on by `take`.
+    """What the log says of one effect before `offset`; updated by `take`.
 
     holder: the open claim. attempts: how many claims were granted. failures: how many of them failed since a person
-    said last that it may be tried again. is_settled: whether `settled_at` stands; has_error: whether `error` does.
+    last allowed new attempts. is_settled: whether `settled_at` is set; has_error: whether `error` is.
     """
 
     offset: int = 0
@@ -115,7 +116,7 @@ class EffectState:
 
     @property
     def status(self) -> str:
-        """The effect's fate: "" where nothing was said of it."""
+        """The effect's status: "" if nothing was recorded of it."""
         if self.done is not None:
             return "done"
         if self.holder is not None:

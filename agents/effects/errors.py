@@ -1,9 +1,9 @@
-"""What is raised about effects, and what a write tool raises.
+"""The errors about effects, and the error that a write tool raises.
 
 RefoldError
-+-- EffectUnknown      it was sent, and nobody knows whether it took place: not sent again before it is settled
-+-- EffectFailed       it did not take place, and may not be tried again; carries what the last attempt failed with
-+-- ResultNotKept      it took place, but what the tool returned could not be recorded
++-- EffectUnknown      it was sent, and it is unknown whether it was carried out: not sent again before it is settled
++-- EffectFailed       it was not carried out, and may not be tried again; carries the last attempt's failure
++-- ResultNotKept      it was carried out, but the tool's result could not be recorded
 +-- NotDone            raised by a tool or a probe: nothing happened outside
 """
 
@@ -15,7 +15,8 @@ from refold.avro.errors import RefoldError
 class NotDone(RefoldError):
     """Raise it in a write tool when it is certain that nothing happened outside: the effect counts as failed.
 
-    retryable: whether another attempt may help. In a probe it says that the effect did not and will not take place.
+    retryable: whether another attempt may help. In a probe it means that the effect was not and will not be carried
+    out.
     """
 
     def __init__(self, message: str = "", *, retryable: bool = True) -> None:

@@ -1,12 +1,12 @@
 """Idempotency keys: {task}:{step}:{tool}:{hash of the arguments}, the name of an effect everywhere.
 
-The hash is SHA-256 of the arguments' canonical JSON, so the order of keys is nothing, without what the tool ignores of
-them (agents/journal/volatile.py). A second call with equal arguments in the same step is another effect (two equal
-mails that are both meant); it ends in .2, the third in .3.
-Every attempt at a step counts anew, so a step that is tried again finds the effects of the attempt before, in the order
-of their calls. A resume passes over the keys of calls that the attempt before had recorded when it was cut short: the
-second of two equal mails is not the first one, which was sent. `%` and `:` in a task's or tool's name stand as %25 and
-%3A, so that no two effects can have one key.
+The hash is SHA-256 of the arguments' canonical JSON, so the order of keys does not matter. Arguments that the tool
+ignores are left out (agents/journal/volatile.py). A second call with equal arguments in the same step is another effect
+(two equal mails that are both intended); its key ends in .2, the third in .3. Every attempt at a step counts from the
+first again, so a retried step finds the effects of the attempt before, in the order of their calls. A resume skips the
+keys of calls that the attempt before had recorded when it was cut short: the second of two equal mails is not the first
+one, which was sent. `%` and `:` in a task's or tool's name are written as %25 and %3A, so that no two effects can have
+one key.
 """
 
 from __future__ import annotations

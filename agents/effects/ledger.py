@@ -1,23 +1,23 @@
-"""The effects ledger of a log: each write takes place once, its fate is known, and it can be undone.
+"""The effects ledger of a log: each write is carried out once, its status is known, and it can be undone.
 
     ledger = Ledger(log, now_micros, new_token)
     keys = StepKeys(task="order-7", step=3)
     order = Order(keys.next("refund", arguments), "refund", arguments, run=run_id, agent="support")
     receipt = ledger.perform(order, lambda key: api.refund(7, idempotency_key=key), Terms(probe=look_it_up))
 
-How it is carried out stands in protocol.py, who may carry it out in claims.py, for users in docs/EFFECTS.md.
+protocol.py specifies how it is carried out, claims.py who may carry it out, docs/EFFECTS.md describes both for users.
 
-Running the protocol's steps: in this thread, or on an event loop, where the log is left to a thread of its own.
+A driver runs the protocol's steps in this thread, or on an event loop, with the log in a separate thread.
 
-Settling what is unknown, by hand or by a probe.
+Settling an unknown effect, by hand or by a probe:
 
-1. Read what stands. Only a claim that is unknown, or past its lease, is settled: within its lease its holder may still
-   be at work, and its word goes before anybody else's.
-2. Say `done` of the claim's token, with the result, or `failed`; who says so, and how it was found out.
-3. Read again: what the log says now is the answer, also where somebody else settled it at the same time.
+1. Read its records. Only a claim that is unknown, or past its lease, is settled: within its lease its holder may still
+   be at work, and the holder's record takes precedence.
+2. Record `done` for the claim's token, with the result, or `failed`; who says so, and how it was found out.
+3. Read again: the log's state is now the answer, also if somebody else settled it at the same time.
 
-`done` is also said of an effect that is done and whose result was not kept, which gives it one; and `failed` of one
-that failed, which gives it new attempts.
+`done` is also recorded for an effect that is done but whose result was not stored, to add the result; and `failed` for
+one that failed, to allow new attempts.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from refold.streams.point import When
 
 
 def settle(book: Book, key: str, found: Done | NotDone, now_micros: int, *, by: str, note: str = "") -> EffectState:
-    """Say what became of an effect; what stands of it then. by: who found out.
+    """Record the result of an effect, and return its state then. by: who found out.
 
-    InputError where nothing is open that could be settled.
+    InputError if there is nothing to settle.
     """
     standing = book.read(key)
     if isinstance(found, Done) and standing.done is not None and standing.done.result is None:
@@ -77,7 +77,7 @@ def settle(book: Book, key: str, found: Done | NotDone, now_micros: int, *, by: 
 
 
 def require_unknown(key: str, standing: EffectState, now_micros: int) -> Claim:
-    """The claim whose fate is not known. Raises InputError if no claim is."""
+    """Return the claim whose result is not known. Raises InputError if no claim is."""
     if not standing.status:
         raise InputError(f"effect {key}: no such effect is recorded; `refold effects list` shows the keys")
     claim = standing.holder
@@ -139,14 +139,14 @@ async def run_async(steps: Steps) -> Any:
 
 
 async def _finished(work: Callable[[], Any]) -> Any:
-    """What it returns. A task that is cancelled meanwhile ends when the work has: what is said stays in order."""
+    """Return the work's result. A task that is cancelled meanwhile ends after the work: records stay in order."""
     future = in_thread(work)
     await waited_for(future)
     return future.result()
 
 
 def _waited_for(answer: Awaitable[Any]) -> Any:
-    """What it comes to, on a loop of its own; in another thread where this one has a loop that runs."""
+    """Return the awaited answer, on a new loop; in another thread if this one has a running loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -185,9 +185,9 @@ class Ledger:
     def perform(self, order: Order, send: Callable[[str], Any], terms: Terms | None = None) -> Plain:
         """Carry an effect out once, and return its result as JSON: the first one, if it was done before.
 
-        send: called with the key; returns JSON (or Done, with a receipt), raises NotDone where nothing happened.
-        Raises what `send` raised where it did not take place, EffectFailed where that was earlier, EffectUnknown where
-        nobody knows, ResultNotKept, and StorageError where the log cannot be used.
+        send: called with the key; returns JSON (or Done, with a receipt), raises NotDone if nothing happened. Raises
+        the error of `send` if it was not carried out, EffectFailed if that was earlier, EffectUnknown if the result is
+        unknown, ResultNotKept, and StorageError if the log cannot be used.
         """
         return run(self._protocol.perform(order, send, terms or Terms()), self._sleep)
 
@@ -196,16 +196,16 @@ class Ledger:
         return await run_async(self._protocol.perform(order, send, terms or Terms()))
 
     def list(self, *, status: str = "", run: str = "", tool: str = "", at: When = None) -> list[Effect]:
-        """The effects, by the time they were first intended. run: those that it carried out, or is about to.
+        """Return the effects, by the time they were first intended. run: those that it carried out, or is about to.
 
-        at: as they stood at this point; which leases are over is always judged by the clock now.
+        at: as they were at this point; whether a lease is over is always judged by the clock now.
         """
         with self._book.log.turn:
             found = listing.listed(self._book.log, self._now_micros(), at=at)
         return [*filter(listing.chosen_by(status, run, tool), found)]
 
     def effect(self, key: str) -> Effect:
-        """One effect; InputError where there is none."""
+        """Return one effect; InputError if there is none."""
         with self._book.log.turn:
             found = listing.listed(self._book.log, self._now_micros(), keys=[key])
         if not found:
@@ -213,17 +213,17 @@ class Ledger:
         return found[0]
 
     def settle(self, key: str, found: Done | NotDone, *, by: str, note: str = "") -> Effect:
-        """Say what became of an effect whose fate is not known: Done(result), or NotDone(): it may be tried again.
+        """Record the result of an effect of unknown status: Done(result), or NotDone(): it may be tried again.
 
-        by: who found out. InputError where it is not unknown. The effect as it stands then.
+        by: who found out. InputError if it is not unknown. Returns the effect afterwards.
         """
         settle(self._book, key, found, self._now_micros(), by=by, note=note)
         return self.effect(key)
 
     def settle_by(self, key: str, probe: Probe, *, by: str, note: str = "") -> Effect:
-        """Settle an effect by what a probe finds; it stays unknown where that cannot tell.
+        """Settle an effect by a probe; it stays unknown if the probe cannot tell.
 
-        InputError where it is not unknown, or is found not done while its request may still be under way.
+        InputError if it is not unknown, or is found not done while its request may still be in progress.
         """
         effect, asked_at = self.effect(key), self._now_micros()
         require_unknown(key, self._book.read(key), self._now_micros())
@@ -246,19 +246,19 @@ class Ledger:
 
     def compensate(self, run: str, undos: Mapping[str, Undo], *, agent: str = "", terms: Terms | None = None,
                    is_dry: bool = False) -> Iterator[Undone]:  # fmt: skip
-        """Undo what a run did, last effect first, by functions by tool; says of each what became of it.
+        """Undo what a run did, last effect first, with a function for each tool; yield the result for each effect.
 
-        Done as it is asked for: take all that comes. is_dry: say only what would be done.
+        The undoing happens during iteration: iterate to the end. is_dry: only yield what would be done.
         """
         own = undo.to_undo(self.list(), run)
         return undo.undo_each(self._book, own, undos, self.perform, agent=agent, terms=terms or Terms(), is_dry=is_dry)
 
     def arguments(self, effect: Effect) -> Plain:
-        """What an effect was asked for with; raises where it can no longer be read."""
+        """Return the arguments of an effect; raises if they can no longer be read."""
         return self._book.arguments(effect.key, effect.inputs)
 
     def message(self, effect: Effect) -> str:
-        """What the last attempt failed with; raises where it can no longer be read."""
+        """Return the message of the last attempt's failure; raises if it can no longer be read."""
         return str(self._book.opened(effect.key, "error", effect.error.get("message") or ""))
 
     def result(self, effect: Effect) -> Plain:

@@ -1,8 +1,8 @@
-"""Effects as people look at them: the fate of each, and what is known of it.
+"""Effects for display: the status of each, and what is known of it.
 
-The folded state says most of it; who holds an open claim is decided by the log's order, so what is not done and has a
-claim that is no more than intended or unknown is decided by its records. `intended` past its lease is shown as unknown:
-its holder died, or nobody may count on it any more.
+The folded state holds most of it. The log's order decides who holds an open claim. So for an effect that is not done
+and has a claim that is only intended or unknown, its records are read. `intended` past its lease is shown as unknown:
+its holder was killed, or may no longer be relied on.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ FATES = ("intended", "done", "failed", "released", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One effect. Times in microseconds since 1970, 0 where there is none.
+    """One effect. Times in microseconds since 1970, 0 if there is none.
 
-    status: one of FATES. run: who carried it out, or has the claim; runs: all who did. inputs, result, error, retries:
-    as they stand in the log (Ledger.arguments and result open them); an effect that is done has no error. until: when
-    the lease of the open claim is over.
-    times_done: how many claims are said to have done it; above 1 somebody said of one that it was not done, wrongly.
+    status: one of FATES. run: the run that carried it out, or has the claim; runs: all that did. inputs, result, error,
+    retries: as stored in the log (Ledger.arguments and result open them); an effect that is done has no error. until:
+    when the lease of the open claim is over. times_done: how many claims are recorded to have done it; above 1 somebody
+    wrongly recorded for one that it was not done.
     """
 
     key: str
@@ -71,13 +71,13 @@ def listed(log: Log, now_micros: int, *, keys: Iterable[str] | None = None, at: 
 
 
 def _is_open(claims: Mapping[str, str]) -> bool:
-    """Whether only the log's order can tell what became of it."""
+    """Whether only the log's order can decide the result."""
     said = set(claims.values())
     return "done" not in said and bool(said & {"intended", "unknown"})
 
 
 def _standings(log: Log, names: list[str], offsets: Mapping[int, int]) -> Iterator[tuple[str, EffectState]]:
-    """What the log says of some effects below a cut: one pass over each partition that has any of them."""
+    """Yield the state of some effects before a cut: one pass over each partition that has any of them."""
     by_partition: dict[int, list[str]] = defaultdict(list)
     for name in names:
         by_partition[log.port.partition_of(name)].append(name)
@@ -119,7 +119,7 @@ def _effect(view: EntityView, standing: EffectState | None, now_micros: int) -> 
 
 
 def _closed_status(claims: Mapping[str, str]) -> str:
-    """The fate of an effect of which no claim is open; "" where nothing is said of any."""
+    """Return the status of an effect without an open claim; "" if nothing is recorded."""
     said = claims.values()
     return next((each for each in ("done", "failed", "released") if each in said), "")
 
@@ -132,7 +132,7 @@ Chosen: TypeAlias = Callable[[Effect], bool]
 
 
 def chosen_by(status: str = "", run: str = "", tool: str = "") -> Chosen:
-    """Which effects are asked for; an empty text asks for all."""
+    """Return the condition for effects; an empty text matches all."""
 
     def is_chosen(each: Effect) -> bool:
         return each.status == (status or each.status) and (not run or run in each.runs) and tool in ("", each.tool)

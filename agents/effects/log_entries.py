@@ -1,4 +1,4 @@
-"""The ledger's place in the log: what stands of an effect, and what is said of it.
+"""The ledger's records in the log: reading the state of an effect, and recording about it.
 
 Arguments and results keep the type of each number (journal/json_fidelity.py).
 """
@@ -24,7 +24,7 @@ from refold.streams.client import Log
 from refold.streams.log.port import observation_in
 
 DONE_PRIORITY = 1
-"""With it `done` is said, so that in the folded state no later claim hides it."""
+"""The priority of `done`, so that no later claim hides it in the folded state."""
 
 NewSource: TypeAlias = Callable[[Order], Source]
 Redact: TypeAlias = Callable[[Plain], Plain]
@@ -34,10 +34,10 @@ StartOf: TypeAlias = Callable[[int], int]
 class Book:
     """Reads and writes effects in a log that several threads may use in turn.
 
-    keeper: seals what may be private, under the key of the effect's run, and opens it; else it stands in clear. redact:
-    a JSON tree as it may be written. new_source: who says an observation; without one, the order's agent and run,
-    counted here. start_of: the offset in a partition below which nothing was said of any effect that is asked for,
-    which saves reading from the log's beginning where it has no index.
+    keeper: seals private values, under the key of the effect's run, and opens them; without it they are in clear.
+    redact: a JSON tree as it may be written. new_source: the source of an observation; without one, the order's agent
+    and run, counted here. start_of: the offset in a partition before which nothing was recorded of any requested
+    effect, which saves reading from the log's beginning if it has no index.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Book:
         self._start_of = start_of
 
     def read(self, key: str, known: EffectState | None = None) -> EffectState:
-        """What stands of an effect by now; known: what stood at the last look, which is taken on."""
+        """Return the current state of an effect; known: its state at the last read, which is updated."""
         entity = entity_of(key)
         standing = known or EffectState()
         with self.log.turn:
@@ -71,8 +71,8 @@ class Book:
         self, order: Order, patch: Mapping[str, Any], *, by: str = "", priority: int = 0, cleared: tuple[str, ...] = (),
         is_durable: bool = True,
     ) -> None:  # fmt: skip
-        """Record something of an effect; durable on return, or with whatever is flushed next. by: who says it, where
-        that is not who asks for the effect.
+        """Record something of an effect; durable on return, or with the next flush. by: who says it, if that is not who
+        requests the effect.
         """
         source = by or self._new_source(order)
         self.log.observe(entity_of(order.key), patch, source=source, priority=priority, cleared=cleared)
@@ -80,11 +80,11 @@ class Book:
             self.log.flush()
 
     def redacted(self, order: Order, tree: Plain) -> Plain:
-        """What of a tree may be written of the effect."""
+        """Return the parts of a tree that may be written about the effect."""
         return (order.redact or self.redact)(tree)
 
     def sealed(self, order: Order, field: str, value: Plain) -> Any:
-        """A value as it stands in a patch of the effect; redacted before, if it has to be."""
+        """Return a value for a patch of the effect; redacted before, if needed."""
         with self.log.turn:
             return self._keeper.seal(run_key(order.run), entity_of(order.key), field, value)
 
@@ -94,20 +94,20 @@ class Book:
             return self._keeper.open(entity_of(key), field, option_of(stored) or stored)
 
     def inputs(self, order: Order) -> Any:
-        """An order's arguments as they stand in a patch."""
+        """Return an order's arguments for a patch."""
         return self.sealed(order, "inputs", json_fidelity.written(order.arguments))
 
     def arguments(self, key: str, stored: Any) -> Plain:
-        """What an effect was asked for with."""
+        """Return the arguments of an effect."""
         return json_fidelity.read(self.opened(key, "inputs", stored))
 
     def sealed_result(self, order: Order, result: object) -> tuple[Any, Plain]:
-        """A tool's result as it stands in a patch, and as its caller gets it: what is written down."""
+        """Return a tool's result for a patch, and as its caller gets it: exactly what is recorded."""
         kept = self.redacted(order, json_fidelity.read(json_tree(json_fidelity.written(result), "result")))
         return self.sealed(order, "result", json_text(json_fidelity.written(kept), "result")), kept
 
     def result(self, key: str, stored: Any) -> Plain:
-        """The first result of an effect that is done; ResultNotKept where none stands."""
+        """Return the first result of an effect that is done; ResultNotKept if none is stored."""
         if stored is None:
             raise ResultNotKept(key, "it could not be recorded when it was done")
         return json_fidelity.read(json.loads(self.opened(key, "result", stored)))

@@ -1,4 +1,4 @@
-"""What is asked of the ledger: an order for an effect, the terms of its tool, and what probes and undos are told."""
+"""Requests to the ledger: an order for an effect, the terms of its tool, and the arguments of probes and undos."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LEASE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """That an effect took place: what a probe returns when it finds it so. A tool may return it too, to give a receipt.
+    """An effect was carried out: returned by a probe that finds so. A tool may return it too, to give a receipt.
 
-    result: what the tool returned, or would have. receipt: the other side's own id of what it did.
+    result: the tool's result. receipt: the other side's own id of the effect.
     """
 
     result: Any = None
@@ -30,9 +30,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Performed:
-    """What an undo function is told: the effect that took place, and the key of the undoing.
+    """The argument of an undo function: the effect that was carried out, and the key of the undo.
 
-    arguments: as the recorder keeps them, {"kwargs": {...}}, with "args": [...] where any have no name. receipt: the
+    arguments: as the recorder stores them, {"kwargs": {...}}, with "args": [...] if any have no name. receipt: the
     other side's own id, or "".
     """
 
@@ -45,8 +45,8 @@ class Performed:
 
 
 Probe: TypeAlias = Callable[[str, Plain], Any]
-"""(key, arguments) -> Done(result) where the effect took place, None where it cannot be told; raises NotDone where it
-did not take place and will not any more. May be a coroutine function."""
+"""(key, arguments) -> Done(result) if the effect was carried out, None if it cannot tell; raises NotDone if it was not
+and will not be. May be a coroutine function."""
 
 Undo: TypeAlias = Callable[[Performed], Any]
 """Undoes an effect; returns JSON, raises as a write tool does. May be a coroutine function."""
@@ -54,11 +54,12 @@ Undo: TypeAlias = Callable[[Performed], Any]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One effect that is asked for.
+    """A request for one effect.
 
-    arguments: JSON, as it may be written down. run, agent: who asks; step: id of the step, <run>#<n>. undo: the name
-    of the function that undoes it, module:function. forked_from: for a fork's effect, the parent's key. compensates:
-    the key of the effect that this one undoes. redact: what its result and errors go through, else the ledger's.
+    arguments: JSON, as it may be written down. run, agent: who requests it; step: id of the step, <run>#<n>. undo: the
+    name of the function that undoes it, module:function. forked_from: for a fork's effect, the parent's key.
+    compensates: the key of the effect that this one undoes. redact: the redactor of its result and errors, else the
+    ledger's.
     """
 
     key: str
@@ -75,13 +76,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a tool may be tried. InputError where a number is none that can be meant.
+    """How a tool may be tried. InputError if a number is invalid.
 
     attempts_max: over all restarts. backoff_ms: the wait after the first failed attempt, doubled for each further one
-    up to 30 s. lease_s: at least twice as long as a call may take to come to its end, at the other side too; it
-    counts from the moment the effect was intended. Until it is over others wait for the claim's holder, and a probe's
-    "not done" is not believed yet; in its first half the call has to begin. safe: exceptions of the tool that mean,
-    as NotDone does, that nothing happened outside; all others leave the effect unknown.
+    up to 30 s. lease_s: at least twice as long as a call may take to finish, including the other side; it counts from
+    the moment the effect was intended. Until it is over others wait for the claim's holder, and a probe's "not done" is
+    not believed; the call must begin in its first half. safe: exceptions of the tool that mean, as NotDone does, that
+    nothing happened outside; all others leave the effect unknown.
     """
 
     attempts_max: int = ATTEMPTS_MAX

@@ -1,33 +1,34 @@
-"""Carrying an effect out at most once: the protocol, as a generator that a driver runs (ledger.py).
+"""Carry an effect out at most once: the protocol, as a generator that a driver runs (ledger.py).
 
-What stands of the effect is read from the log (claims.py says how it is decided), then
+The state of the effect is read from the log (claims.py says how it is decided), then
 
-1. done: its first result is returned, whoever carried it out, in whatever process.
+1. done: its first result is returned, whichever process carried it out.
 2. A claim is open.
-   a. Another's, within its lease: its holder is waited for, and the log looked at again.
-   b. One of this run, which no call here has in hand: an earlier process of the run made it and is gone. Or another's
-      whose lease is over. `unknown` is said of it, durably.
-   c. Unknown: the tool's probe is asked. Done: `done` is said with its result. Not done: believed when the claim's
-      lease is over, for until then the request may still be under way; waited for, asked again, and then `failed` is
-      said. Neither, or without a probe: EffectUnknown. It is never sent again before that is settled.
-3. Failed as often as may be, or in a way that no attempt helps: EffectFailed. Else the rest of the backoff is waited
-   for, also where the attempt was made by a process that is gone.
-4. `intended` is said with a new token, flushed, and the log read on until it shows. Denied: again from 1, and
-   `released` is said for whoever looks at the state alone.
-5. A holder that took half of its lease to come here says `released` and raises StorageError: the call would no longer
-   be over when others give it up, which the other half is for.
-6. The tool is called, with the key.
-   a. It returns: `done` is said with the result, durable before it is returned. What cannot be recorded of a result
-      leaves `done` without one, and ResultNotKept.
-   b. It raises NotDone or what its terms call safe: `failed` is said, then 3; the last attempt raises the tool's error.
-   c. It raises anything else: `unknown` is said, then 2c. What is no Exception (Ctrl-C, a cancelled task) goes on up.
+   a. Another run's, within its lease: wait for its holder, and read the log again.
+   b. This run's, with no call in progress here: an earlier process of the run made it and is gone. Or another run's
+   whose lease is over. Record `unknown` for it, durably.
+   c. Unknown: call the tool's probe. Done: record `done` with its result. Not done: believed only after the claim's
+   lease, because until then the request may still be in progress; wait, call the probe again, and then record `failed`.
+   Neither, or no probe: EffectUnknown. It is never sent again before it is settled.
+3. Failed with no attempts left, or in a way that no attempt helps: EffectFailed. Else wait for the rest of the backoff,
+   also if a process that is gone made the attempt.
+4. Record `intended` with a new token, flush, and read the log until the record is visible. Denied: again from 1, and
+   record `released` for readers of the state alone.
+5. If half of its lease has passed by now, the holder records `released` and raises StorageError: the call might not be
+   over when others give it up, which the other half is for.
+6. Call the tool, with the key.
+   a. It returns: record `done` with the result, durable before it is returned. If the result cannot be recorded, record
+   `done` without one, and raise ResultNotKept.
+   b. It raises NotDone or an error that its terms call safe: record `failed`, then 3; the last attempt raises the
+   tool's error.
+   c. It raises anything else: record `unknown`, then 2c. What is no Exception (Ctrl-C, a cancelled task) is raised on.
 
-Killed before 4: nothing was said. Between 4 and 6a: an open claim stands, which 2b finds. While `done` is flushed: one
-or the other. So nothing is sent that was not intended durably, and nothing is sent twice unless somebody said, rightly
-or wrongly, that it was not done.
+Killed before 4: nothing was recorded. Between 4 and 6a: the claim is open, which 2b finds. While `done` is flushed: one
+or the other. So nothing is sent that was not intended durably, and nothing is sent twice unless somebody recorded,
+rightly or wrongly, that it was not done.
 
-A holder that stands still between 5 and 6, for longer than its lease, and whose effect was meanwhile settled as not
-done, sends all the same: no log can hold it back. That is what the key is handed to the tool for.
+A holder that is suspended between 5 and 6, for longer than its lease, and whose effect was meanwhile settled as not
+done, sends all the same: no log can prevent that. The tool gets the key for this case.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ MESSAGE_BYTES_MAX = 900
 
 
 class Logged(NamedTuple):
-    """Have this done with the log, and give what it returns."""
+    """Do this with the log, and return its result."""
 
     work: Callable[[], Any]
 
 
 class CallRequest(NamedTuple):
-    """Call this, awaiting what it returns if it is a coroutine."""
+    """Call this, and await the result if it is a coroutine."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -87,8 +88,8 @@ class Patience:
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended. has_result: whether `result` is its result. error: what the tool raised, if it did;
-    unknown: the token that this left unknown.
+    """How an attempt ended. has_result: whether `result` is its result. error: the exception that the tool raised, if
+    any; unknown: the token that this left unknown.
     """
 
     has_result: bool = False
@@ -177,7 +178,7 @@ class Protocol:
         raise EffectFailed(key, standing.attempts, failed.error.get("exception") or "an error", message) from cause
 
     def _back_off(self, standing: EffectState) -> Steps:
-        """Wait for what is left of the last failed attempt's backoff."""
+        """Wait for the rest of the last failed attempt's backoff."""
         if standing.failed is not None and standing.failures:
             left_ms = standing.failed.backoff_ms - max(0, self._now_micros() - standing.failed.at) / 1000
             if left_ms > 0:
@@ -186,7 +187,7 @@ class Protocol:
     # 4 to 6
 
     def _attempt(self, order: Order, send: Callable[[str], Any], terms: Terms, standing: EffectState) -> Steps:
-        """Claim, send, say what came of it; an Outcome."""
+        """Claim, send, and record the result. Returns an Outcome."""
         token = token_of(order.run, self._new_token())
         intended_at = self._now_micros()
         try:
@@ -197,7 +198,7 @@ class Protocol:
                     standing = yield Logged(partial(self._book.read, order.key, standing))
             except (GeneratorExit, InputError):  # killed, or refused: nothing was recorded
                 raise
-            except BaseException:  # it may come to stand in the log, and was not sent
+            except BaseException:  # the record may still reach the log, but nothing was sent
                 yield from self._release(order, token)
                 raise
             if token in standing.tokens and (standing.holder is None or standing.holder.token != token):
@@ -241,7 +242,7 @@ class Protocol:
         result = yield Logged(partial(self._say_done, order, token, done, times, standing))
         return Outcome(has_result=True, result=result)
 
-    # What is said
+    # Recording
 
     def _say_intended(self, order: Order, token: str, at: int, terms: Terms, standing: EffectState) -> None:
         said: dict[str, Any] = {
@@ -260,7 +261,7 @@ class Protocol:
         self._book.say(order, said, cleared=("settled_at",) if standing.is_settled else ())
 
     def _release(self, order: Order, token: str, **more: str) -> Steps:
-        """Let go of a claim that nothing was sent under; said for what it is worth, for the log may be gone."""
+        """Release a claim under which nothing was sent; best effort, because the log may be unavailable."""
         try:
             said = {"claims": {token: "released"}, **more}
             yield Logged(partial(self._book.say, order, said, is_durable=False))
@@ -279,13 +280,13 @@ class Protocol:
             return
 
     def _say_found(self, order: Order, token: str, found: Done) -> None:
-        """What a probe found; nothing where somebody settled it meanwhile, and may have had it done since."""
+        """Record what a probe found; nothing if somebody settled it meanwhile, and it may have been done since."""
         standing = self._book.read(order.key)
         if standing.holder is not None and standing.holder.token == token:
             self._say_done(order, token, found, {"reconciled_by": PROBE}, standing)
 
     def _say_not_found(self, order: Order, token: str, terms: Terms) -> None:
-        """The same, of what a probe did not find."""
+        """The same, for an effect that a probe did not find."""
         standing = self._book.read(order.key)
         if standing.holder is not None and standing.holder.token == token:
             said = {"exception": "NotDone", "message": "its probe found that it did not take place"}
@@ -324,7 +325,7 @@ class Protocol:
             raise ResultNotKept(order.key, str(error)) from error
 
     def _error(self, order: Order, error: Mapping[str, Any]) -> dict[str, Any]:
-        """An error as it stands in a patch."""
+        """Return an error for a patch."""
         message = self._book.redacted(order, error.get("message", ""))
         return {"at": self._now_micros(), **error, "message": self._book.sealed(order, "error", message)}
 
@@ -336,7 +337,7 @@ def _said_of(error: BaseException) -> dict[str, Any]:
 
 
 def _short(text: str) -> str:
-    """A message that stays within a field's inline limit: a log may have no store."""
+    """Shorten a message to a field's inline limit: a log may have no store."""
     return text.encode(errors="replace")[:MESSAGE_BYTES_MAX].decode(errors="ignore")
 
 
@@ -345,7 +346,7 @@ def _named(error: Exception) -> str:
 
 
 def _sent(claim: Claim, cause: Exception | None) -> str:
-    """What is known of a claim whose fate is not."""
+    """Describe a claim of unknown result."""
     if cause is not None:
         return f"it was sent, and the call ended in {_named(cause)}"
     return f"run {claim.run} set out to send it at {time_text(claim.intended_at)}, and its end was never recorded"

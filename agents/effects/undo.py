@@ -1,12 +1,13 @@
-"""Undoing what a run did, last effect first, only when asked.
+"""Undo what a run did, last effect first, only on request.
 
-1. Take the effects that this run carried out, undoings left out, by the time they were done; the last one first.
-2. Each is undone by the function registered for its tool, as an effect of its own, whose key is the effect's with
-   `:undo`: so nothing is undone twice, whoever asks again after whatever crash.
-3. When that is done, `compensated_by` is said of the effect. A crash between 2 and 3 leaves an undoing that is done:
-   the next time finds its result, and says it then.
-4. What has no function, could not be undone, or whose undoing is unknown, is reported with why, and the others go on:
-   the caller decides what that means. So are effects whose own fate is unknown: settle them, and ask again.
+1. Take the effects that this run carried out, without undos, by the time they were done; the last one first.
+2. Each is undone by the function registered for its tool. The undo is itself an effect, with the effect's key and
+   `:undo`: so nothing is undone twice, after any crash and repeat.
+3. After that, `compensated_by` is recorded for the effect. A crash between 2 and 3 leaves an undo that is done: the
+   next run finds its result, and records it then.
+4. An effect that has no function, could not be undone, or whose undo is unknown, is reported with the reason, and the
+   others continue: the caller decides what that means. The same holds for effects of unknown status: settle them, and
+   repeat.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Perform: TypeAlias = Callable[[Order, Callable[[str], object], Terms], Plain]
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What became of one effect of the run. why: empty where it is undone."""
+    """The result for one effect of the run. why: empty if it is undone."""
 
     key: str
     tool: str
@@ -44,12 +45,12 @@ class Undone:
 
     @property
     def is_left(self) -> bool:
-        """Whether it may stand, and somebody has to look."""
+        """Whether the effect may still be in place, and somebody has to check."""
         return self.ended == "not undone"
 
 
 def to_undo(effects: Iterable[Effect], run: str) -> list[Effect]:
-    """Steps 1 and 4: what a run did or may have done, last first."""
+    """Steps 1 and 4: return what a run did or may have done, last first."""
     own = [each for each in effects if run in each.runs and not each.compensates
            and each.status in ("done", "unknown", "intended")]  # fmt: skip
     return sorted(own, key=lambda each: (each.settled_at or each.intended_at, each.intended_at, each.key), reverse=True)
@@ -91,7 +92,7 @@ def _undo(book: Book, effect: Effect, undo: Undo, perform: Perform, agent: str, 
 
 
 def performed_of(book: Book, effect: Effect) -> Performed:
-    """What the function is told; raises where the content can no longer be read."""
+    """Return the argument of the undo function; raises if the content can no longer be read."""
     arguments = book.arguments(effect.key, effect.inputs)
     receipt = book.opened(effect.key, "receipt", effect.receipt) if effect.receipt else ""
     result = book.result(effect.key, effect.result)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, Plain, Recording, Step
 from refold.avro.canonical import encode, json_tree
 
-# A read is the same with or without its values, and a run within by whatever id.
+# A read is the same with or without its values, and a nested run with any id.
 _LEFT_OUT: Mapping[Kind, str] = {"read": "fields", "run": "run"}
 
 
@@ -57,7 +57,7 @@ def run_hash(previous: str, outcome: Outcome, output: Plain, failure: Failure | 
 
 
 def broken(recording: Recording) -> Iterable[int]:
-    """The numbers of the steps whose hash is not that of what stands there: those that were tampered with."""
+    """Yield the numbers of the steps whose hash does not match their content: those that were tampered with."""
     previous = start_hash(recording.agent, recording.input, recording.seed, recording.state)
     for step in recording.steps:
         for fork in recording.parted:

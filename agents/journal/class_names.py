@@ -1,7 +1,7 @@
-"""Classes by name, in what is recorded: `shop.orders:Order`. A name finds a class that is loaded, and loads nothing.
+"""Classes by name in recordings: `shop.orders:Order`. A name finds a class that is loaded, and never loads one.
 
-The module of a script is called by its file, as `agent` for `python agent.py` and for `refold run replay --agent
-agent.py:agent`, so that a class has one name in all of them.
+The module of a script has the name of its file, such as `agent` for `python agent.py` and for `refold run replay
+--agent agent.py:agent`, so that a class has one name in all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAIN = "__main__"
 
 
 def class_name(kind: type) -> str:
-    """A class's name, by which `loaded_class` finds it; "" for one that it would not find."""
+    """Return a class's name, by which `loaded_class` finds it; "" for a class that it would not find."""
     module = sys.modules.get(kind.__module__)
     if module is None or "<" in kind.__qualname__:
         return ""
@@ -26,7 +26,7 @@ def class_name(kind: type) -> str:
 
 
 def loaded_class(name: str) -> type | None:
-    """The class of that name in a module that is loaded here; None where there is none."""
+    """Return the class of that name in a module that is loaded here; None if there is none."""
     place, _, path = name.partition(":")
     for module in _modules(place):
         kind = class_in(module, path.split("."))
@@ -46,7 +46,7 @@ def _modules(place: str) -> Iterator[ModuleType]:
 
 
 def _name_of(module: ModuleType, name: str) -> str:
-    """What a module is called in a record."""
+    """Return a module's name in a record."""
     if name != _MAIN and not name.startswith(LOADED):
         return name
     spec = getattr(module, "__spec__", None)  # of `python -m shop.agent`

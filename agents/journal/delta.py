@@ -1,4 +1,4 @@
-"""What changed between two states, as edits: what a step stores instead of the state.
+"""The edits between two states: what a step stores instead of the state.
 
 A state is a JSON tree. An edit names a path of keys and indexes from the root:
 
@@ -6,8 +6,9 @@ A state is a JSON tree. An edit names a path of keys and indexes from the root:
     ["remove", path]                           the member of an object is gone
     ["splice", path, index, removed, items]    in the list at path, `removed` elements at index became `items`
 
-Lists are compared by their common head and tail, which is what appending, dropping and replacing leave: a list that
-grows costs what it grew by. Law: apply(before, edits(before, after)) == after, and neither tree is changed.
+Lists are compared by their common head and tail, which appending, dropping and replacing preserve: for a list that
+grows, an edit costs as much as the growth. Law: apply(before, edits(before, after)) == after, and neither tree is
+changed.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ def edits(before: Plain, after: Plain) -> tuple[Edit, ...]:
 
 
 def applied(state: Plain, changes: Sequence[Edit]) -> Plain:
-    """The state with the edits made to it, a tree of its own; `state` stays as it is."""
+    """Return a copy of the state with the edits made; `state` does not change."""
     return copy.deepcopy(following(state, changes))
 
 
 def following(state: Plain, changes: Sequence[Edit]) -> Plain:
-    """As `applied`, for who only reads: what the edits leave alone is shared with `state`, what they set with them.
+    """As `applied`, for readers: unchanged parts are shared with `state`, and new values with the edits.
 
-    InputError where the state has nothing that an edit changes, or an edit is none.
+    InputError if the state lacks what an edit changes, or if an edit is invalid.
     """
     try:
         for kind, path, *rest in changes:
@@ -89,7 +90,7 @@ def _compare_lists(before: list[Plain], after: list[Plain], path: Path, found: l
 
 
 def _made(inside: Plain, path: Path, kind: str, rest: list[Any]) -> Plain:
-    """The tree with one edit made below it; only what lies on the way is copied."""
+    """Return the tree with one edit made below it; only the nodes on the path are copied."""
     if kind == "set" and not path:
         return rest[0]
     if kind == "splice" and not path:

@@ -1,7 +1,7 @@
-"""Where two JSON trees differ, place by place, for people to read.
+"""The differences between two JSON trees, place by place, for people.
 
-Lists are compared by their common head and tail, as in a delta: an element that was put in is one difference, and not
-one for each element behind it. Elements between are compared one by one.
+Lists are compared by their common head and tail, as in a delta: an inserted element is one difference, and not one for
+each element after it. Elements between are compared one by one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""Stands where one of the trees has no value at all; null is a value."""
+"""Marks a place where one of the trees has no value; null is a value."""
 
 SHOWN_MAX = 100
 
 
 class Difference(NamedTuple):
-    """One place where trees differ. path: `kwargs.order.items[2]`, or "" for the whole; left, right: what stands there,
-    ABSENT where nothing does."""
+    """One place where trees differ. path: `kwargs.order.items[2]`, or "" for the whole. left, right: the values, ABSENT
+    for a missing one."""
 
     path: str
     left: Plain
@@ -89,8 +89,8 @@ def _elements(left: list[Plain], right: list[Plain], path: str) -> Iterator[Diff
 
 
 def shown_apart(left: Plain, right: Plain) -> tuple[str, str]:
-    """Both values, long texts from where they part: cut elsewhere they could look alike. Where only the types differ,
-    with marks.
+    """Return both values; long texts from the point where they differ, because cut elsewhere they could look alike. If
+    only the types differ, with marks.
     """
     if bare(left) == bare(right):
         return tuple(msgspec.json.encode(each).decode() for each in (left, right))  # type: ignore[return-value]

@@ -1,13 +1,13 @@
-"""What JSON in a log does not keep: floats with an integral value, and the order of an object's keys.
+"""What JSON in a log loses: floats with an integral value, and the order of an object's keys.
 
-In a log 50.0 is 50, and keys are sorted (avro/canonical.py), which is right for facts. An agent that is replayed has to
-get what it got: its code may print the number, or put the object's JSON into a prompt. So in a journal
+In a log 50.0 is 50, and keys are sorted (avro/canonical.py), which is right for facts. A replayed agent must get
+exactly what it got: its code may print the number, or put the object's JSON into a prompt. So in a journal
 
-    50.0                 stands as {"refold.float": 50}
-    {"b": 1, "a": 2}     as {"refold.object": {"a": 2, "b": 1}, "refold.keys": [1, 0]}: places among the sorted keys
-    what looks like one  as {"refold.object": it}
+    50.0                 is written as {"refold.float": 50}
+    {"b": 1, "a": 2}     as {"refold.object": {"a": 2, "b": 1}, "refold.keys": [1, 0]}: positions among the sorted keys
+    a value that looks like one of these as {"refold.object": value}
 
-Law: read(written(tree)) is the tree again, to the type of each number and the order of all keys.
+Law: read(written(tree)) equals the tree, to the type of each number and the order of all keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def written(tree: Plain) -> Plain:
 
 
 def read(tree: Plain) -> Plain:
-    """The tree behind what a journal holds."""
+    """Return the tree of what a journal holds."""
     if isinstance(tree, dict):
         if tree.keys() == {_FLOAT}:
             return float(tree[_FLOAT])

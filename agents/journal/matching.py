@@ -1,4 +1,4 @@
-"""What recorded calls are found by where that is not their whole request (journal/volatile.py), for people."""
+"""What recorded calls are found by, if that is not their whole request (journal/volatile.py), for people."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def asked_of(*runs: Recording) -> Iterator[RecordedRequest]:
 
 
 def asked_in(tree: Plain) -> Iterator[RecordedRequest]:
-    """The calls in a step's journal, as it stands in a log, that are not found by their whole request."""
+    """Yield the calls in a step's stored journal that are not found by their whole request."""
     if isinstance(tree, list):
         for each in tree:
             yield from asked_in(each)
@@ -28,7 +28,7 @@ def asked_in(tree: Plain) -> Iterator[RecordedRequest]:
         if "kind" in tree and ("ignored" in tree or "found_by" in tree):
             try:
                 yield msgspec.convert(tree, RecordedRequest)
-            except msgspec.ValidationError:  # an argument of the agent's own that looks like one
+            except msgspec.ValidationError:  # an argument of the agent that looks like one
                 pass
             else:
                 return

@@ -1,4 +1,4 @@
-"""Python values that JSON does not have, as JSON: what an agent keeps in its state comes back as what it was.
+"""Python values that JSON does not have, as JSON, so that an agent's state is restored with equal values.
 
     (1, 2)                {"refold.tuple": [1, 2]}
     {1, 2}, frozenset     {"refold.set": [1, 2]}, {"refold.frozenset": ...}: elements in the order of their JSON
@@ -12,15 +12,15 @@
     Colour.RED            {"refold.class": "shop:Colour", "refold.member": "RED"}; "refold.value" for a mix of flags
     Order(total=5)        {"refold.class": "shop:Order", "total": 5}: dataclasses, named tuples, msgspec's Structs, and
                           pydantic models, these with "refold.unset" (fields that were not set) and "refold.extra"
-    a dict with such key  {"refold.plain": it}
-    any of these          {"refold.answer": it}, where a type is named that the answer is not of (recorder/plain.py)
+    a dict with such key  {"refold.plain": dict}
+    any of these          {"refold.answer": value}, if the named type is not that of the answer (recorder/plain.py)
 
 Law: loaded(dumped(value)) equals the value, in value and in type, or `dumped` refuses it and names where it is.
 
-A class is found among those that are loaded (class_names.py): data never has code loaded. An object is made of its
-fields without its constructor (pydantic: `model_construct`), and only of a class that has exactly these fields. A class
-that is not loaded, or was changed, comes back as a StandIn. A value whose text a redactor changed comes back as that
-text.
+A class is searched among those that are loaded (class_names.py): data never loads code. An object is made from its
+fields without its constructor (pydantic: `model_construct`), and only if its class has exactly these fields. An object
+whose class is not loaded, or was changed, is restored as a StandIn. A value whose text a redactor changed is restored
+as that text.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class _Unkept(Exception):
 
 
 class StandIn:
-    """What comes back for an object whose class is not loaded, or has other fields than it had.
+    """Replaces an object whose class is not loaded, or has other fields than it had.
 
-    The fields are its attributes; of a member of an enumeration, `name` or `value`. It is kept as the object was.
+    The fields are its attributes; of a member of an enumeration, `name` or `value`. It is recorded as the object was.
     """
 
     def __init__(self, tree: Mapping[str, Plain]) -> None:
@@ -100,14 +100,14 @@ class StandIn:
 
 
 def dumped(value: object, what: str) -> Plain:
-    """A value as JSON.
+    """Return a value as JSON.
 
     Args:
         value: any value.
-        what: what it is called in an error, such as `run.state`.
+        what: its name in an error, such as `run.state`.
 
     Raises:
-        InputError: it holds something that cannot be kept. The message has the path of that, and what to do.
+        InputError: it holds something that cannot be recorded. The message has its path, and what to do.
     """
     try:
         return _dumped(value)
@@ -120,7 +120,7 @@ def dumped(value: object, what: str) -> Plain:
 
 
 def loaded(tree: Plain) -> Any:
-    """The value behind `dumped`; trees without a mark come back as they are, in lists and dicts of their own."""
+    """Return the value of what `dumped` returned; trees without a mark are copied unchanged."""
     if isinstance(tree, list):
         return [loaded(each) for each in tree]
     if not isinstance(tree, dict):
@@ -135,7 +135,7 @@ def loaded(tree: Plain) -> Any:
 
 
 def loaded_json(data: bytes) -> Any:
-    """The value behind the JSON of `dumped`."""
+    """Return the value of the JSON of `dumped`."""
     tree = msgspec.json.decode(data)
     return loaded(tree) if MARK in data else tree
 
@@ -161,7 +161,7 @@ def bare(tree: Plain) -> Plain:
 
 
 def is_mark(key: str | int) -> bool:
-    """Whether a key in such a tree is one of the marks, and no key of the value's own."""
+    """Whether a key in such a tree is one of the marks, and not a key of the value itself."""
     return key in _LOAD
 
 
@@ -198,7 +198,7 @@ def _at(place: str, value: object) -> Plain:
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:
-    """The fields that an object is made of; None for one that is not made of its fields."""
+    """Return the fields that an object is made from; None for an object that is not made from its fields."""
     kind = type(value)
     names = getattr(kind, "_fields", None)
     if isinstance(value, tuple) and isinstance(names, tuple):
@@ -374,7 +374,7 @@ _DUMP: dict[type, Callable[[Any], Plain]] = {
 def _datetime_loaded(tree: Mapping[str, Plain]) -> dt.datetime:
     found = dt.datetime.fromisoformat(tree["refold.datetime"])
     zone = tree.get("zone")
-    if zone in _zones():  # by its name alone ZoneInfo would look into files and packages
+    if zone in _zones():  # given only a name, ZoneInfo would search files and packages
         found = found.replace(tzinfo=zoneinfo.ZoneInfo(zone))
     return found.replace(fold=1 if tree.get("fold") else 0)
 
@@ -401,7 +401,7 @@ def _path_loaded(tree: Mapping[str, Plain]) -> PurePath:
 def _instance(tree: Mapping[str, Plain]) -> Any:
     try:
         found = _made(tree)
-    except Exception:  # what a class does in place of being made is its own
+    except Exception:  # a class may replace its construction with any code
         found = None
     return StandIn(tree) if found is None else found
 

@@ -1,22 +1,22 @@
-"""What stands recorded of a run: its steps, their attempts, and each call in them, asked and answered.
+"""The record of a run: its steps, their attempts, and the request and answer of each call.
 
-    Recording   a run: what it was started with, its steps, how it ended
-      Step      one step: attempts, what it changed in the state (delta), its result, its place in the chain of hashes
-        Attempt one try of a step: its calls in the order they were begun, and how it failed if it did
-          Call  one thing that was asked for and what came of it, with the retries that were made for it
+    Recording   a run: its input, its steps, how it ended
+      Step      one step: attempts, its changes of the state (delta), its result, its position in the chain of hashes
+        Attempt one try of a step: its calls in the order in which they began, and its failure if it failed
+          Call  one request and its result, with the retries made for it
 
-A call's `kind` says what was asked:
+A call's `kind` names the request:
 
     tool     request {"args": [...], "kwargs": {...}}; answer what the tool returned
     model    the same around a model client
     read     name is the entity; answer {"version", "state_hash", "observations" (ids), "cut"}, no values: they are
-             found by the ids (`knew`), so that erasing an observation's content erases what was read of it. In a
-             recording that stands alone (a golden trace) `fields` stands there too.
+             found by the ids (`knew`), so that erasing an observation's content erases what was read of it. A
+             self-contained recording (a golden trace) also has `fields`.
     observe  name is the entity; request the patch; answer the observation's id
     now      answer microseconds since 1970; random: a float in [0, 1); uuid: text
-    decide   request {"choice", "why", "options"}; no answer: it is the code's own
-    run      name is the agent of a run within this one (recorder/children.py); request {"input", "state", "seed"};
-             answer {"run" (its id), "outcome", "hash"}. The id alone is there before it has ended.
+    decide   request {"choice", "why", "options"}; no answer: the code itself computes it
+    run      name is the agent of a nested run (recorder/children.py); request {"input", "state", "seed"};
+             answer {"run" (its id), "outcome", "hash"}. Before it has ended, only the id is there.
 
 All values are JSON trees, exact to the type of each number (journal/json_fidelity.py). Times are microseconds since
 1970-01-01.
@@ -42,7 +42,7 @@ Effect: TypeAlias = Literal["", "read", "write"]
 Outcome: TypeAlias = Literal["", "succeeded", "failed", "cancelled", "timed_out", "unknown"]
 
 OF_THE_CODE: frozenset[Kind] = frozenset({"decide"})
-"""Kinds that the agent's code answers by itself: deterministic edges. All others are recorded ones."""
+"""Kinds that the agent's code computes itself: deterministic edges. All others are recorded edges."""
 
 FORMAT = 1
 
@@ -54,10 +54,10 @@ class _Struct(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class RecordedRequest(_Struct, frozen=True):
-    """What was asked for. `hash` names it: equal requests have equal hashes.
+    """A request. `hash` names it: equal requests have equal hashes.
 
-    ignored: paths into the request that do not count where it is compared (journal/volatile.py). found_by: what it is
-    compared by in place of the request.
+    ignored: paths in the request that do not count in comparisons (journal/volatile.py). found_by: the value that is
+    compared instead of the request.
     """
 
     kind: Kind
@@ -74,17 +74,17 @@ class RecordedRequest(_Struct, frozen=True):
 
     @property
     def counted(self) -> Plain:
-        """What counts of the request."""
+        """Return the parts of the request that count."""
         return without(self.request, self.ignored) if self.found_by is None else {"refold.key": self.found_by}
 
     @property
     def matching(self) -> str:
-        """For people: what it is found by, where that is not the whole request."""
+        """For people: what it is found by, if that is not the whole request."""
         return "matched by its key" if self.found_by is not None else f"matched without {', '.join(self.ignored)}"
 
     @property
     def hash(self) -> str:
-        """Lower-case hex SHA-256 of kind, name and what counts of the request."""
+        """Return the lower-case hex SHA-256 of kind, name and the parts of the request that count."""
         return hashlib.sha256(encode(json_tree([self.kind, self.name, self.counted], "request"))).hexdigest()
 
 
@@ -114,10 +114,10 @@ class Retry(_Struct, frozen=True):
 
 
 class Call(_Struct, frozen=True):
-    """One call. key: the idempotency key, where it had a write effect. source: whether it was really made.
+    """One call. key: the idempotency key, if it had a write effect. source: whether it was really made.
 
     branch: the thread or task that made it, by where it was started (recorder/context.py); "" for the step's own code.
-    It tells equal requests apart that were made at once, and is no part of the chain of hashes.
+    It distinguishes equal concurrent requests, and is not in the chain of hashes.
     """
 
     asked: RecordedRequest
@@ -159,8 +159,8 @@ Edit: TypeAlias = list[Any]
 class Step(_Struct, frozen=True):
     """One step, `number` counted from 1.
 
-    outcome: "" while it is pending; "unknown" where it was begun and nothing is known of its end. state_before,
-    state_after: hashes of the state. hash: the chain up to and with this step; previous: up to it (journal/chain.py).
+    outcome: "" while it is pending; "unknown" if it was begun and its end is not known. state_before, state_after:
+    hashes of the state. hash: the chain including this step; previous: the chain before it (journal/chain.py).
     """
 
     number: int
@@ -176,7 +176,7 @@ class Step(_Struct, frozen=True):
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """Those of the last attempt: the one that counts."""
+        """The calls of the last attempt, which is the one that counts."""
         return self.attempts[-1].calls if self.attempts else ()
 
     @property
@@ -186,33 +186,33 @@ class Step(_Struct, frozen=True):
 
     @property
     def is_committed(self) -> bool:
-        """Whether it came to an end that counts: it is not run again."""
+        """Whether it ended with a result that counts: it is not run again."""
         return self.outcome not in ("", "unknown")
 
 
 class Fork(_Struct, frozen=True):
-    """Where a run parts from its parent, after the parent's step of that number, and what was changed."""
+    """The point where a run diverges from its parent: after the parent's step of that number, with these changes."""
 
     at: int
     patch: Plain = None
 
     @property
     def changes(self) -> tuple[Edit, ...]:
-        """What the patch changes in the state: between the parent's step and the child's first."""
+        """The changes that the patch makes to the state, between the parent's step and the child's first."""
         return tuple(self.patch.get("state", ())) if isinstance(self.patch, dict) else ()
 
 
 class Recording(_Struct, frozen=True):
-    """A run as it stands recorded.
+    """A recorded run.
 
-    run: its id. version: of the agent. state: what the run's state was at the start. parent, forked_at, patch: for a
-    fork, the run it came from, the number of the parent's step after which it parts (0: before the first), and what
-    was changed; `steps` then begin with the parent's. forks: of a parent that is a fork itself, where it and those
-    before it part from theirs, oldest first. redacted: it was recorded through a redactor. hash: of the whole run
-    (journal/chain.py). has_code: whether today's code can be run against it; an imported conversation has only what it
-    says. caller, caller_step: for a run within another, that run and its step. children: by id, the recordings of the
-    runs within it, as far as they are there. synthetic_time: whether its source left out times; then a time of 0 was
-    never known.
+    run: its id. version: the agent's. state: the run's state at the start. parent, forked_at, patch: for a fork, the
+    run it was forked from, the number of the parent's step after which it diverges (0: before the first), and the
+    changes; `steps` then start with the parent's. forks: for a parent that is a fork itself, where it and its ancestors
+    diverge from their parents, oldest first. redacted: it was recorded through a redactor. hash: of the whole run
+    (journal/chain.py). has_code: whether today's code can be run against it; an imported conversation has only its
+    messages. caller, caller_step: for a nested run, the outer run and its step. children: by id, the recordings of its
+    nested runs, as far as they exist. synthetic_time: whether its source left out times; then a time of 0 was never
+    known.
     """
 
     run: str
@@ -259,18 +259,18 @@ class Recording(_Struct, frozen=True):
 
     @property
     def parted(self) -> tuple[Fork, ...]:
-        """Everywhere that this run, or one that it descends from, parts from its parent; oldest first."""
+        """Every point where this run, or an ancestor of it, diverges from its parent; oldest first."""
         return (*self.forks, Fork(at=self.forked_at, patch=self.patch)) if self.parent else self.forks
 
     @property
     def given(self) -> Plain:
-        """What the run's code is started with: the input, or what the last fork has in its place."""
+        """The input of the run's code: the recorded input, or the one of the last fork."""
         patches = [each.patch for each in self.parted if isinstance(each.patch, dict) and "input" in each.patch]
         return patches[-1]["input"] if patches else self.input
 
 
 def child_of(call: Call) -> str:
-    """The id of the run within that a call began; empty where it began none."""
+    """Return the id of the nested run that a call began; empty if it began none."""
     answer = call.answer
     if call.asked.kind != "run" or not isinstance(answer, dict) or not isinstance(answer.get("run"), str):
         return ""

@@ -5,18 +5,18 @@ turns. In an observation a body may therefore be
 
     {"after": [STEP, CALL], "parts": [PART, ...]}     PART: a text, or [BEGIN, END] of the body of that call
 
-STEP is an earlier step of the same run, CALL the place of a call in its last attempt, from 0; positions count
-characters. Joined, the parts are the body, to the byte. Recordings have whole bodies: hashes, comparisons and replays
-know nothing of this.
+STEP is an earlier step of the same run, CALL the position of a call in its last attempt, from 0; BEGIN and END count
+characters. The joined parts are the body, to the byte. Recordings have whole bodies: hashes, comparisons and replays do
+not depend on this.
 
-1. A writer remembers the bodies of the last REMEMBERED calls whose steps ended. A process that takes a run up remembers
+1. A writer remembers the bodies of the last REMEMBERED calls whose steps ended. A process that resumes a run remembers
    none, so its first body is whole.
-2. A body is compared with each, block by block from both ends. The one with most in common is taken.
-3. What is left between is cut where one JSON object follows another. A piece that the earlier body has too, wherever,
-   is a reference; neighbours become one. So marks of caches that move, and a system prompt with a date, cost their own
-   piece.
-4. Where that saves less than half, the body is stored whole, and so is one that is short.
-5. A reader goes through a run's steps in order, and makes each body whole from those before it.
+2. A body is compared with each of them, block by block from both ends. The one with most in common is used.
+3. The rest between is cut where one JSON object follows another. A piece that the earlier body also has, in any
+   position, becomes a reference; adjacent references become one. So cache marks that move, and a system prompt with a
+   date, cost only their own piece.
+4. If that saves less than half, the body is stored whole. So is a short body.
+5. A reader reads a run's steps in order, and restores each body from those before it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BodyWriter:
         self._known: OrderedDict[tuple[int, int], str] = OrderedDict()
 
     def shortened(self, call: Call) -> Call:
-        """The call as it is stored; itself where nothing is saved."""
+        """Return the call as it is stored; the call itself if nothing is saved."""
         body = _body_of(call)
         if body is None:
             return call

@@ -8,8 +8,8 @@ from refold.agents.journal.volatile import without
 
 
 def compared(a: RecordedRequest, b: RecordedRequest) -> tuple[Plain, Plain]:
-    """What two calls of one kind and name are compared by: their keys where both have one, else their requests without
-    what either ignores."""
+    """Return the values by which two calls of one kind and name are compared: their keys if both have one, else their
+    requests without the parts that either ignores."""
     if a.found_by is not None and b.found_by is not None:
         return a.found_by, b.found_by
     ignored = (*a.ignored, *b.ignored)
@@ -17,7 +17,7 @@ def compared(a: RecordedRequest, b: RecordedRequest) -> tuple[Plain, Plain]:
 
 
 def asks_same(a: RecordedRequest, b: RecordedRequest) -> bool:
-    """Whether what answered one of them answers the other."""
+    """Whether the answer of one of them answers the other."""
     if a.kind != b.kind or a.name != b.name:
         return False
     one, other = compared(a, b)

@@ -1,6 +1,6 @@
-"""A recording gone through step by step with nothing but itself: its states, and the hashes that follow from it.
+"""Step through a recording without code: its states, and the hashes computed from its content.
 
-That is the replay of a run that has no code: a recording is whole where `chained` gives it the hashes that it has.
+This is the replay of a run without code: a recording is intact if `chained` computes the hashes that it has.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from refold.avro.errors import InputError
 
 
 class ChainCheck(NamedTuple):
-    """What a check of a run's hashes found. steps: how many have a hash. broken: the numbers of those whose hash is not
-    that of what is stored. is_end_whole: whether the run's own hash is, where it has one."""
+    """The result of checking a run's hashes. steps: how many have a hash. broken: the numbers of those whose hash does
+    not match the stored content. is_end_whole: whether the run's own hash matches, if it has one."""
 
     steps: int
     broken: list[int]
@@ -27,19 +27,19 @@ class ChainCheck(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every hash is that of what is stored."""
+        """Whether every hash matches the stored content."""
         return not self.broken and self.is_end_whole
 
 
 def checked_chain(recording: Recording) -> ChainCheck:
-    """Compute every hash of a run anew, and compare."""
+    """Compute every hash of a run again, and compare."""
     wrong = list(broken(recording))
     is_end_whole = bool(wrong) or not recording.hash or chained(recording).hash == recording.hash
     return ChainCheck(sum(step.is_committed for step in recording.steps), wrong, is_end_whole)
 
 
 def states(recording: Recording) -> Iterator[Plain]:
-    """The state before the first step, and after each one; to be read only, for they share what they have in common."""
+    """Yield the state before the first step, and after each one. Read only: they share common parts."""
     state = recording.state
     yield state
     for step in recording.steps:
@@ -48,7 +48,8 @@ def states(recording: Recording) -> Iterator[Plain]:
 
 
 def begun_with(recording: Recording, number: int, state: Plain) -> Plain:
-    """What a step begins with: the state that the one before it left, and what a fork between them changed in it."""
+    """Return the state at the begin of a step: the one that the step before left, with the changes of a fork
+    between."""
     for fork in recording.parted:
         if fork.at == number - 1:
             state = following(state, fork.changes)
@@ -56,7 +57,7 @@ def begun_with(recording: Recording, number: int, state: Plain) -> Plain:
 
 
 def state_at(recording: Recording, number: int) -> Plain:
-    """The state behind a step, 0: before the first. InputError where that step did not end."""
+    """Return the state after a step, 0: before the first. InputError if that step did not end."""
     ended = 0
     for step in recording.steps:
         ended = step.number if step.is_committed else ended
@@ -66,7 +67,7 @@ def state_at(recording: Recording, number: int) -> Plain:
 
 
 def chained(recording: Recording) -> Recording:
-    """The recording with all hashes that follow from what stands in it, and in the runs within it."""
+    """Return the recording with all hashes computed from its content, and from that of its nested runs."""
     children = {run: chained(each) for run, each in recording.children.items()}
     recording = _with_children(recording, children)
     state = recording.state
@@ -102,7 +103,7 @@ def unchained(recording: Recording) -> Recording:
 
 
 def _with_children(recording: Recording, children: dict[str, Recording]) -> Recording:
-    """The recording with others for the runs within it, and their hashes in the calls that began them."""
+    """Return the recording with other nested runs, and their hashes in the calls that began them."""
     if not children:
         return recording
 

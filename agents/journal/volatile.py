@@ -1,13 +1,13 @@
-"""Parts of a request that are no part of what it is found by: ids, timestamps, a prompt that was changed on purpose.
+"""Parts of a request that do not count when it is searched: ids, timestamps, a prompt that was changed on purpose.
 
     request_id                  an argument, by its name
-    options.timestamp           what stands in it
+    options.timestamp           a member
     messages[0].id              an element of a list, from 0; messages[*].id: of each
-    headers["x-request-id"]     a name with other signs
+    headers["x-request-id"]     a name with other characters
     args[0]                     an argument without a name
 
-For an HTTP exchange a path goes into the JSON of the request's body. What a path does not find is left alone. A member
-is taken out, an element of a list becomes null, so that the others keep their places.
+In an HTTP exchange a path leads into the JSON of the request's body. A path that finds nothing has no effect. A member
+is removed; an element of a list becomes null, so that the others keep their positions.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _PART = re.compile(
 
 @lru_cache(1024)
 def parts_of(path: str) -> tuple[Part, ...]:
-    """The parts of a path.
+    """Parse a path.
 
     Raises:
-        InputError: it is none.
+        InputError: It is not a path.
     """
     found: list[Part] = []
     at = 0
@@ -59,7 +59,7 @@ def parts_of(path: str) -> tuple[Part, ...]:
 
 
 def without(request: Any, paths: Iterable[str]) -> Any:
-    """The request without what is at these paths; itself where there are none."""
+    """Return the request without the values at these paths; the request itself if there are none."""
     ways = [parts_of(path) for path in paths]
     if not ways or not isinstance(request, dict):
         return request
@@ -73,8 +73,8 @@ def without(request: Any, paths: Iterable[str]) -> Any:
 
 
 def arguments_of(request: Any) -> Any:
-    """What a path goes into, and a key is made of: arguments by name, `args` for those without; of an exchange the
-    JSON of its body."""
+    """Return the tree that paths lead into, and that a key is made from: arguments by name, `args` for those without;
+    for an exchange the JSON of its body."""
     if not isinstance(request, dict):
         return request
     if "exchange" in request:
@@ -103,7 +103,7 @@ def _without(tree: Any, ways: list[tuple[Part, ...]]) -> Any:
 
 
 def _taken(tree: Any, way: tuple[Part, ...]) -> Any:
-    """The tree without one part; what does not lie on the way is shared."""
+    """Return the tree without one part; nodes that are not on the path are shared."""
     first, *rest = way
     if isinstance(first, str):
         if not isinstance(tree, dict) or first not in tree:
@@ -128,13 +128,13 @@ class Asking(NamedTuple):
 
 
 class Volatile:
-    """What of a callable's requests does not count."""
+    """The parts of a callable's requests that do not count."""
 
     def __init__(self, ignore: Iterable[str] = (), key: Callable[[Any], Any] | None = None) -> None:
-        """ignore: paths. key: makes of a request's arguments what it is compared by in its place.
+        """ignore: paths. key: maps a request's arguments to the value that is compared instead.
 
         Raises:
-            InputError: a path is none, or both are given.
+            InputError: A path is invalid, or both are given.
         """
         if isinstance(ignore, str):
             raise InputError(f"ignore={ignore!r}: give a list of paths, as in ignore=[{ignore!r}]")
@@ -148,10 +148,10 @@ class Volatile:
             raise InputError("ignore= and key=: give one of them; everything that the key leaves out is ignored")
 
     def asking(self, request: Any) -> Any:
-        """The request with what is volatile in it; itself where nothing is.
+        """Return the request with its volatile parts marked; the request itself if nothing is volatile.
 
         Raises:
-            InputError: the key of this request is None.
+            InputError: The key of this request is None.
         """
         if self._key is None:
             return Asking(request, self.ignored) if self.ignored else request

@@ -1,15 +1,14 @@
-"""Calls that ended in an attempt that goes on: each is durable by itself, and a resume is answered with it.
+"""Calls that ended in an attempt that continues: each is durable by itself, and a resume is answered with it.
 
-1. A call that ends in an open step is handed to the run's writer. If its step has not ended when the writer makes
-   durable what it has, some milliseconds later, the call becomes part of the step's field `answered`, under
-   ATTEMPT/PLACE. PLACE is its place among the calls of its attempt: numbers with points between them
-   (recorder/context.py).
-2. The end of the attempt writes the attempt whole, into `journal`, and clears `answered`: each call is kept once.
-3. Of a process that was killed in between, the field holds the calls that had ended. A resume begins the next attempt,
-   and a call in it with an equal request is answered with what is recorded, each recorded call once. What is asked
-   beyond that is asked of the world. If the resumed process is killed, too, its own calls stand beside those of the
-   attempts before it, and the next resume is answered with all of them.
-4. Of an attempt that failed, and of those before it, nothing is left here: the next attempt asks anew.
+1. A call that ends in an open step is passed to the run's writer. If its step has not ended when the writer makes its
+   data durable, some milliseconds later, the call becomes part of the step's field `answered`, under ATTEMPT/PLACE.
+   PLACE is its position among the calls of its attempt: numbers with dots between them (recorder/context.py).
+2. The end of the attempt writes the whole attempt into `journal`, and clears `answered`: each call is stored once.
+3. If the process was killed in between, the field holds the calls that had ended. A resume begins the next attempt, and
+   a call in it with an equal request is answered from the record, each recorded call once. Any further request is sent
+   to the world. If the resumed process is killed too, its own calls are stored along with those of the attempts before
+   it, and the next resume is answered with all of them.
+4. Nothing is left here of an attempt that failed, and of those before it: the next attempt sends its requests again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from refold.avro.errors import CorruptionError
 
 
 def answered_key(made: Made) -> str:
-    """Under which a call stands in `answered`."""
+    """Return the key of a call in `answered`."""
     if made.place is None:
         raise ValueError("a call that is part of another has no position in a step")
     return f"{made.place[1]}/{'.'.join(map(str, made.order))}"

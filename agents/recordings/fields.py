@@ -1,4 +1,5 @@
-"""The fields of a run's entities, with their content opened: what stands in clear, in a blob or under a key, alike."""
+"""The fields of a run's entities, with their content opened, whether it is stored in clear, in a blob or under a
+key."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ from refold.avro.nodes import allows
 from refold.streams.view import EntityView
 
 Look: TypeAlias = Callable[[Iterable[str]], Mapping[str, EntityView]]
-"""Gives those of some entities, asked for by name, of which something stands at a point."""
+"""Looks up entities by name; returns those that exist at a point."""
 
 
 class PartMissing(NotAnswerable):
-    """A run has ended, or parted from its parent, and what it has come to by then is not all there at this point."""
+    """A run has ended, or diverged from its parent, and a part of its earlier record is missing at this point."""
 
 
 FAILURE = Failure.__struct_fields__
 
 
 class Fields:
-    """One entity's fields. field: of the entity, by first name; None for one without a value."""
+    """One entity's fields. field: of the entity, by first name; None for a field without a value."""
 
     def __init__(self, view: EntityView, vault: ValueCipher) -> None:
         self.entity = view.entity
@@ -43,7 +44,7 @@ class Fields:
         return [name for name in self._fields if allows(named[name].element, "refold.Sealed")]
 
     def plain(self, field: str, default: Any = None) -> Any:
-        """What can be read without any key: an id, a name, a number, a time."""
+        """Return a value that can be read without any key: an id, a name, a number, a time."""
         return self._fields.get(field, default)
 
     def opened(self, field: str) -> Plain:
@@ -81,7 +82,7 @@ class Fields:
         return [self._vault.open(self.entity, field, each) for each in kept]
 
     def failure(self, field: str) -> Failure | None:
-        """A record of how something failed (RunError and its like), of which each text may be sealed by itself."""
+        """Return the record of a failure (RunError and its like), in which each text may be sealed separately."""
         record = self.exact(field)
         if record is None:
             return None

@@ -1,12 +1,12 @@
-"""Finding runs: by what stands in clear first, and of what is left by what they say.
+"""Find runs: first by fields in clear, then by content.
 
-1. Every run is taken from one rebuild of their type; what ended before `since` is not even read.
-2. Those that agree in agent, outcome, user, flag, tag, parent and time are put in order, the newest first.
+1. Every run is taken from one rebuild of their type; runs that ended before `since` are not even read.
+2. Those that match in agent, outcome, user, flag, tag, parent and time are sorted, the newest first.
 3. For a tool, an error or a text the steps of a few runs at a time are read, newest first, until there are enough:
-   tools are known by name in clear, errors and texts are in contents, which are opened for it.
+   names of tools are in clear; errors and texts are in contents, which are opened.
 
-A run matches by its own steps: those that a fork took over from its parent are the parent's. A run of which a content
-is gone, or sealed with no key here, cannot be searched for it, and is counted in `unread`.
+A run matches by its own steps: those that a fork took over from its parent are the parent's. A run with a content that
+is gone, or sealed with no key here, cannot be searched, and is counted in `unread`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Wanted:
         return bool(self.tool or self.error or self.text or self.model)
 
     def clear(self, run: Fields) -> bool:
-        """Whether a run agrees in what stands in clear."""
+        """Whether a run matches in its fields in clear."""
         plain, started = run.plain, run.plain("started_at", 0)
         equal = {"agent": self.agent, "user": self.user, "parent_run": self.parent}
         return (
@@ -81,7 +81,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in a list. Times in microseconds, None where there is none yet; outcome "running" without one; parent "".
+    """A run in a list. Times in microseconds, None if there is none yet; outcome "running" without one; parent "".
 
     synthetic_time: whether its source left out times; then a time that is None was never known.
     caller, caller_step: for a run within another, that run and its step. steps: how many it has taken, with those
@@ -122,8 +122,8 @@ class RunRow:
 class RunList(Sequence[RunRow]):
     """The runs, newest first; a sequence of them.
 
-    unread: ids of those that may match, but of which a content cannot be read. damaged: by run, what is wrong with its
-    content or its key. older: how many agree in clear and were left out by the limit; their steps were not searched.
+    unread: ids of those that may match, but have a content that cannot be read. damaged: by run, the damage of its
+    content or its key. older: how many match in clear and were left out by the limit; their steps were not searched.
     """
 
     cut: Cut
@@ -146,7 +146,7 @@ class RunList(Sequence[RunRow]):
 
 
 def time_of(given: dt.datetime | str | None, name: str) -> int | None:
-    """Microseconds since 1970 of an aware datetime or an RFC 3339 text. InputError names what was given."""
+    """Return microseconds since 1970 of an aware datetime or an RFC 3339 text. InputError shows the value."""
     if not isinstance(given, dt.datetime):
         return None if given is None else parse_time(given, name)
     if given.tzinfo is None:
@@ -159,7 +159,7 @@ def _moment(micros: int | None) -> dt.datetime | None:
 
 
 def find(log: Log, vault: ValueCipher, wanted: Wanted, limit: int | None = None, at: When = None) -> RunList:
-    """The runs that are wanted, at most `limit`, as they stand at a point. InputError where that is negative."""
+    """Return the matching runs, at most `limit`, as they were at a point. InputError if the limit is negative."""
     if limit is not None and limit < 0:
         raise InputError(f"limit: 0 or more, given {limit}")
     cut = log.point(at).cut

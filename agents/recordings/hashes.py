@@ -1,9 +1,10 @@
-"""Where in a log a run stood at a hash: of the chain after a step, of a whole run, or of a state.
+"""Find the run and step of a hash: of the chain after a step, of a whole run, or of a state.
 
-1. Steps and runs are looked through for one of theirs that begins as the text does. An imported conversation has no
-   hashes in the log: they are computed where nothing else is found.
-2. Of what is found, the chain after a step goes before a run's end, and that before a state.
-Runs that did the same have the same hashes: any of them is right, and the newest is taken.
+1. Steps and runs are searched for a hash that begins with the given text. An imported conversation has no hashes in the
+   log: they are computed if nothing else is found.
+2. A hash of the chain after a step takes precedence over that of a run's end, and that over the hash of a state.
+
+Runs with the same content have the same hashes: any of them is right, and the newest is used.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OF_STEPS: tuple[tuple[What, str], ...] = (("step", "turn_hash"), ("state", "stat
 
 
 class Stood(NamedTuple):
-    """A run after one of its steps (0: before the first), and which of its hashes was meant.
+    """A run after one of its steps (0: before the first), and which of its hashes matched.
 
     others: how many other places have the same hash.
     """
@@ -48,7 +49,8 @@ class _Place(NamedTuple):
 
 
 def at_hash(log: Log, vault: ValueCipher, given: str, at: When = None) -> Stood:
-    """The place whose hash begins so. UnknownEntity without one, InputError where several hashes begin so."""
+    """Return the place whose hash begins with the text. UnknownEntity if there is none, InputError for several
+    hashes."""
     text = given.lower()
     if not HEX.match(text) or len(text) < DIGITS_MIN:
         raise InputError(f"{given!r} is not a hash: give at least {DIGITS_MIN} of its hexadecimal digits")

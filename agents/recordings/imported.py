@@ -1,15 +1,15 @@
-"""An imported conversation (agents/importers) as a recording: what its log's entities say, step by step.
+"""An imported conversation (agents/importers) as a recording, made from its log's entities, step by step.
 
-    step     one assistant message, n from 1. Its state is {"messages": [...]}: before the first step what was said
-             before the first reply, after step n all that was said before step n+1's reply; a delta appends
-    call     one `tool` for each call of the message: its arguments, and the result verbatim. A result that speaks of
-             an error stands as the answer and as the failure; a call that no result answered failed as UNANSWERED.
-             Then `decide`: what the message came to, and why where it says so
+    step     one assistant message, n from 1. Its state is {"messages": [...]}: before the first step the messages
+             before the first reply, after step n all messages before step n+1's reply; a delta appends
+    call     one `tool` for each call of the message: its arguments, and the verbatim result. A result that reports
+             an error is both the answer and the failure; a call without a result failed as UNANSWERED.
+             Then `decide`: the message's outcome, and its reason if it has one
     result   the text of the message
 
-There is no code behind it (has_code is False): it can be stepped through, compared and shown. Hashes are made here, by
-the rules of journal/chain.py, for a conversation brings none. A step whose calls are not all answered is not committed,
-and has none.
+It has no code (has_code is False): it can be stepped through, compared and shown. Hashes are computed here, by the
+rules of journal/chain.py, because a conversation has none. A step with unanswered calls is not committed, and has no
+hash.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ OF_MESSAGE = ("content_type", "name", "tool_call_id", "tool_calls", "extra")
 
 
 def is_imported(run: Fields) -> bool:
-    """Whether a run's entity came of an importer."""
+    """Whether a run's entity was made by an importer."""
     return bool(run.plain("imported_from"))
 
 
 def imported(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Recording:
-    """The recording behind the run's entity. PartMissing where a part of it is not there at this point."""
+    """Return the recording of the run's entity. PartMissing if a part of it is missing at this point."""
     session = _one(look, f"agent_session/{run.plain('session', run_id)}", vault)
     said = sorted(session.every("messages"), key=lambda each: int(each["index"]))
     messages = [_message(each) for each in said]
@@ -106,7 +106,7 @@ def _step(step: Fields, calls: list[Call], changes: tuple[Edit, ...]) -> Step:
 
 
 def action_call(action: Fields, *, synthetic: bool) -> Call:
-    """A tool call by its entity; synthetic: its times are made up."""
+    """Return a tool call from its entity; synthetic: its times are made up."""
     tool, inputs, output = action.plain("tool", ""), action.opened("inputs"), action.opened("output")
     effect: Effect = action.plain("effect") if action.plain("effect") in ("read", "write") else ""
     started_at, ended_at, status = action.plain("started_at", 0), action.plain("ended_at", 0), action.plain("status")
@@ -123,7 +123,7 @@ def action_call(action: Fields, *, synthetic: bool) -> Call:
 
 
 def arguments_of(inputs: Plain) -> Plain:
-    """Arguments by name; what is no object, such as text that was not JSON, is the one argument there is."""
+    """Return arguments by name. A value that is not an object, such as text that was not JSON, is the one argument."""
     if isinstance(inputs, Mapping):
         return {"args": [], "kwargs": dict(inputs)}
     return {"args": [] if inputs is None else [inputs], "kwargs": {}}

@@ -1,15 +1,15 @@
-"""A run as it stands recorded in the log: its entities `run/<id>` and `step/<id>#<n>`, read back to a Recording.
+"""Load a run from the log: its entities `run/<id>` and `step/<id>#<n>`, read back to a Recording.
 
-1. Read the run; of one that was imported, what its conversation says (imported.py).
-2. Of a fork, read the parent first, in the same way, and keep its steps up to where the child parts from it. What the
-   child does not say of itself is its parent's: agent, input, seed, state.
-   What it does not hold of the runs within it is read likewise, as far as it is there.
-3. Read the steps that follow, many at a time, until one is not there: a run that did not end says nowhere how many it
-   has. Of one that did, all must be there.
-4. A step's attempts are what its journal holds under their numbers. One that has not ended, because it goes on or its
-   process is gone, has no outcome; of an attempt that was begun and not ended only its number is known.
+1. Read the run; for an imported run, its conversation (imported.py).
+2. For a fork, first read the parent, in the same way, and keep its steps up to the fork. Fields that the child does not
+   have are its parent's: agent, input, seed, state. Nested runs that it does not hold are read likewise, as far as they
+   exist.
+3. Read the steps that follow, many at a time, until one is missing: a run that has not ended does not record how many
+   it has. For a run that ended, all must be there.
+4. A step's attempts are those in its journal, by number. An attempt that has not ended, because it continues or its
+   process is gone, has no outcome; only its number is known.
 
-Steps are looked up by name: on a log with indexes that reads the run's own records and no others.
+Steps are looked up by name: on a log with indexes this reads only the run's own records.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ NEAR_SHOWN = 3
 
 
 def load(log: Log, run: str, vault: ValueCipher, at: When = None) -> Recording:
-    """A run by its id, as it stood at a point.
+    """Load a run by its id, as it was at a point.
 
-    UnknownEntity names runs with ids like it; Expired where its content is gone, and says what is
-    still known of it.
+    UnknownEntity names runs with similar ids; Expired if its content is gone, and says what is still known of it.
     """
     cut = log.point(at).cut
     try:
@@ -55,9 +54,9 @@ def load(log: Log, run: str, vault: ValueCipher, at: When = None) -> Recording:
 
 
 def recordings(log: Log, runs: Iterable[str] | None, vault: ValueCipher, at: When = None) -> Iterator[Recording]:
-    """Many runs by their ids, or all (None) in the order of their ids, through one rebuild.
+    """Load many runs by their ids, or all (None) in the order of their ids, with one rebuild.
 
-    Errors as in `load`, when a run's turn comes.
+    Errors as in `load`, raised when a run is reached.
     """
     view = rebuilt(log, READ_TYPES, at)
     if runs is None:
@@ -70,9 +69,9 @@ def recordings(log: Log, runs: Iterable[str] | None, vault: ValueCipher, at: Whe
 
 
 def rebuilt(log: Log, types: Iterable[str], at: When = None, since: int | None = None) -> StateView | None:
-    """Every entity of some types at a point; None where nothing of any of them was ever recorded.
+    """Return every entity of some types at a point; None if nothing of these types was ever recorded.
 
-    since: without those closed before, in microseconds.
+    since: leave out those closed before then, in microseconds.
     """
     cut = log.point(at).cut
     known = {version.definition.name for version in log.port.registry}
@@ -90,19 +89,19 @@ def recording_of(look: Look, run: str, vault: ValueCipher) -> Recording:
 
 
 def has_ended(run: Fields) -> bool:
-    """Whether a run's last word is its end: one that was resumed since goes on, or was cut short."""
+    """Whether a run has ended and was not resumed since. A resumed run continues, or was cut short."""
     status = run.plain("status", "ended" if run.plain("ended_at") else "")
     return bool(status == "ended" and (run.plain("ended_at") or run.plain("imported_from")))
 
 
 def step_count(run: Fields) -> int | None:
-    """How many steps it took, with those before a fork; None for one that has not ended."""
+    """Return how many steps it took, including those before a fork; None for a run that has not ended."""
     count: int | None = run.plain("step_count") if has_ended(run) else None
     return count
 
 
 def still_known(fields: Fields) -> str:
-    """What is said of a run without its content, in words."""
+    """Describe what is known of a run without its content."""
     plain = fields.plain
     said = [f"{plain('agent', 'an agent')} {plain('agent_version', '')}".rstrip()]
     said += [plain("outcome", "ended") if has_ended(fields) else "not ended"]
@@ -237,9 +236,9 @@ def _steps(look: Look, fields: Fields, run: str, vault: ValueCipher, before: Seq
 
 
 def own_steps(look: Look, runs: Iterable[tuple[str, int, int | None]]) -> dict[str, list[EntityView]]:
-    """The steps of some runs in order, up to the first that is not there; many are looked up together.
+    """Return the steps of some runs in order, up to the first that is missing; many are looked up together.
 
-    runs: id, the number after which its own steps begin, and how many steps it has, where that is known.
+    runs: id, the number after which its own steps begin, and how many steps it has, if that is known.
     """
     found: dict[str, list[EntityView]] = {}
     waiting = {run: (before, count) for run, before, count in runs}
@@ -261,15 +260,15 @@ def own_steps(look: Look, runs: Iterable[tuple[str, int, int | None]]) -> dict[s
 
 
 def step_of(number: int, fields: Fields, before: Step | None, bodies: BodyReader) -> Step:
-    """One step behind its entity.
+    """Return one step from its entity.
 
-    before: the one before it, whose hashes it does not repeat. bodies: what the steps before it were read with.
+    before: the step before it, whose hashes it does not repeat. bodies: the reader of the steps before it.
     """
     plain = fields.plain
     known = ("", "") if before is None else (before.state_after, before.hash)
     parts = {int(key): part for key, part in fields.exact_map("journal").items()}
     last = parts[max(parts)] if parts else {}
-    is_committed = plain("status") == "committed"  # else it was begun again, and what its end said is no longer so
+    is_committed = plain("status") == "committed"  # else it was begun again, and its earlier end no longer holds
     step = Step(
         number=number,
         name=plain("name", ""),
@@ -289,7 +288,8 @@ def step_of(number: int, fields: Fields, before: Step | None, bodies: BodyReader
 
 
 def _attempts(fields: Fields, parts: Mapping[int, Plain], *, is_committed: bool) -> Iterator[Attempt]:
-    """All that were begun. One that a crash cut short is known by its number, and its calls while its step goes on."""
+    """Yield all attempts that were begun. One that a crash cut short has its number, and its calls while its step
+    continues."""
     for number in range(1, max(fields.plain("attempts", 0), *parts, 0) + 1):
         try:
             if number in parts:

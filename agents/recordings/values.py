@@ -1,4 +1,4 @@
-"""A recording with the values of what was read in it, so that it can be replayed where its log is not."""
+"""A recording with the values that were read in it, so that it can be replayed without its log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 from refold.agents.journal.record import Attempt, Call, Plain, Recording, Step
 
 Fields = Callable[[str, Plain], Mapping[str, Any]]
-"""The values behind a recorded read: (entity, what is recorded of the read) -> its fields."""
+"""The values of a recorded read: (entity, the record of the read) -> its fields."""
 
 
 def with_values(run: Recording, fields: Fields) -> Recording:
-    """The recording and those within it, standing alone. What `fields` raises where content is gone comes through."""
+    """Return a self-contained recording, with its nested runs. Errors of `fields` for missing content are raised."""
 
     def call(each: Call) -> Call:
         answer = each.answer

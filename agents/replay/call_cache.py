@@ -1,20 +1,20 @@
-"""The calls of a recording, found by what was asked: a content-addressed cache, keyed by the request.
+"""The calls of a recording, found by their request: a content-addressed cache, keyed by the request.
 
-What the code or the recording says is volatile in a request does not count (journal/volatile.py).
+Parts of a request that the code or the recording marks as volatile do not count (journal/volatile.py).
 
-Each recorded call is served once. Equal requests of a thread or task are answered with what the same one got, by where
-it was started, in the order in which they were recorded; so which of several is faster plays no part. Where the code
-was changed, it is the one that was started in the same place under another name, else whichever got an answer that is
-left; so it is, too, in recordings from before branches were recorded.
+Each recorded call is served once. Equal requests of a thread or task are answered with the answers that the same one
+got, identified by where it was started, in the recorded order; so it does not matter which of several is faster. If the
+code was changed, that is the thread or task that was started in the same place under another name, or else any one with
+an answer left. The same holds for recordings from before branches were recorded.
 
-Of an attempt that was cut short, the calls that had no answer yet are not there. Then no thread gets what another one
-got, but for writes: each of them was sent, and must not be sent again.
+An attempt that was cut short has no calls that were still unanswered. Then no thread gets the answer of another, except
+for writes: each of them was sent, and must not be sent again.
 
-Where a request may be answered from is the scope:
+The scope says which answers a request may get:
 
-    step    the attempt of the step that asks, and nothing else: how a replay is exact
-    run     first the step that asks, then every other, in order: for a changed agent that does the same things
-            elsewhere, and may look at the clock more often than was recorded
+    step    only those of the same attempt of the same step: how a replay is exact
+    run     first those of the same step, then those of every other, in order: for a changed agent that does the same
+            things elsewhere, and may read the clock more often than was recorded
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Scope: TypeAlias = Literal["step", "run"]
 _NAMES = re.compile(r"[^/#]+(?=#)")
 
 OF_THE_PROCESS: frozenset[Kind] = frozenset({"now", "random", "uuid"})
-"""What a process gives itself: to ask for more of it than was recorded harms nobody and costs nothing."""
+"""Kinds that a process can make itself: to use more of them than recorded has no cost and no effect outside."""
 
 
 class At(NamedTuple):
-    """A recorded call and where it stands; position: in its attempt, counted from 1."""
+    """A recorded call and its step and attempt; position: in its attempt, counted from 1."""
 
     place: CallSite
     position: int
@@ -74,7 +74,7 @@ class Recorded:
     def __init__(
         self, recording: Recording, scope: Scope = "step", *, after: int = 0, is_cut_short: bool = False
     ) -> None:
-        """after: only the calls of the steps behind this one. is_cut_short: the recorded attempts were."""
+        """after: only the calls of the steps after this one. is_cut_short: the recorded attempts were."""
         self.run = recording.run
         self.scope = scope
         self._is_cut_short = is_cut_short
@@ -85,7 +85,7 @@ class Recorded:
                 self._add(step)
 
     def take(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """The recorded call that answers, which is served with this; None where there is none."""
+        """Return the recorded call that answers, and mark it as served; None if there is none."""
         with self._lock:
             return self._take(place, asked)
 
@@ -118,13 +118,13 @@ class Recorded:
             yield from zip(attempt.calls, attempt.served, strict=True)
 
     def same(self, asked: RecordedRequest) -> tuple[At, ...]:
-        """The calls that were asked so, served or not."""
+        """Return the calls with this request, served or not."""
         return tuple(attempt.calls[index] for attempt, index in self._alike(asked))
 
     def made_up(self, asked: RecordedRequest, count: int) -> Call:
-        """A time, a number or a name that stands in for one that is not recorded, the same in every replay.
+        """Return a time, a number or a name in place of one that is not recorded, the same in every replay.
 
-        count: how many stood in before it. Times go on from the last that was recorded.
+        count: how many were made up before it. Times continue from the last recorded one.
         """
         if asked.kind == "now":
             times = [at.call.answer for at, _ in self.all() if at.call.asked.kind == "now"]
@@ -135,7 +135,7 @@ class Recorded:
         return Call(asked=asked, answer=answer, source="recorded")
 
     def unused(self) -> tuple[At, ...]:
-        """The calls that were never asked for; what the code answers by itself does not count."""
+        """Return the calls that were never requested, without kinds that the code computes itself."""
         return tuple(at for at, served in self.all() if not served and at.call.asked.kind not in OF_THE_CODE)
 
     def _alike(self, asked: RecordedRequest) -> list[tuple[_Attempt, int]]:
@@ -167,7 +167,7 @@ class Recorded:
 
 
 def _rank(recorded: str, asking: str) -> int:
-    """How well a recorded call's branch fits the one that asks: 0 the same, 1 under another name, 2 another."""
+    """Rank how well a recorded call's branch fits the requesting one: 0 the same, 1 under another name, 2 another."""
     if recorded == asking:
         return 0
     return 1 if _NAMES.sub("", recorded) == _NAMES.sub("", asking) else 2

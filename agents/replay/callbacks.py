@@ -1,9 +1,9 @@
-"""Callbacks that replayed code leaves behind: what they do is denied as it is to the code itself, also afterwards.
+"""Callbacks that replayed code leaves behind: the guard's denials hold for them too, also after the guard is left.
 
 `atexit.register`, `weakref.finalize` and `Future.add_done_callback` are wrapped (agents/replay/hooks.py). Others are
 kept in lists and slots of the interpreter: handlers of signals, `gc.callbacks`, and the profile and trace functions of
-the thread and of threads to come. `InterpreterCallbacks` compares these at both ends of a guard, and puts what is new
-under it.
+the thread and of later threads. `InterpreterCallbacks` compares these at both ends of a guard, and puts new ones under
+it.
 
 Finalizers of objects (`__del__`), callbacks of weak references and other hooks of the interpreter are not seen.
 """
@@ -29,7 +29,8 @@ _SLOTS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
 
 
 class GuardedFunction:
-    """A function that runs under a guard, wherever it is called. Equal to the bare one, so that it can be removed."""
+    """A function that runs under a guard, wherever it is called. Equal to the bare function, so that it can be
+    removed."""
 
     __slots__ = ("function", "under")
 
@@ -54,7 +55,7 @@ class GuardedFunction:
 
 
 class InterpreterCallbacks:
-    """What the interpreter keeps of callbacks now."""
+    """The callbacks that the interpreter has now."""
 
     def __init__(self) -> None:
         self._slots = [getter() for getter, _ in _SLOTS]
@@ -62,7 +63,7 @@ class InterpreterCallbacks:
         self._signals = _handlers()
 
     def carry_new(self, under: Under) -> None:
-        """Put what was left behind since then under a guard."""
+        """Put callbacks that were added since then under a guard."""
         for before, (getter, setter) in zip(self._slots, _SLOTS, strict=True):
             found = getter()
             if found is not None and found is not before and callable(found):

@@ -1,13 +1,15 @@
-"""How each edge of a run can be had again: what came of what, and whether that is computed, recorded, or neither.
+"""How each edge of a run can be reproduced: whether it is computed, recorded, or unknown.
 
-There is one edge for each thing that was asked for, and one for each step: from the state before it, by the code, with
-the answers, to the state behind it.
+There is one edge for each request, and one for each step: from the state before it, by the code and the answers, to the
+state after it.
 
     deterministic   the agent's own code: running it again on the same answers gives the same; a replay proves it
-    recorded        an answer from outside (a model, a tool, the clock, chance, a read): served, never asked for again
-    unknown         nothing is known of how it came, or of what came of it
+    recorded        an answer from outside (a model, a tool, the clock, randomness, a read): served, never requested
+    again
+    unknown         its origin, or its result, is not known
 
-No run as a whole is called reproducible: that is said edge by edge. What a model would answer today is not said at all.
+A run as a whole is never called reproducible: that is said edge by edge. What a model would answer today is not
+predicted.
 """
 
 from __future__ import annotations

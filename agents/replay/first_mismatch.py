@@ -1,4 +1,4 @@
-"""Where what the code did now parts from what was recorded: the first step with another hash, and how it differs."""
+"""The first step in which the code now has another hash than was recorded, and how it differs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from refold.agents.journal.record import Call, Failure, Plain, Recording, Step
 class Parting(NamedTuple):
     """The first point at which two runs differ.
 
-    step: its number; 0 where they were started differently, None where every step is the same and the end is not.
-    name: of the step. differences: left is what came now, right what was recorded; ABSENT where one run has no such
-    step.
+    step: its number; 0 if their inputs differ, None if every step is the same and the end is not. name: of the step.
+    differences: left is the new value, right the recorded one; ABSENT if one run has no such step.
     """
 
     step: int | None
@@ -28,7 +27,7 @@ class Parting(NamedTuple):
 
 
 def parting(now: Recording, recorded: Recording) -> Parting | None:
-    """None where they are the same, of which their hashes are the proof."""
+    """Return None if they are the same, which their hashes prove."""
     for step in range(max(len(now.steps), len(recorded.steps))):
         a = now.steps[step] if step < len(now.steps) else None
         b = recorded.steps[step] if step < len(recorded.steps) else None
@@ -40,7 +39,7 @@ def parting(now: Recording, recorded: Recording) -> Parting | None:
 
 
 def step_differences(now: Step, recorded: Step) -> tuple[Difference, ...]:
-    """How two steps differ in what the chain's hash covers, in names that people use."""
+    """Return how two steps differ in the fields that the chain's hash covers, under names for people."""
     return tuple(differences(_of_the_chain(now), _of_the_chain(recorded)))
 
 
@@ -51,7 +50,7 @@ def _parting(a: Step | None, b: Step | None, now: Recording, recorded: Recording
         names = [ABSENT if each is None else each.name for each in (a, b)]
         return Parting(step.number, step.name, (Difference("step", *names),))
     found = step_differences(a, b)
-    if not found:  # the steps are the same, and what came before them is not
+    if not found:  # the steps are the same, and something before them is not
         return Parting(0, "", tuple(differences(_start(now), _start(recorded))))
     return Parting(step.number, step.name, found)
 
@@ -77,7 +76,7 @@ def _attempt(calls: tuple[Call, ...], failure: Failure | None) -> dict[str, Plai
 def _call(call: Call) -> Plain:
     asked = call.asked
     tree = {asked.kind: asked.name, "request": asked.request, "failure": _failure(call.failure)}
-    # Of what was read the version and the observations count, not whether the values were kept beside them.
+    # Of a read the version and the observations count, not whether the values were stored with them.
     answer = call.answer
     if asked.kind == "read" and isinstance(answer, dict):
         answer = {key: value for key, value in answer.items() if key != "fields"}

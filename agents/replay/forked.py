@@ -1,18 +1,20 @@
-"""What a fork is answered with: its parent's steps, then as its policy says, with the patch in place.
+"""The answers of a fork: its parent's steps, then as its policy says, with the patch applied.
 
-1. Steps up to `at` are the parent's. They are not run again, and have to be those that were committed.
-2. Behind it a result that the patch names is served.
-3. A tool that writes, and an observation, may be run if it is allowed by name. Otherwise it gets what the parent's
-   steps behind the fork recorded for an equal request; without that it is NotAllowed.
-4. A run within goes by the same policy, with the same leave and the same changes of arguments. Its code runs; a
-   recorded run that the parent began behind the fork with the same input answers as the parent's steps do.
-5. Everything else goes by policy:
+1. Steps up to `at` are the parent's. They are not run again, and must be committed.
+2. After it, a result that the patch names is served.
+3. A write tool, and an observation, may run if it is allowed by name. Otherwise it gets the recorded answer to an equal
+   request in the parent's steps after the fork; without that it is NotAllowed.
+4. A nested run follows the same policy, with the same permissions and the same changed arguments. Its code runs; a
+   recorded run that the parent began after the fork with the same input answers as the parent's steps do.
+5. Everything else follows the policy:
 
-    live       the world is asked
-    recorded   what the parent's steps behind the fork recorded for an equal request; without that it is Unrecorded
-    asked      the same, and without that the user is asked: for an answer, or whether the world may be
+    live       the world is called
+    recorded   the recorded answer to an equal request in the parent's steps after the fork; without that it is
+    Unrecorded
+    asked      the same, and without that the user is asked: for an answer, or whether the world may be called
 
-   Clock, randomness and names of things harm nobody and cost nothing: the process's own, where none is recorded.
+   Clock, randomness and generated ids have no cost and no effect outside: the process's own are used if none is
+   recorded.
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ ForkPolicy: TypeAlias = Literal["live", "recorded", "asked"]
 POLICIES: tuple[ForkPolicy, ...] = ("live", "recorded", "asked")
 
 Asker: TypeAlias = Callable[[CallSite, RecordedRequest, Unrecorded], Call | None]
-"""Asks the user: the place, what was asked there, and how it differs from what is recorded. Gives the answer, or None:
-ask the world."""
+"""Asks the user: gets the place, the request, and how it differs from the recorded one. Returns the answer, or None:
+call the world."""
 
 
 class NotAllowed(Departure):
-    """A fork came to something that writes, was not allowed to by name, and has no recorded result. tool: its name.
+    """A fork reached a write that was not allowed by name, and has no recorded result. tool: its name.
 
-    is_confined: the kernel lets it write nothing, so that it could not be allowed.
+    is_confined: the kernel prevents every write, so it could not be allowed.
     """
 
     def __init__(self, place: CallSite, asked: RecordedRequest, *, is_confined: bool = False) -> None:
@@ -65,7 +67,7 @@ class NotAllowed(Departure):
 
 
 class Forked:
-    """Answers of a fork of `parent` behind its step `at`; 0: before the first."""
+    """Answers of a fork of `parent` after its step `at`; 0: before the first."""
 
     is_world = False
 
@@ -82,7 +84,7 @@ class Forked:
     ) -> None:
         """allow: names of the tools that may write; "observe" for observations. ask: for the policy `asked`.
 
-        is_confined: the kernel confines this process, so that nothing could be allowed.
+        is_confined: the kernel confines this process, so nothing could be allowed.
         """
         committed = [step.number for step in parent.steps if step.is_committed]
         if at not in (0, *committed):
@@ -116,16 +118,16 @@ class Forked:
         self._departure = self._departure or departure
 
     def step(self, number: int, name: str) -> Step | None:
-        """The parent's step, or None behind the fork."""
+        """Return the parent's step, or None after the fork."""
         self._require()
         return self._committed.step(number, name) if number <= self._at else None
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
-        """The parent's attempts; a fork's own steps begin anew."""
+        """Return the parent's attempts; a fork's own steps begin from the first attempt."""
         return self._committed.begun(number) if number <= self._at else ()
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
-        """Behind the fork, those of the patch for calls of that name, over those for every model call."""
+        """After the fork, return the patch's arguments for calls of that name, over those for every model call."""
         return self._patch.arguments_of(kind, name) if number > self._at else NO_ARGUMENTS
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
@@ -145,9 +147,10 @@ class Forked:
         return self._recorded.take(place, asked) or self._without(place, asked)
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """One from before the fork is answered by its recording; one after it goes by this policy.
+        """Return the answers of a nested run. One from before the fork is answered by its recording; one after it
+        follows this policy.
 
-        Of that the recording answers, too, if the parent's steps behind the fork began it with the same.
+        For the latter the recording also answers, if the parent's steps after the fork began it with the same input.
         """
         self._require()
         if place.step <= self._at:

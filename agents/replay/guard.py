@@ -1,25 +1,26 @@
-"""The network, closed off for code under replay: what it would say to the world is not recorded, and not to be said.
+"""Closes the network for code under replay: messages that it would send to the world are not recorded, and must not be
+sent.
 
 1. `NetworkGuard` is a context manager. Code runs under guard if its context says so (contextvars), or if the frame that
-   entered the guard is on its stack. The context goes along with tasks, with threads that are started and with work
-   that is given to pools of threads (agents/replay/hooks.py). The frame finds code that runs in a context of its own.
-2. Under guard these are denied: to look up a name, to connect or bind (loopback and Unix sockets too), to send on a
-   socket that was open before, to start a process or hand work to one, and to load or call native code by ctypes.
-   A pair of sockets within the process is allowed: event loops need it.
-   In a process that the kernel confines, to change a file outside of its temporary folder is denied, too.
-3. What is denied raises NetworkDenied at the place where it was tried. That holds after the guard is left, too, for
-   threads and tasks that were begun under it, and for callbacks that it left behind (agents/replay/callbacks.py).
-4. Other threads and contexts of the process go on: the guard cannot know whether the code had them act for it. While a
-   guard is open, each thing of step 2 that they do is noted. Code in `outside()` and refold's own threads are exempt.
-5. What was denied or noted is in `escapes`. A replay with escapes is never called the same.
-6. What Python would start a process for when it is first asked for the platform is learned before the guard begins
+   entered the guard is on its stack. Tasks, started threads and work in thread pools inherit the context
+   (agents/replay/hooks.py). The frame finds code that runs in a new context.
+2. Under guard these are denied: to resolve a name, to connect or bind (loopback and Unix sockets too), to send on a
+   socket that was open before, to start a process or submit work to one, and to load or call native code by ctypes. A
+   pair of sockets within the process is allowed: event loops need it. In a process that the kernel confines, changing a
+   file outside its temporary folder is denied, too.
+3. A denied operation raises NetworkDenied where it was tried. That also holds after the guard is left, for threads and
+   tasks that were started under it, and for callbacks that it left behind (agents/replay/callbacks.py).
+4. Other threads and contexts of the process continue: the guard cannot know whether the code made them act for it.
+   While a guard is open, each operation of step 2 that they do is noted. Code in `outside()` and refold's own threads
+   are exempt.
+5. Denied and noted operations are in `escapes`. A replay with escapes is never reported as the same.
+6. Python starts a process when the platform is first asked for; the answer is cached before the guard begins
    (agents/confined/kernel.py).
 
-This does not see: extensions that connect in C (librdkafka, libcurl, grpc), a method of a C type that is called past
-its Python class (`_socket.socket.send`), a function that was kept before the first guard in another place than a
-module's names, what a process from before reads from a pipe, what an older thread does after the guard is left, and
-finalizers of objects (`__del__`) that run then.
-The kernel closes these for a confined replay (agents/confined/kernel.py).
+The guard does not see: extensions that connect in C (librdkafka, libcurl, grpc); a method of a C type that is called
+without its Python class (`_socket.socket.send`); a function that was stored before the first guard in another place
+than a module's names; reads from a pipe of an earlier process; an older thread after the guard is left; and finalizers
+of objects (`__del__`) that run then. The kernel prevents these in a confined replay (agents/confined/kernel.py).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from refold.agents.replay.watch import GuardWatch, Under, close_watch, open_watc
 
 
 class NetworkGuard(GuardWatch):
-    """Closes the network to what runs inside of it; a context manager."""
+    """Closes the network for code that runs inside it. A context manager."""
 
     _token: contextvars.Token[Under | None]
     _kept: InterpreterCallbacks

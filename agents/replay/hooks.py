@@ -1,10 +1,11 @@
-"""How the guard sees: an audit hook, and wrapped functions that raise no audit event (agents/replay/guard.py).
+"""How the guard sees operations: an audit hook, and wrapped functions that raise no audit event
+(agents/replay/guard.py).
 
-1. The audit hook sees names, connections, processes and ctypes wherever Python code reaches them, by whatever
-   reference. Python cannot remove it again; it does nothing where no guard is concerned.
-2. Functions and methods without an event are wrapped at the first guard, and stay so: a thread that a replay started
-   may outlive it. A module that is imported later is wrapped at the next guard.
-3. Modules that took such a function into their names before (`from os import write`) get the wrapped one.
+1. The audit hook sees names, connections, processes and ctypes wherever Python code uses them, through any reference.
+   Python cannot remove it again; it does nothing if no guard is concerned.
+2. Functions and methods without an event are wrapped at the first guard, and stay wrapped: a thread that a replay
+   started may outlive it. A module that is imported later is wrapped at the next guard.
+3. Modules that imported such a function by name before (`from os import write`) get the wrapped one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Function: TypeAlias = Callable[..., Any]
 Wrapper: TypeAlias = Callable[[Function], Function]
 
 _START, _HAND, _CALL = "start the process", "hand work to another process", "call native code by ctypes:"
-# What an event is called in a message, and which of its arguments shows what it was.
+# The name of an event in a message, and which of its arguments to show.
 _EVENTS: dict[str, tuple[str, int]] = {
     "socket.getaddrinfo": ("look up the name", 0),
     "socket.gethostbyname": ("look up the name", 0),
@@ -110,7 +111,7 @@ def _wrap(owner: object, name: str, wrapper: Wrapper) -> None:
 
 
 def _pointers() -> list[type]:
-    """The classes of functions in libraries that ctypes loaded: each library has one of its own."""
+    """Return the classes of functions in libraries that ctypes loaded: each library has its own."""
     return [each for each in ctypes._CFuncPtr.__subclasses__() if each.__name__ == "_FuncPtr"]  # type: ignore[attr-defined]
 
 
@@ -142,7 +143,7 @@ def _opening(file: object, mode: object, flags: object) -> None:
 
 
 def _changing(file: object, of_folder: object) -> None:
-    """A file is about to be changed, at a path that may be relative to the folder behind a descriptor."""
+    """A file is about to be changed, at a path that may be relative to the folder of a descriptor."""
     allowed = confined_to()
     if not allowed or not isinstance(file, str | bytes | os.PathLike):
         return
@@ -175,7 +176,7 @@ def _sending(method: Function) -> Function:
 
 
 def _writing(index: int, *names: str) -> Wrapper:
-    """A function that writes to a descriptor, which is its argument at `index` or under one of the names."""
+    """Wrap a function that writes to a descriptor, which is its argument at `index` or under one of the names."""
 
     def wrapper(function: Function) -> Function:
         @functools.wraps(function)
@@ -209,10 +210,10 @@ def _is_way_out(fd: object) -> bool:
 
 
 def _is_within(one: socket.socket) -> bool:
-    """Whether it is one of a pair that this process made for itself, as an event loop does to wake itself up."""
+    """Whether it is one of a pair that this process made itself, as an event loop does to wake itself up."""
     try:
         return one.family == socket.AF_UNIX and not one.getsockname() and not one.getpeername()
-    except OSError:  # closed, or not connected: whatever is sent fails by itself
+    except OSError:  # closed, or not connected: any send fails anyway
         return True
 
 
@@ -223,10 +224,10 @@ def _starting_thread(start: Function) -> Function:
     @functools.wraps(start)
     def guarded(self: threading.Thread) -> None:
         under = current() if is_watched() else None
-        # A pool's thread serves whoever gives it work, and each piece of work brings its own guard.
+        # A pool's thread serves all callers, and each piece of work carries its own guard.
         if under is not None and getattr(self, "_target", None) is not _pool_worker():
             self.run = _carried(self.run, under)  # type: ignore[method-assign]
-        _starting.is_under_way = True  # the bare thread in it needs nothing more
+        _starting.is_under_way = True  # the bare thread inside needs nothing more
         try:
             start(self)
         finally:
@@ -275,7 +276,7 @@ def _carried(work: Function, under: Under) -> Function:
 
 
 def _keeping(index: int) -> Wrapper:
-    """A function that keeps a callback for later, its argument at `index`; that one goes on under the same guard."""
+    """Wrap a function that stores a callback, its argument at `index`; the callback runs under the same guard."""
 
     def wrapper(function: Function) -> Function:
         @functools.wraps(function)
@@ -331,7 +332,7 @@ def _is_pools_own() -> bool:
 
 
 def _pooling(method: Function) -> Function:
-    """Work for a pool of multiprocessing; one of threads goes on, under the same guard."""
+    """Wrap submitting work to a pool of multiprocessing; work for threads runs under the same guard."""
 
     @functools.wraps(method)
     def guarded(self: Any, func: Function, *args: Any, **kwargs: Any) -> Any:

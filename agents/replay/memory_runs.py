@@ -1,4 +1,4 @@
-"""Runs that are kept in memory and reach nothing: of a replay, and of what ended within a run that goes on."""
+"""Runs in memory without access to the outside: those of a replay, and ended nested runs of a run that continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from refold.agents.redaction.redactor import Redact, unredacted
 from refold.agents.replay.watch import outside
 
 Fields = Callable[[str, Plain], Mapping[str, Any]]
-"""The values behind a recorded read: (entity, what is recorded of the read) -> its fields."""
+"""The values of a recorded read: (entity, the record of the read) -> its fields."""
 OnStray = Callable[[str], Exception]
 
 
@@ -33,12 +33,12 @@ class InMemory(NamedTuple):
 
     @property
     def recording(self) -> Recording:
-        """What it did so far, in steps that ended, and what those within it did."""
+        """Return what it did so far, in steps that ended, with its nested runs."""
         return msgspec.structs.replace(self.sink.recording, children=self.children.recordings)
 
     @property
     def left_in(self) -> Step | None:
-        """The step in which the code left the recording, as far as it came."""
+        """Return the step in which the code departed from the recording, as far as it ran."""
         left = self.run.left_step
         if left is None:
             return None
@@ -53,7 +53,7 @@ class InMemory(NamedTuple):
 
 
 class MemoryChildren:
-    """Makes the runs within one, of which recordings answer all. why: there are no others."""
+    """Creates the nested runs of a run, all answered by recordings. why: why there are no others."""
 
     def __init__(self, run: str, fields: Fields | None, redact: Redact | None, on_stray: OnStray | None, why: str = "",
                  ) -> None:  # fmt: skip
@@ -64,11 +64,11 @@ class MemoryChildren:
 
     @property
     def recordings(self) -> dict[str, Recording]:
-        """What they did, by their ids."""
+        """Return what they did, by their ids."""
         return {run: each.with_left for run, each in self._found.items()}
 
     def require_log(self, url: str) -> None:
-        """Any will do: none is asked."""
+        """Accept any log: none is used."""
 
     def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Run:
         """As Children."""
@@ -83,10 +83,10 @@ def in_memory(
     recording: Recording, answers: Answers, fields: Fields | None, redact: Redact | None, on_stray: OnStray | None,
     *, call: ChildCall | None = None,
 ) -> InMemory:  # fmt: skip
-    """A run that does again what is recorded.
+    """Return a run that repeats a recording.
 
-    fields: looks up what was read. redact: as it was recorded with. on_stray: of a replay, makes the error for a call
-    outside of every run. call: of a run within another, the other's side.
+    fields: looks up reads. redact: as it was recorded with. on_stray: in a replay, makes the error for a call outside
+    every run. call: of a nested run, the parent's side.
     """
     head = msgspec.structs.replace(
         recording, steps=(), status="running", outcome="", output=None, failure=None, hash="", children={}
@@ -105,13 +105,13 @@ def in_memory(
 
 
 class Reading(ReplayBackend):
-    """Reaches the values of what was read before, and nothing else."""
+    """Reads the values of recorded reads, and nothing else."""
 
     def __init__(self, fields: Fields | None) -> None:
         self._fields = fields
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        """What stands in the recording, or is looked up: refold's own look at its log, which is not the agent's."""
+        """Return the recorded values, or look them up: refold reads its own log, not the agent."""
         if self._fields is None or "fields" in answer:
             return super().fields(entity, answer)
         with outside():

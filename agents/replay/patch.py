@@ -1,12 +1,12 @@
-"""What a fork changes. It stands in the child's run, and the child's chain of hashes goes on from it.
+"""The changes of a fork. They are stored in the child's run, and the child's chain of hashes continues from them.
 
-As a tree, of what is changed alone:
+As a tree, with only the parts that change:
 
-    state       edits of the parent's state after the step at which the fork parts (journal/delta.py)
-    input       what the child's code is given in place of the parent's input, from its beginning on
-    results     {"7/search": {"answer": ...}}: what the call of that name in that step is answered with;
-                "7/search#2" is the second of them in the step, and {"failure": {...}} has it fail
-    arguments   {"chat": {"model": "..."}}: keyword arguments of every call of that name behind the fork, in place of
+    state       edits of the parent's state after the step at which the fork diverges (journal/delta.py)
+    input       the input of the child's code instead of the parent's, from its beginning on
+    results     {"7/search": {"answer": ...}}: the answer of the call of that name in that step;
+                "7/search#2" is the second of them in the step, and {"failure": {...}} makes it fail
+    arguments   {"chat": {"model": "..."}}: keyword arguments of every call of that name after the fork, instead of
                 the code's own: another model, another prompt; under "model" those of every model call
 """
 
@@ -27,14 +27,14 @@ from refold.avro.errors import InputError
 
 
 class Override(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a call is answered with, or how it fails."""
+    """The answer of a call, or its failure."""
 
     answer: Plain = None
     failure: Failure | None = None
 
 
 class Patch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a fork changes; all of it may be absent."""
+    """The changes of a fork; all of them are optional."""
 
     state: tuple[Edit, ...] = ()
     input: Plain = msgspec.UNSET
@@ -48,15 +48,15 @@ class Patch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def arguments_alone(self) -> Patch:
-        """What it changes in runs within."""
+        """Return only the changes that hold in nested runs."""
         return Patch(arguments=self.arguments)
 
     def with_arguments(self, other: Patch) -> Patch:
-        """This one, with the other's arguments where it has none of that name."""
+        """Return this patch, with the other's arguments for names that it does not have."""
         return msgspec.structs.replace(self, arguments={**other.arguments, **self.arguments})
 
     def arguments_of(self, kind: Kind, name: str) -> Mapping[str, Plain]:
-        """Those of the call's name, over those of every model call."""
+        """Return the arguments for the call's name, over those for every model call."""
         if not self.arguments:
             return NO_ARGUMENTS
         of_models = self.arguments.get("model", {}) if kind == "model" else {}
@@ -67,12 +67,12 @@ NO_PATCH = Patch()
 
 
 def read_patch(tree: Plain) -> Patch:
-    """The patch that stands recorded; an empty one for null."""
+    """Return the recorded patch; an empty one for null."""
     return Patch() if tree is None else msgspec.convert(tree, Patch)
 
 
 class Results:
-    """The results that a patch puts in the place of calls, found as the calls come."""
+    """The results that a patch gives to calls, found as the calls are made."""
 
     def __init__(self, patch: Patch, at: int, steps: Iterable[Step] = ()) -> None:
         """at: the step after which the fork parts. steps: the parent's. InputError for a result that could never be
@@ -89,7 +89,7 @@ class Results:
                 )
 
     def take(self, place: CallSite, asked: RecordedRequest) -> Override | None:
-        """What this call is answered with, in any attempt of its step; None where the patch says nothing of it."""
+        """Return the result of this call, in any attempt of its step; None if the patch has none for it."""
         count = self._count(place, asked.name)
         keys = [f"{place.step}/{asked.name}#{count}"]
         if count == 1:
@@ -97,7 +97,7 @@ class Results:
         return next((self._left[key] for key in keys if key in self._left), None)
 
     def _count(self, place: CallSite, name: str) -> int:
-        """Which of the step's calls of that name it is: the one that its branch made in the parent, else as it came."""
+        """Return its number among the step's calls of that name: as its branch made it in the parent, else in order."""
         step, attempt, branch = place.step, place.attempt, place.branch
         self._counts.update([(step, attempt, name, None), (step, attempt, name, branch)])
         recorded = [each for called, each in self._branches.get(step, ()) if called == name]
@@ -115,12 +115,11 @@ def patch_of(
     results: Mapping[str, Plain | Failure] | None = None,
     arguments: Mapping[str, Mapping[str, Plain]] | None = None,
 ) -> Patch:
-    """The patch that a user asks for.
+    """Return the patch of a user's arguments.
 
-    before: the parent's state where the fork parts, as it is recorded. state: values by path (`order.status`,
-    `messages[2].content`), or a function that edits a copy in place, or returns another. drop: paths to be gone.
-    results: answers, or a Failure, by STEP/NAME. InputError for a path that leads nowhere, and for a value that cannot
-    be kept.
+    before: the parent's recorded state at the fork. state: values by path (`order.status`, `messages[2].content`), or a
+    function that edits a copy in place, or returns another. drop: paths to remove. results: answers, or a Failure, by
+    STEP/NAME. InputError for a path that does not exist, and for a value that cannot be recorded.
     """
     after = loaded(copy.deepcopy(before))
     if callable(state):
@@ -160,7 +159,7 @@ def _drop(tree: Plain, path: str) -> None:
 
 
 def _found(tree: Plain, path: str) -> tuple[Plain, str | int]:
-    """What holds the last part of a path, and that part."""
+    """Return the container of the last part of a path, and that part."""
     parts: list[str | int] = []
     for text in path.split("."):
         name, *indexes = text.replace("]", "").split("[")
@@ -172,7 +171,7 @@ def _found(tree: Plain, path: str) -> tuple[Plain, str | int]:
 
 
 def _member(inside: Plain, part: str | int, path: str, *, is_new: bool = False) -> Plain:
-    """What stands under a key or an index. InputError where nothing does, unless it is to be new."""
+    """Return the member at a key or an index. InputError if there is none, unless it is new."""
     if isinstance(inside, dict) and isinstance(part, str) and (is_new or part in inside):
         return inside.get(part)
     if isinstance(inside, list) and isinstance(part, int) and part < len(inside):

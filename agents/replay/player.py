@@ -1,27 +1,27 @@
-"""What a replay and a resume are answered with: the recording alone, or first the recording and then the world.
+"""The answers of a replay and a resume: only the recording, or first the recording and then the world.
 
-Replayer. Every step's code runs, every call is answered from the recording, and nothing is ever asked of the world:
+Replayer. Every step's code runs, every call is answered from the recording, and the world is never called:
 
-1. Attempts of a step from before the run was resumed in it are not made again: nothing is known of the calls of one
-   that a crash cut short, and one that failed had its process end with it. They are taken as they were recorded; the
-   code runs from there.
+1. Attempts of a step from before the run was resumed in it are not repeated: the calls of an attempt that a crash cut
+   short are not known, and the process of one that failed ended with it. They are copied from the recording; the code
+   runs from there.
 2. A call is answered by an equal request of the same attempt (scope `step`), or of the run (scope `run`). Without one
-   it is Unrecorded. From then on every call is: code that catches the error gets no further.
-3. Of a fork, the steps of its parent are taken as they were, functions not run: the fork did not run them either. What
-   its patch says of arguments holds again.
-4. A run that did not end is replayed as far as its committed steps go, and there it ends: EndOfRecording.
-5. What was recorded and never asked for is `unused`: a difference too, which the step's hash shows.
+   it is Unrecorded. From then on every call is: code that catches the error cannot continue.
+3. In a fork, the steps of its parent are copied, and functions are not run: the fork did not run them either. The
+   arguments in its patch apply again.
+4. A run that did not end is replayed up to its last committed step, and ends there: EndOfRecording.
+5. A recorded call that was never requested is `unused`: a difference too, which the step's hash shows.
 
 Resumer. Committed steps are not run again: functions are skipped, and the calls in the body of a `with` step are
-answered from the recording. The step has to be the one that was committed, by its name; that its block leaves the state
-that it left is seen by the run (recorder/run.py).
-The step that was pending goes on with the attempts that are left to it. Where its last attempt was cut short, the calls
-of it that had ended answer equal ones of the next attempt, each once (recordings/durable_calls.py); all else asks the
-world. A run within is no such call, for an equal one at once may have been cut short: each is found by its place, in
-the log. A fork is not resumed: what it was allowed to write is not recorded, and its parent can be forked again.
+answered from the recording. The step must have the name of the committed one; that its block leaves the same state is
+checked by the run (recorder/run.py). The pending step continues with its remaining attempts. If its last attempt was
+cut short, the calls that had ended answer equal calls of the next attempt, each once (recordings/durable_calls.py);
+every other call goes to the world. A nested run is not such a call, because an equal concurrent one may have been cut
+short: each is found in the log by its position. A fork is not resumed: its allowed writes are not recorded, and its
+parent can be forked again.
 
-Ended. A run within another, which ended, where the other goes on: in a resume, and before a fork. Its committed steps
-are not run again, as by a Resumer, and nothing comes after them.
+Ended. A nested run that ended, in an outer run that continues: in a resume, and before a fork. Its committed steps are
+not run again, as with a Resumer, and nothing follows them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from refold.avro.errors import InputError
 
 
 class Differs(Departure):
-    """The code begins another step than was committed, so that what follows would not go on from what was recorded."""
+    """The code begins another step than the committed one, so it could not continue from the recording."""
 
     def __init__(self, run: str, recorded: Step, name: str) -> None:
         self.recorded = recorded
@@ -63,7 +63,7 @@ class Differs(Departure):
 
 
 class EndOfRecording(Departure):
-    """A run that did not end was replayed as far as it stands recorded."""
+    """A run that did not end was replayed to the end of its recording."""
 
 
 class Replayer:
@@ -72,7 +72,7 @@ class Replayer:
     is_world = False
 
     def __init__(self, recording: Recording, scope: Scope = "step", *, arguments: Patch = NO_PATCH) -> None:
-        """arguments: what a fork that this run is within changes in them."""
+        """arguments: the changes that a fork makes in this nested run."""
         self._recorded = Recorded(recording, scope)
         self._earlier = {step.number: _earlier(step) for step in recording.steps}
         self._parents = CommittedSteps(recording, recording.forked_at)
@@ -84,7 +84,7 @@ class Replayer:
         self.departure: Departure | None = None
 
     def step(self, number: int, name: str) -> Step | None:
-        """None: the code is run, whatever stands recorded; but for the steps of a fork's parent."""
+        """Return None, so that the code is run, except for the steps of a fork's parent."""
         if not self._parents.has(number):
             return None
         step = self._parents.step(number, name)
@@ -92,7 +92,8 @@ class Replayer:
         return step
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
-        """The attempts before the run was last taken up in this step. EndOfRecording behind a run that did not end."""
+        """Return the attempts before the run was last resumed in this step. EndOfRecording after a run that did not
+        end."""
         if not self._recording.hash and number > self._last:
             run = self._recording.run
             self.depart(EndOfRecording(f"run {run} did not end: its recording holds {self._last} steps that did"))
@@ -102,11 +103,11 @@ class Replayer:
         return attempts
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
-        """The code's own; behind a fork, what its patch says."""
+        """Return the code's own arguments; after a fork, those of its patch."""
         return NO_ARGUMENTS if self._parents.has(number) else self._patch.arguments_of(kind, name)
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """The recorded call. Unrecorded without one; None for what is the code's own."""
+        """Return the recorded call. Unrecorded if there is none; None for kinds that the code computes itself."""
         self._require()
         found = self._recorded.take(place, asked) or self._in_place_of(asked)
         if found is None and asked.kind not in OF_THE_CODE:
@@ -115,14 +116,14 @@ class Replayer:
         return found
 
     def _in_place_of(self, asked: RecordedRequest) -> Call | None:
-        """What stands in for a call that is not recorded."""
+        """Return a replacement for a call that is not recorded."""
         if self._recorded.scope == "run" and asked.kind in OF_THE_PROCESS:
             self._made_up += 1
             return self._recorded.made_up(asked, self._made_up - 1)
         return None
 
     def keys(self, place: CallSite) -> Collection[str]:
-        """None: nothing is sent."""
+        """Return none: nothing is sent."""
         return ()
 
     def depart(self, departure: Departure) -> None:
@@ -130,7 +131,7 @@ class Replayer:
         self.departure = self.departure or departure
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """The run within, replayed; a fork's patch holds for it, too."""
+        """Return the answers of a nested run, replayed; a fork's patch applies to it, too."""
         child = child_in(self._recording, head, found)
         patch = NO_PATCH if self._parents.has(place.step) else self._patch.arguments_alone
         return Within(self._replaying(child, patch), child, is_whole=True)
@@ -139,7 +140,7 @@ class Replayer:
         return Replayer(child, self._recorded.scope, arguments=patch)
 
     def _require(self) -> None:
-        """Raise what was raised before: code that caught it gets no further."""
+        """Raise the earlier departure again: code that caught it cannot continue."""
         if self.departure is not None:
             raise self.departure
 
@@ -149,7 +150,7 @@ class Replayer:
 
 
 class CommittedSteps:
-    """Answers of the steps that stand committed, up to one of them: the part that resumes and forks share."""
+    """Answers of the committed steps, up to one of them: the part that resumes and forks share."""
 
     def __init__(self, recording: Recording, through: int) -> None:
         """through: number of the last step that is answered for."""
@@ -177,7 +178,7 @@ class CommittedSteps:
         return _earlier(self._steps[number])
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """The recorded call. Unrecorded without one; None for what is the code's own."""
+        """Return the recorded call. Unrecorded if there is none; None for kinds that the code computes itself."""
         self.require()
         found = self._recorded.take(place, asked)
         if found is None and asked.kind not in OF_THE_CODE:
@@ -185,12 +186,12 @@ class CommittedSteps:
         return found
 
     def require(self) -> None:
-        """Raise what was raised before: code that caught it gets no further."""
+        """Raise the earlier departure again: code that caught it cannot continue."""
         if self.departure is not None:
             raise self.departure
 
     def within(self, head: Recording, found: Call | None) -> Within:
-        """A run within, which ended with its step or before."""
+        """Return the answers of a nested run that ended with its step or before."""
         self.require()
         child = child_in(self._recording, head, found)
         return Within(EndedRunAnswers(child), child, is_whole=True, stands=True)
@@ -201,7 +202,7 @@ class CommittedSteps:
 
 
 class EndedRunAnswers:
-    """Answers of a run within that ended, where the run around it goes on."""
+    """Answers of a nested run that ended, in an outer run that continues."""
 
     is_world = False
 
@@ -215,7 +216,7 @@ class EndedRunAnswers:
         return self._committed.departure
 
     def step(self, number: int, name: str) -> Step:
-        """The committed step. WithinRun where the code goes on behind the last."""
+        """Return the committed step. WithinRun if the code continues after the last."""
         self._require_recorded(number)
         return self._committed.step(number, name)
 
@@ -225,7 +226,7 @@ class EndedRunAnswers:
         return self._committed.begun(number)
 
     def keys(self, place: CallSite) -> Collection[str]:
-        """None: nothing is sent."""
+        """Return none: nothing is sent."""
         return ()
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
@@ -233,7 +234,7 @@ class EndedRunAnswers:
         return NO_ARGUMENTS
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """The recorded call. Unrecorded without one; None for what is the code's own."""
+        """Return the recorded call. Unrecorded if there is none; None for kinds that the code computes itself."""
         return self._committed.call(place, asked)
 
     def depart(self, departure: Departure) -> None:
@@ -241,7 +242,7 @@ class EndedRunAnswers:
         self._committed.departure = self._committed.departure or departure
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """One that ended, too."""
+        """Return the answers of a nested run that ended, too."""
         return self._committed.within(head, found)
 
     def _require_recorded(self, number: int) -> None:
@@ -289,7 +290,7 @@ class Resumer:
         return NO_ARGUMENTS
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """The recorded call in a committed step, and in the attempt behind one that was cut short; else None."""
+        """Return the recorded call in a committed step, and in the attempt after one that was cut short; else None."""
         self._committed.require()
         if self._committed.has(place.step):
             return self._committed.call(place, asked)
@@ -297,12 +298,13 @@ class Resumer:
         return None if cut_short is None else self._answered.take(cut_short, asked)
 
     def keys(self, place: CallSite) -> Collection[str]:
-        """Of the writes that had ended in an attempt that was cut short: an equal write that had not is another."""
+        """Return the keys of writes that ended in an attempt that was cut short: an equal unended write is another
+        one."""
         cut_short = self._cut_short_before(place)
         return () if cut_short is None else self._answered.keys(cut_short)
 
     def _cut_short_before(self, place: CallSite) -> CallSite | None:
-        """The attempt that was cut short, where this is the one behind it."""
+        """Return the attempt that was cut short, if this is the one after it."""
         cut_short = self._cut_short.get(place.step)
         return place._replace(attempt=cut_short) if cut_short is not None and place.attempt == cut_short + 1 else None
 
@@ -311,7 +313,8 @@ class Resumer:
         self._committed.departure = self._committed.departure or departure
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """What stands of it: what ended is not done again, what was cut short goes on."""
+        """Return the answers of a nested run by its record: if it ended it is not repeated, if it was cut short it
+        continues."""
         self._committed.require()
         return self._committed.within(head, found) if found is not None else Within(WORLD, is_sought=True)
 
@@ -334,12 +337,13 @@ def _cut_short(step: Step) -> Attempt:
 
 
 def _by_number(attempt: Attempt) -> Attempt:
-    """An attempt as the chain of hashes knows it: of one that was cut short its number alone."""
+    """Return an attempt as the chain of hashes has it: if it was cut short, only its number."""
     return attempt if attempt.ended_at else msgspec.structs.replace(attempt, calls=())
 
 
 def _earlier(step: Step) -> tuple[Attempt, ...]:
-    """The attempts before the run was last taken up in this step; all up to one that a crash cut short are."""
+    """Return the attempts before the run was last resumed in this step; this includes every one that a crash cut
+    short."""
     earlier = 0
     for index, each in enumerate(step.attempts[:-1], 1):
         if each.failure is None or each.life < step.attempts[-1].life:

@@ -1,19 +1,19 @@
-"""A replay: today's code against a recording, or the recording alone.
+"""A replay: today's code against a recording, or the recording without code.
 
 With code:
 
-1. A run is made that records into memory, is answered by a Replayer, and reaches nothing: no log, no clock, no chance.
+1. A run is created that records into memory, is answered by a Replayer, and has no access to log, clock or randomness.
    Waits between attempts take no time.
-2. The agent's function is run under guard: the network is closed to it.
-3. What it did is a recording of its own, with a chain of hashes of its own. It is the same run where the hashes are the
-   same; else `parting` names the first step that is not.
-4. A departure (something unrecorded, something denied) is raised at the end in any case, also where the code caught
-   it. What the agent's code raises itself is no departure: it is how that run ended, and the recorded one may have
+2. The agent's function runs under guard: the network is closed.
+3. Its actions form a new recording, with its own chain of hashes. It is the same run if the hashes are the same; else
+   `parting` names the first differing step.
+4. A departure (something unrecorded, something denied) is raised at the end in any case, even if the code caught it. An
+   exception of the agent's code itself is not a departure: it is how that run ended, and the recorded one may have
    ended so.
 
-Of a run that did not end, the replay ends where the recording does: the steps up to there are compared.
+If the recorded run did not end, the replay ends where the recording does: the steps up to there are compared.
 
-Without code a recording is gone through by itself: `stepped`.
+Without code a recording is stepped through: `stepped`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ from refold.avro.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of a replay.
+    """The result of a replay.
 
-    recorded, now: the run as it was, and what the code did now. unused: recorded calls that the code did not make now.
-    escapes: what ran, or tried to, and is not in the recording (agents/replay/guard.py); a thread that the code left
-    behind may add to it. unheld: of a confined replay, why the kernel did not hold its files; empty where it did.
+    recorded, now: the run as recorded, and what the code did now. unused: recorded calls that the code did not make
+    now. escapes: operations that ran, or were tried, and are not in the recording (agents/replay/guard.py); a thread
+    that the code left behind may add to it. unheld: of a confined replay, why the kernel could not confine its files;
+    empty if it did.
     """
 
     recorded: Recording
@@ -58,17 +59,17 @@ class Replayed:
 
     @property
     def hash(self) -> str:
-        """Of what the code did now; of a run that did not end, of its last step."""
+        """The hash of what the code did now; if the recorded run did not end, of its last step."""
         return self.now.hash if self._is_whole else _hash(self.now, self._committed)
 
     @property
     def recorded_hash(self) -> str:
-        """Of what was recorded."""
+        """The recorded hash."""
         return self.recorded.hash if self._is_whole else _hash(self.recorded, self._committed)
 
     @property
     def is_same(self) -> bool:
-        """Whether the code did what was recorded, to the last call, and nothing that is not recorded."""
+        """Whether the code did exactly what was recorded, to the last call, and nothing that is not recorded."""
         return not self.escapes and self.hash == self.recorded_hash
 
     @property
@@ -96,10 +97,10 @@ def replayed(
 ) -> Replayed:  # fmt: skip
     """Run an agent's code, sync or async, against a recording.
 
-    fields: looks up what was read, for recordings that do not hold it. redact: as the run was recorded with. answers:
-    more lenient ones, else those of a Replayer. confined_to: the kernel confines this process, which may write files
-    in that folder alone. Departure (Unrecorded,
-    NetworkDenied) where the code left the recording; InputError for a recording that has no code.
+    fields: looks up reads, for recordings without their values. redact: as the run was recorded with. answers: more
+    lenient ones instead of a Replayer's. confined_to: the kernel confines this process, which may write files only in
+    that folder. Departure (Unrecorded, NetworkDenied) if the code departed from the recording; InputError for a
+    recording without code.
     """
     under = _UnderWay(recording, fields, redact, answers, confined_to=confined_to)
     with under:
@@ -121,8 +122,8 @@ async def replayed_async(
 
 
 class Stepped(NamedTuple):
-    """One step of a recording, with the states before it and behind it. is_whole: its hash follows from what stands
-    there and from the step before."""
+    """One step of a recording, with the states before it and after it. is_whole: its hash matches its content and the
+    step before."""
 
     step: Step
     before: Plain
@@ -131,7 +132,7 @@ class Stepped(NamedTuple):
 
 
 def stepped(recording: Recording) -> Iterator[Stepped]:
-    """Go through a recording by itself, step by step."""
+    """Step through a recording without code."""
     proven = chained(recording).steps
     before, *after = states(recording)
     for step, proof, state in zip(recording.steps, proven, after, strict=True):
@@ -167,19 +168,20 @@ class _UnderWay:
         if isinstance(error, Departure):
             error.so_far, error.left_in = self._made.recording, self._made.left_in
             return isinstance(error, EndOfRecording)
-        # What the agent raised is how its run ended, and stands in what it did now. An interrupt may be the user's, and
-        # a cancellation that of the task around, unless the recorded run ended so at this very place.
+        # An exception of the agent is how its run ended, and is part of what it did now. An interrupt may be the
+        # user's, and a cancellation that of the outer task, unless the recorded run ended in that way at this very
+        # place.
         now = self._made.sink.recording
         is_agents = isinstance(error, Exception | SystemExit) or now.hash == self._recording.hash
         return is_agents and now.failure is not None
 
     @property
     def result(self) -> Replayed:
-        """What came of it."""
+        """Return the result."""
         return Replayed(self._recording, self._made.recording, self._answers.unused(), self._guard.escapes)
 
     def _stray(self, what: str) -> Departure:
-        """Deny a call outside of the run, wherever it came from."""
+        """Deny a call outside the run, from any origin."""
         escape = Escape(what, site_of(""))
         self._guard.note(escape)
         departure = OutsideOfRun(self._recording.run, escape)

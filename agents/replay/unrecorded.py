@@ -1,8 +1,8 @@
-"""The loud error of a replay: something was asked for that the recording does not hold.
+"""The error of a replay for a request that the recording does not hold.
 
-It says what was asked, which recorded request comes nearest, how the two differ, place by place, and where the very
-request does stand if it stands anywhere. Nearest is the request of the same kind and name, in the same step, not served
-yet, with the most leaves in common; of several alike the one with the likest texts.
+It names the request, the nearest recorded request, how the two differ, place by place, and where the same request is
+recorded, if anywhere. The nearest request has the same kind and name, is in the same step, is not served yet, and has
+the most leaves in common; among equals, the most similar texts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _TEXT_MAX = 2000
 
 
 class Unrecorded(Departure):
-    """Something was asked for that the recording does not hold.
+    """A request that the recording does not hold.
 
-    place: where; asked: what. nearest: the recorded call that comes nearest, None where there is none of the kind.
-    differences: left is what was asked, right what was recorded. elsewhere: where this very request is recorded. what:
-    all that in lines for people.
+    place: the step and attempt; asked: the request. nearest: the nearest recorded call, None if there is none of the
+    kind. differences: left is the new request, right the recorded one. elsewhere: where this very request is recorded.
+    what: all of that in lines for people.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""What is watched while code runs under guard, and what is said of it (agents/replay/guard.py).
+"""What a guard watches, and its errors and notes (agents/replay/guard.py).
 
-A context is under guard, outside of every guard, or neither. `check` asks for the running code: under guard it is
-denied, and for code that is neither every open guard gets a note.
+A context is under guard, exempt from guards, or neither. `check` is called for the running code: under guard the
+operation is denied, and for code that is neither every open guard gets a note.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Escape(NamedTuple):
 
 
 class NetworkDenied(Departure):
-    """Code under replay tried to reach the world by itself. what: what it tried; site: where, as file:line."""
+    """Code under replay tried to reach outside by itself. what: the operation; site: where, as file:line."""
 
     def __init__(self, what: str, site: str) -> None:
         self.what = what
@@ -62,15 +62,15 @@ class NetworkDenied(Departure):
 class GuardWatch:
     """What one guard has seen.
 
-    denied: the first thing that was denied. escapes: everything that was denied or noted, each once, up to ESCAPES_MAX;
-    it may grow after the guard is left. frame: while the guard is open, the one that entered it.
+    denied: the first denied operation. escapes: every denied or noted operation, each once, up to ESCAPES_MAX; it may
+    grow after the guard is left. frame: while the guard is open, the frame that entered it.
     """
 
     def __init__(
         self, on_denied: Callable[[NetworkDenied], None] = lambda denied: None, *, confined_to: str = ""
     ) -> None:
-        """on_denied is told of each thing that is denied, before it is raised. confined_to: the kernel holds what
-        native code does, so ctypes is allowed, and files are written in that folder alone."""
+        """on_denied is called for each denied operation, before it is raised. confined_to: the kernel confines native
+        code, so ctypes is allowed, and files are written only in that folder."""
         self.denied: NetworkDenied | None = None
         self.escapes: list[Escape] = []
         self.confined_to = confined_to
@@ -110,14 +110,14 @@ _open: tuple[GuardWatch, ...] = ()
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """What runs here is not under guard: for refold's own reading of its log."""
+    """Code that runs here is exempt from guards: for refold's own reads of its log."""
     with within(_OUTSIDE):
         yield
 
 
 @contextmanager
 def within(under: Under) -> Iterator[None]:
-    """What runs here is under the same guard as the context that `under` is from."""
+    """Code that runs here is under the same guard as the context of `under`."""
     token = _UNDER.set(under)
     try:
         yield
@@ -131,13 +131,13 @@ def is_watched() -> bool:
 
 
 def confined_to() -> str:
-    """Where the kernel holds what the running code does: the folder in which it may write files. Else empty."""
+    """Return the only folder in which the running code may write files, if the kernel confines it. Else empty."""
     under = current()
     return "" if under is None or under.guard is None else under.guard.confined_to
 
 
 def current() -> Under | None:
-    """What is said of the running code: by its context, else by the frames on its stack. None: nothing is."""
+    """Return the guard of the running code: by its context, else by the frames on its stack. None if there is none."""
     under = _UNDER.get()
     if under is not None or not _open:
         return under
@@ -171,19 +171,19 @@ def set_under(under: Under) -> contextvars.Token[Under | None]:
 
 
 def unset_under(token: contextvars.Token[Under | None]) -> None:
-    """Have it be what it was before."""
+    """Restore the earlier guard."""
     _UNDER.reset(token)
 
 
 def open_watch(guard: GuardWatch) -> None:
-    """Note for this guard what others do."""
+    """Record for this guard what other code does."""
     global _open  # noqa: PLW0603
     with _LOCK:
         _open = (*_open, guard)
 
 
 def close_watch(guard: GuardWatch) -> None:
-    """Note nothing more of others."""
+    """Stop recording what other code does."""
     global _open  # noqa: PLW0603
     with _LOCK:
         _open = tuple(each for each in _open if each is not guard)
