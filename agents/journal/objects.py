@@ -55,11 +55,11 @@ _CLASS, _MEMBER, _VALUE = "refold.class", "refold.member", "refold.value"
 _UNSET, _EXTRA = "refold.unset", "refold.extra"
 _OF_A_CLASS = {_CLASS, _UNSET, _EXTRA}
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
-_ADVICE = "keep what it is made of: JSON values, a dataclass, a pydantic model"
+_ADVICE = "use its parts: JSON values, a dataclass, a pydantic model"
 
 
 class _Unkept(Exception):
-    """A value cannot be kept. path: where it is, from the innermost out."""
+    """A value cannot be recorded. path: where it is, from the innermost out."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -240,20 +240,20 @@ def _named(kind: type) -> str:
 
 
 def _reason(value: object) -> str:
-    """Why a value cannot be kept, and what to do."""
+    """Why a value cannot be recorded, and what to do."""
     kind = type(value)
     if isinstance(value, _FUNCTIONS):
-        return "a function cannot be kept; keep its name, and look it up by that"
+        return "a function cannot be recorded; use its name, and look it up by that"
     if isinstance(value, type):
-        return f"the class {value.__qualname__} cannot be kept; keep its name, and look it up by that"
+        return f"the class {value.__qualname__} cannot be recorded; use its name, and look it up by that"
     if isinstance(value, BaseException):
-        return f"{_a(kind)} cannot be kept; keep its text"
+        return f"{_a(kind)} cannot be recorded; use its text"
     for base in (dict, list, set, frozenset, tuple, str, bytes, int, float):
         if isinstance(value, base):
-            return f"{_a(kind)} cannot be kept: it would come back as a {base.__name__}; make it one"
+            return f"{_a(kind)} cannot be recorded: it would be restored as a {base.__name__}; make it one"
     if hasattr(value, "__next__"):
-        return f"{_a(kind)} cannot be kept: it is read once; keep a list of what it gives"
-    return f"{_a(kind)} cannot be kept; {_ADVICE}"
+        return f"{_a(kind)} cannot be recorded: it can be read only once; use a list of its values"
+    return f"{_a(kind)} cannot be recorded; {_ADVICE}"
 
 
 def _a(kind: type) -> str:
@@ -318,7 +318,7 @@ def _time_dumped(value: dt.time) -> Plain:
 def _require_offset(value: dt.datetime | dt.time) -> None:
     if value.tzinfo is not None and not isinstance(value.tzinfo, dt.timezone):
         raise _Unkept(
-            f"{_a(type(value))} whose tzinfo is {_a(type(value.tzinfo))} cannot be kept; use "
+            f"{_a(type(value))} whose tzinfo is {_a(type(value.tzinfo))} cannot be recorded; use "
             "datetime.timezone, or for a datetime one of zoneinfo.available_timezones()"
         )
 

@@ -28,7 +28,7 @@ TEXTS = {"type": "array", "items": "string"}
         ({"name": "links", "type": "long"}, "t.links: the name 'links' is taken by every entity's own links"),
         ({"name": "a"}, "a: a field needs a type"),
         ({"name": "a", "type": "null"}, "a: null alone holds nothing; give a type, with null next to it if needed"),
-        ({"name": "a", "type": ["null"]}, "a: a union is one type with null, refold.Blob and refold.Sealed beside it"),
+        ({"name": "a", "type": ["null"]}, "a: a union is one type, with null, refold.Blob and refold.Sealed as options"),
         ({"name": "a", "type": []}, "a: a union is one type"),
         ({"name": "a", "type": ["string", "long"]}, "several value types would look alike in ids and in JSON"),
         ({"name": "a", "type": ["null", "string", "null"]}, "a: a union is one type"),
@@ -68,9 +68,9 @@ TEXTS = {"type": "array", "items": "string"}
         ),
         (
             {"name": "a", "type": record(LONG, name="Source", namespace="refold")},
-            "refold.Source stands in refold's own namespace",
+            "refold.Source is in refold's own namespace",
         ),
-        ({"name": "a", "type": record(LONG, name="refold.patch.t")}, "refold.patch.t stands in refold's own namespace"),
+        ({"name": "a", "type": record(LONG, name="refold.patch.t")}, "refold.patch.t is in refold's own namespace"),
         ({"name": "a", "type": {"type": "enum", "name": "E"}}, "a: an enum needs symbols, at least one"),
         ({"name": "a", "type": {"type": "enum", "name": "E", "symbols": []}}, "a: an enum needs symbols"),
         ({"name": "a", "type": {"type": "enum", "name": "E", "symbols": ["A", "A"]}}, "each once; given 'A'"),
@@ -90,10 +90,10 @@ TEXTS = {"type": "array", "items": "string"}
         ({"name": "a", "type": {"type": "long", "logicalType": ["date"]}}, "a: logicalType ['date'] is not one of"),
         (
             {"name": "a", "type": {"type": "long", "logicalType": "date"}},
-            "a: logicalType date stands on int, not on long",
+            "a: logicalType date belongs on int, not on long",
         ),
-        ({"name": "a", "type": {**TEXTS, "logicalType": "uuid"}}, "a: logicalType uuid stands on string, not on array"),
-        ({"name": "a", "type": "long", "logicalType": "timestamp-micros"}, "a: logicalType stands inside the type"),
+        ({"name": "a", "type": {**TEXTS, "logicalType": "uuid"}}, "a: logicalType uuid belongs on string, not on array"),
+        ({"name": "a", "type": "long", "logicalType": "timestamp-micros"}, "a: logicalType belongs inside the type"),
         (
             {"name": "a", "type": {"type": "bytes", "logicalType": "decimal"}},
             "a: a decimal needs a precision from 1 to 18",
@@ -148,11 +148,11 @@ TEXTS = {"type": "array", "items": "string"}
         ),
         (
             {"name": "a", "type": "long", "refold.function": "m:f"},
-            "t.a: refold.function goes with the reducer custom, not with latest",
+            "t.a: refold.function is for the reducer custom, not for latest",
         ),
         (
             {"name": "a", "type": "long", "refold.code": CODE},
-            "t.a: refold.code goes with the reducer custom, not with latest",
+            "t.a: refold.code is for the reducer custom, not for latest",
         ),
         (
             {"name": "a", "type": "long", "refold.reducer": "custom"},
@@ -215,7 +215,7 @@ TEXTS = {"type": "array", "items": "string"}
         ),
         (
             {"name": "a", "type": {**TEXTS, "refold.limit": 3}, "refold.reducer": "append"},
-            "a: refold.limit stands on the field, beside its name, not inside its type",
+            "a: refold.limit belongs on the field, next to its name, not inside its type",
         ),
         (
             {
@@ -226,7 +226,7 @@ TEXTS = {"type": "array", "items": "string"}
                     {"name": "media_type", "type": "string"},
                 ),
             },
-            "could not be told from refold.Blob; use that",
+            "would look like refold.Blob; use that",
         ),
         (
             {
@@ -236,7 +236,7 @@ TEXTS = {"type": "array", "items": "string"}
                     {"name": "c", "type": "bytes", "refold.name": "ciphertext", "aliases": ["ciphertext"]},
                 ),
             },
-            "could not be told from refold.Sealed; use that",
+            "would look like refold.Sealed; use that",
         ),
         (
             {
@@ -247,7 +247,7 @@ TEXTS = {"type": "array", "items": "string"}
                     {"name": "more", "type": ["null", "long"]},
                 ),
             },
-            "could not be told from refold.Sealed",
+            "would look like refold.Sealed",
         ),
     ],
 )
@@ -317,8 +317,8 @@ def test_nested_fields_share_no_names_either() -> None:
             {"type": "record", "name": "t", "refold.closed_by": "y", "fields": [{**LONG, "refold.reducer": "max"}]},
             "t: refold.closed_by names 'y', which is not one of its fields",
         ),
-        ({"type": "record", "name": "refold.observation.t", "fields": [LONG]}, "stands in refold's own namespace"),
-        ({"type": "record", "name": "t", "namespace": "refold", "fields": [LONG]}, "stands in refold's own namespace"),
+        ({"type": "record", "name": "refold.observation.t", "fields": [LONG]}, "is in refold's own namespace"),
+        ({"type": "record", "name": "t", "namespace": "refold", "fields": [LONG]}, "is in refold's own namespace"),
     ],
 )
 def test_a_document_that_is_refused(document: object, rule: str) -> None:

@@ -128,7 +128,7 @@ def test_many_brackets_are_not_many_levels() -> None:
 
 def test_requests_may_hold_what_json_can_hold() -> None:
     assert decoded(encoded({"at": dt.date(2026, 1, 2), "pair": (1, 2)}, "it")) == {"at": "2026-01-02", "pair": [1, 2]}
-    with pytest.raises(InputError, match="what search was called with: client: an object cannot be kept"):
+    with pytest.raises(InputError, match="what search was called with: client: an object cannot be recorded"):
         encoded({"kwargs": {"client": object()}}, "what search was called with")
     with pytest.raises(InputError, match=r"what search was called with: argument 2\[0\]: a function"):
         encoded({"args": [1, [print]], "kwargs": {}}, "what search was called with")

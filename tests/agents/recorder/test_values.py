@@ -189,7 +189,7 @@ def test_values_are_shown_without_marks(tmp_path: Path) -> None:
     require_same(loaded(tree["output"])["value"], KINDS["nested dataclass"], "output")
 
 
-# What cannot be kept
+# What cannot be recorded
 
 
 class Engine:
@@ -230,19 +230,19 @@ def loose() -> Any:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"plan": [0, 1, 2, Plan([], print)]}, "state['plan'][3].handler: a function cannot be kept; keep its name"),
+        ({"plan": [0, 1, 2, Plan([], print)]}, "state['plan'][3].handler: a function cannot be recorded; use its name"),
         ({"plan": Plan([{"x": (1, lambda: 1)}])}, "state['plan'].steps[0]['x'][1]: a function"),
-        ({"a": {1: Engine()}}, "state['a'][1]: an Engine cannot be kept; keep what it is made of"),
-        ({"a": Engine}, "state['a']: the class Engine cannot be kept"),
-        ({"a": OrderedDict(b=1)}, "state['a']: an OrderedDict cannot be kept: it would come back as a dict"),
-        ({"a": (n for n in (1, 2))}, "state['a']: a generator cannot be kept: it is read once"),
+        ({"a": {1: Engine()}}, "state['a'][1]: an Engine cannot be recorded; use its parts"),
+        ({"a": Engine}, "state['a']: the class Engine cannot be recorded"),
+        ({"a": OrderedDict(b=1)}, "state['a']: an OrderedDict cannot be recorded: it would be restored as a dict"),
+        ({"a": (n for n in (1, 2))}, "state['a']: a generator cannot be recorded: it can be read only once"),
         ({"a": [math.nan]}, "state['a'][0]: nan is not a JSON number"),
         ({"a": (2**64,)}, "state['a'][0]: an integer of more than 64 bits"),
         ({"a": Plan(["\ud800"])}, "state['a'].steps[0]: a text with a lone surrogate"),
         ({"a": {("b", Engine()): 1}}, "state['a'] (a key)[1]: an Engine"),
-        ({"a": place("x")}, "state['a']: a place.<locals>.Local cannot be kept: its class is not found"),
-        ({"a": loose()}, "state['a']: a Loose with b, which is not one of its fields: such an object cannot be kept"),
-        ({"a": ValueError("x")}, "state['a']: a ValueError cannot be kept; keep its text"),
+        ({"a": place("x")}, "state['a']: a place.<locals>.Local cannot be recorded: its class is not found"),
+        ({"a": loose()}, "state['a']: a Loose with b, which is not one of its fields: such an object cannot be recorded"),
+        ({"a": ValueError("x")}, "state['a']: a ValueError cannot be recorded; use its text"),
         ({"a": dt.datetime(2026, 1, 1, tzinfo=type("Zone", (dt.tzinfo,), {"utcoffset": lambda *_: dt.timedelta(0)})())},
          "state['a']: a datetime whose tzinfo is a Zone"),
     ],
