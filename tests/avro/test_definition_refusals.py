@@ -28,7 +28,10 @@ TEXTS = {"type": "array", "items": "string"}
         ({"name": "links", "type": "long"}, "t.links: the name 'links' is taken by every entity's own links"),
         ({"name": "a"}, "a: a field needs a type"),
         ({"name": "a", "type": "null"}, "a: null alone holds nothing; give a type, with null next to it if needed"),
-        ({"name": "a", "type": ["null"]}, "a: a union is one type, with null, refold.Blob and refold.Sealed as options"),
+        (
+            {"name": "a", "type": ["null"]},
+            "a: a union is one type, with null, refold.Blob and refold.Sealed as options",
+        ),
         ({"name": "a", "type": []}, "a: a union is one type"),
         ({"name": "a", "type": ["string", "long"]}, "several value types would look alike in ids and in JSON"),
         ({"name": "a", "type": ["null", "string", "null"]}, "a: a union is one type"),
@@ -92,7 +95,10 @@ TEXTS = {"type": "array", "items": "string"}
             {"name": "a", "type": {"type": "long", "logicalType": "date"}},
             "a: logicalType date belongs on int, not on long",
         ),
-        ({"name": "a", "type": {**TEXTS, "logicalType": "uuid"}}, "a: logicalType uuid belongs on string, not on array"),
+        (
+            {"name": "a", "type": {**TEXTS, "logicalType": "uuid"}},
+            "a: logicalType uuid belongs on string, not on array",
+        ),
         ({"name": "a", "type": "long", "logicalType": "timestamp-micros"}, "a: logicalType belongs inside the type"),
         (
             {"name": "a", "type": {"type": "bytes", "logicalType": "decimal"}},

@@ -241,7 +241,7 @@ def loose() -> Any:
         ({"a": Plan(["\ud800"])}, "state['a'].steps[0]: a text with a lone surrogate"),
         ({"a": {("b", Engine()): 1}}, "state['a'] (a key)[1]: an Engine"),
         ({"a": place("x")}, "state['a']: a place.<locals>.Local cannot be recorded: its class is not found"),
-        ({"a": loose()}, "state['a']: a Loose with b, which is not one of its fields: such an object cannot be recorded"),
+        ({"a": loose()}, "state['a']: a Loose with b, which is not one of its fields: such an object cannot be"),
         ({"a": ValueError("x")}, "state['a']: a ValueError cannot be recorded; use its text"),
         ({"a": dt.datetime(2026, 1, 1, tzinfo=type("Zone", (dt.tzinfo,), {"utcoffset": lambda *_: dt.timedelta(0)})())},
          "state['a']: a datetime whose tzinfo is a Zone"),
