@@ -1,6 +1,6 @@
-"""What a recorded exchange says: the JSON of its request and its answer, and the names that providers give to the same.
+"""Read a recorded exchange: the JSON of its request and its answer, and each provider's names of the same fields.
 
-Models and counts of tokens are found under the names of OpenAI's API, whoever the provider is:
+Models and counts of tokens are returned under the names of OpenAI's API, for every provider:
 
     Gemini    the model in the path; usageMetadata: promptTokenCount, candidatesTokenCount
     Ollama    prompt_eval_count, eval_count
@@ -35,7 +35,7 @@ _HOLDERS = (("message", ""), ("response", ""), ("delta", "type"))
 
 
 def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What a model was asked and what it answered, as the JSON of both; empty where they are none.
+    """Return a model's request and answer as the JSON of both; empty if they are not JSON.
 
     Of a stream: the fields of its events, and of what they hold under `message`, `response` and `delta`; the later over
     the earlier. What they say of tokens is one, whichever event says it.
@@ -51,7 +51,7 @@ def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[s
         return asked, whole
     answered: dict[str, Any] = {}
     for event in _events(answer):
-        # The type of an event is none of what it is part of.
+        # The type of an event is not a field of what it is part of.
         for part, left in ((event, "type"), *((event.get(name), left) for name, left in _HOLDERS)):
             if isinstance(part, dict):
                 said = {key: each for key, each in part.items() if each not in (None, []) and key != left}
@@ -62,7 +62,7 @@ def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[s
 
 
 def tokens_in(answered: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """The tokens that a model read and wrote, by what it says; None where it does not say."""
+    """Return the tokens that a model read and wrote, as it reports them; None if it does not."""
     return _counted(answered, _INPUT), _counted(answered, _OUTPUT)
 
 
@@ -89,7 +89,7 @@ def _are_both(before: Mapping[str, Any], now: Mapping[str, Any], key: str) -> bo
 
 def _events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     whole = _decoded(body_of(answer))
-    if isinstance(whole, list):  # Gemini's streams are one list, where no events are asked for
+    if isinstance(whole, list):  # Gemini's streams are one list, unless events are requested
         yield from (each for each in whole if isinstance(each, dict))
         return
     for _, text in event_texts(answer):

@@ -1,7 +1,8 @@
-"""A capture: a proxy, its spool, and what stores that in a log. `refold proxy` and `refold record` each make one.
+"""A capture: a proxy, its spool, and the thread that stores the spool in a log. Used by `refold proxy` and `refold
+record`.
 
-Order at the end: the proxy takes no more and cuts short what is under way, so that every exchange has an end in the
-spool; then the rest of the spool is stored, and the runs end.
+Order at the end: the proxy accepts no more requests and cuts off those in progress, so that every exchange has an end
+in the spool; then the rest of the spool is stored, and the runs end.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _STATE_HOME = "XDG_STATE_HOME"
 
 
 class CaptureSettings(NamedTuple):
-    """How to capture. log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the usual
-    place. settings: what is recorded with each run, besides its spool. silence_s: as for Proxy. around: the clock and
-    the ids; None for this machine's. parents: recordings whose forks are captured. replaying: what answers until it is
-    asked for something that is not recorded."""
+    """How to capture. log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the
+    default. settings: recorded with each run, along with its spool. silence_s: as for Proxy. around: the clock and the
+    ids; None for this machine's. parents: recordings whose forks are captured. replaying: answers until the first
+    request that is not recorded."""
 
     log_url: str
     open_log: Callable[[], AgentLog]
@@ -82,7 +83,7 @@ class Capture:
         )
 
     def close(self, closing_s: float) -> Stored:
-        """End it; what came of it. closing_s: how long the log may take for the rest."""
+        """End it, and return the result. closing_s: how long the log may take for the rest."""
         self._serving.close()
         return self._storing.close(closing_s)
 

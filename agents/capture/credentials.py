@@ -1,12 +1,12 @@
-"""Credentials are taken out of the copy of an exchange before any of it is written; what is forwarded is untouched.
+"""Remove credentials from the copy of an exchange before any of it is written; the forwarded bytes are not changed.
 
 1. Headers: the record of an exchange keeps only harmless ones (exchange.py).
-2. URLs: values under the name of a secret, and a user and password, are replaced (exchange.py).
-3. Bodies: a JSON text under the name of a secret, at any depth and also in JSON that is a text in JSON, becomes HIDDEN;
-   so does such a value of a form. All other bytes stay as they are.
+2. URLs: values with the name of a secret, and a user and password, are replaced (exchange.py).
+3. Bodies: a JSON text with the name of a secret, at any depth and also in JSON inside a JSON text, becomes HIDDEN; so
+   does such a value of a form. All other bytes stay unchanged.
 4. A secret in the request's headers or URL is replaced wherever it occurs in either body.
 
-A piece of a stream is looked at by itself: a secret that is cut in two by pieces is not found.
+Each piece of a stream is searched separately: a secret that is split over pieces is not found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 def known_secrets(headers: Iterable[tuple[str, str]], url: str) -> tuple[bytes, ...]:
-    """The secrets in a request's headers and URL, to be replaced wherever else they occur."""
+    """Return the secrets in a request's headers and URL, to be replaced wherever else they occur."""
     parts = urlsplit(url)
     found = [value for name, value in headers if _NAMES.is_secret(name)]
     found += [value for name, value in parse_qsl(parts.query) if NAMES.is_secret(name)]
@@ -74,7 +74,7 @@ def _without_named(data: bytes) -> bytes:
 
 
 def _closed_at(data: bytes, begin: int, backslashes: int) -> int:
-    """Where a text ends whose quotes have so many backslashes before them; the data's end where it is cut off."""
+    """Return the end of a text whose quotes have so many backslashes before them; the data's end if it is cut off."""
     at, period = begin, 2 * (backslashes + 1)
     while (quote_at := data.find(b'"', at)) >= 0:
         first = quote_at

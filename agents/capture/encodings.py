@@ -1,9 +1,9 @@
-"""Content encodings undone piece by piece: gzip, deflate, br, zstd, and several of them one over another.
+"""Decode content encodings incrementally: gzip, deflate, br, zstd, and several of them in layers.
 
-1. The header Content-Encoding lists the layers in the order in which they were put on; `identity` adds no layer.
-2. `feed` takes what arrived and gives what can be read of it by now.
-3. `finish` says whether the stream was whole. One that ended early is kept as far as it could be read.
-4. A layer gives OUTPUT_BYTES_MAX at most, and is given its input in small pieces, so that a few bytes that unfold to
+1. The header Content-Encoding lists the layers in the order in which they were applied; `identity` adds no layer.
+2. `feed` takes the received bytes and returns what can be decoded by now.
+3. `finish` says whether the stream was complete. A stream that ended early is kept as far as it could be decoded.
+4. A layer returns OUTPUT_BYTES_MAX at most, and gets its input in small pieces, so that a few bytes that expand to
    gigabytes cost no memory.
 """
 
@@ -36,7 +36,7 @@ class Layer(Protocol):
     is_whole: bool
 
     def feed(self, data: bytes) -> bytes:
-        """What can be read now. Any exception where the bytes are damaged."""
+        """Return what can be decoded now. Raises any exception if the bytes are damaged."""
 
 
 class Decoder:
@@ -54,7 +54,7 @@ class Decoder:
         self.produced = 0
 
     def feed(self, data: bytes) -> bytes:
-        """What can be read now. Raises Undecodable, also where what came before could be read."""
+        """Return what can be decoded now. Raises Undecodable, even if earlier bytes could be decoded."""
         self._taken += len(data)
         for index, (name, layer) in enumerate(self._layers):
             data = self._through(index, name, layer, data)
@@ -75,7 +75,7 @@ class Decoder:
         return b"".join(found)
 
     def finish(self) -> bool:
-        """Whether all of it came. Raises Undecodable where nothing could be read of a body that is encoded."""
+        """Whether the stream is complete. Raises Undecodable if nothing of an encoded body could be decoded."""
         if all(layer.is_whole for _, layer in self._layers) and (self._taken or not self._layers):
             return True
         if not self.produced:
@@ -85,7 +85,7 @@ class Decoder:
 
 
 class _Zlib:
-    """gzip, whose members may follow each other, and deflate, with or without zlib's header."""
+    """gzip, possibly of several members, and deflate, with or without zlib's header."""
 
     def __init__(self, *, is_gzip: bool) -> None:
         self._is_gzip = is_gzip

@@ -1,4 +1,4 @@
-"""Bodies in Amazon's event stream encoding (application/vnd.amazon.eventstream), in which Bedrock streams.
+"""Bodies in Amazon's event stream encoding (application/vnd.amazon.eventstream), which Bedrock uses for streams.
 
 A body is frames, one after another; numbers are big-endian:
 
@@ -6,10 +6,10 @@ A body is frames, one after another; numbers are big-endian:
     headers: length of the name (1), name, type of the value (1), value; type 7 is text, with its length (2)
     payload, and the CRC-32 of all before it (4)
 
-A record keeps a frame as {"headers": [[name, value], ...], "payload": PAYLOAD}, from which the same bytes are made
-again. PAYLOAD is text, or {"before": TEXT, "bytes": TEXT, "after": TEXT} where the payload's JSON holds base64 of text
-under `bytes`, as in InvokeModelWithResponseStream. So names of secrets and redaction reach the text itself. What cannot
-be kept so (another type of header, a wrong CRC, no UTF-8) is kept as its bytes.
+A record stores a frame as {"headers": [[name, value], ...], "payload": PAYLOAD}, from which the same bytes are made
+again. PAYLOAD is text, or {"before": TEXT, "bytes": TEXT, "after": TEXT} if the payload's JSON holds base64 of text
+under `bytes`, as in InvokeModelWithResponseStream. So names of secrets and redaction reach the text itself. A frame
+that cannot be stored so (another type of header, a wrong CRC, not UTF-8) is stored as bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BYTES = re.compile(r'"bytes"\s*:\s*"([A-Za-z0-9+/]+={0,2})"')
 
 
 class Frames:
-    """Cuts a body that comes in pieces into frames. A body that is none of frames is given back as it comes."""
+    """Splits a body that arrives in pieces into frames. A body that has no frames is returned unchanged."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
@@ -56,7 +56,7 @@ class Frames:
         return [*found, *self.rest()] if self._is_raw else found
 
     def rest(self) -> list[bytes]:
-        """What is left, at the end: the beginning of a frame, or nothing."""
+        """Return the rest at the end: the beginning of a frame, or nothing."""
         left, self._waiting = bytes(self._waiting), bytearray()
         return [left] if left else []
 
@@ -74,7 +74,7 @@ def frame_kept(data: bytes) -> dict[str, Plain] | None:
 
 
 def frame_bytes(frame: Mapping[str, Any]) -> bytes:
-    """The bytes of a frame that is kept. ValueError, or an error of a lookup, where it is none."""
+    """Return the bytes of a stored frame. ValueError, or an error of a lookup, if it is not a frame."""
     headers = b"".join(
         bytes([len(name.encode())]) + name.encode() + bytes([_TEXT]) + len(value.encode()).to_bytes(2) + value.encode()
         for name, value in frame["headers"]
@@ -86,7 +86,7 @@ def frame_bytes(frame: Mapping[str, Any]) -> bytes:
 
 
 def frame_text(frame: Mapping[str, Any]) -> str:
-    """What a kept frame says: its payload, or the text in its `bytes`."""
+    """Return the text of a stored frame: its payload, or the text in its `bytes`."""
     payload = frame["payload"]
     text: str = payload if isinstance(payload, str) else payload["bytes"]
     return text
@@ -99,12 +99,13 @@ def with_frame_text(frame: Mapping[str, Any], text: str) -> dict[str, Plain]:
 
 
 def frame_event(frame: Mapping[str, Any]) -> str:
-    """The name of the event in a kept frame; "" where it has none."""
+    """Return the name of the event in a stored frame; "" if it has none."""
     return str(next((value for name, value in frame["headers"] if name == ":event-type"), ""))
 
 
 def frame_changed(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """The frame with another text, the lengths and sums made anew; of what is no frame the bytes changed."""
+    """Return the frame with its text changed and its lengths and sums computed again; other bytes are changed
+    directly."""
     frame = frame_kept(data)
     if frame is None:
         return change(data)

@@ -1,8 +1,8 @@
-"""An exchange: one HTTP request and what came back, in the form in which it is recorded.
+"""An exchange: one HTTP request and its response, as they are recorded.
 
-Whoever records an exchange makes this record: a client's transport (agents/capture/httpx_transport.py), or a proxy.
+Every recorder of exchanges makes this record: a client's transport (agents/capture/httpx_transport.py), or a proxy.
 
-The request is what an exchange is found by in a replay, so nothing is in it that changes from one time to the next:
+A replay finds an exchange by its request, so the request holds nothing that changes from one time to the next:
 
     {"exchange": 1, "method": "POST", "url": "https://api.openai.com/v1/responses", "type": "application/json",
      "body": BODY}
@@ -12,16 +12,17 @@ The answer:
     {"sent": HEADERS, "http": "HTTP/1.1", "status": 200, "headers": HEADERS, "chunks": [[MS, BODY], ...],
      "end": "whole"}
 
-1. BODY is text, or {"base64": TEXT} where the bytes are no UTF-8, or {"frames": [FRAME, ...]} in an event stream of
-   Amazon's (event_stream.py), where each chunk ends with a frame. Joined, the chunks are the response's body, byte for
-   byte after the transfer's own encodings (gzip and the like).
-2. A stream of events has a chunk for each that arrived, with the milliseconds since the response's head. Any other body
-   is one chunk.
-3. `end` is "whole"; "broken" with `error` {"class", "message"} where the connection broke, or the task that read was
-   cancelled; "left" where the code read no further, unless the last event of a stream had come. A replay ends the body
+1. BODY is text, or {"base64": TEXT} if the bytes are not UTF-8, or {"frames": [FRAME, ...]} in an event stream of
+   Amazon's (event_stream.py), where each chunk ends with a frame. The joined chunks are the response's body, byte for
+   byte after the transfer encodings (gzip and the like) are removed.
+2. A stream of events has a chunk for each piece that arrived, with the milliseconds since the response's head. Any
+   other body is one chunk.
+3. `end` is "whole"; "broken" with `error` {"class", "message"} if the connection broke, or the reading task was
+   cancelled; "left" if the code stopped reading, unless the last event of a stream had arrived. A replay ends the body
    in the same way.
-4. HEADERS is [[name, value], ...]. Of the request only those in SENT are kept. Of the response those are left out whose
-   name is one of a secret. In a URL the values of such names, and a user and password, are replaced.
+4. HEADERS is [[name, value], ...]. Of the request's headers only those in SENT are kept. Of the response's headers
+   those with the name of a secret are left out. In a URL the values with such names, and a user and password, are
+   replaced.
 5. The boundary of a multipart body is random, and is replaced by a fixed one in the request.
 """
 
@@ -51,13 +52,13 @@ _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-en
 _EVENTS = ("text/event-stream", "application/x-ndjson", "application/jsonl", event_stream.CONTENT_TYPE)
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?')
 _FIXED_BOUNDARY = "refold-boundary"
-# A provider says nothing more after it.
+# A provider sends nothing after it.
 _LAST_EVENT = re.compile(
     rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))\r?\n", re.MULTILINE
 )
 _LINE_BYTES = 64
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n")
-# Those of URLs, besides the names of secrets everywhere: Google's APIs take `key`, signed URLs have a signature.
+# Names of secrets in URLs, in addition to those everywhere: Google's APIs take `key`, signed URLs have a signature.
 NAMES = Names(("key", "sig", "signature", "x-amz-signature", "x-goog-signature"))
 
 Headers = Iterable[tuple[str, str]]
@@ -80,7 +81,7 @@ def request_of(method: str, url: str, content_type: str, body: bytes) -> Plain:
 
 
 def name_of(method: str, url: str) -> str:
-    """What the call is named: `POST api.openai.com/v1/responses`."""
+    """Return the name of the call: `POST api.openai.com/v1/responses`."""
     parts = urlsplit(url)
     return f"{method} {parts.hostname or ''}{parts.path}"
 
@@ -104,10 +105,10 @@ def kept_headers(headers: Headers) -> list[list[str]]:
 
 
 class LastEvent:
-    """Whether the last event of a stream has come. Some clients close the body then, before the stream's own end."""
+    """Whether the last event of a stream has arrived. Some clients then close the body before the stream's own end."""
 
     def __init__(self) -> None:
-        self._line = b""  # the beginning of one that has no end yet
+        self._line = b""  # the beginning of an unfinished line
         self._is_named = False
         self._end = b""
 
@@ -125,10 +126,10 @@ class LastEvent:
 
 
 class Response:
-    """Collects what comes back."""
+    """Collects a response."""
 
     def __init__(self, sent: Headers, http: str, status: int, headers: Headers, head_ms: float) -> None:
-        """head_ms: when the head came, by the clock that chunks are added by."""
+        """head_ms: when the head arrived, by the clock of the chunks."""
         self._sent = [[name, value] for name, value in sent if name.lower() in SENT]
         self._http = http
         self._status = status
@@ -149,7 +150,7 @@ class Response:
 
     @property
     def body(self) -> list[bytes]:
-        """What was added."""
+        """Return the added chunks."""
         return [data for _, data in self._chunks]
 
     def answer(self, end: str = "whole", error: Broken | None = None) -> Plain:
@@ -192,7 +193,7 @@ def _framed(chunks: Iterable[tuple[int, bytes]]) -> list[Plain]:
 
 
 def bytes_of(body: Plain) -> bytes:
-    """The bytes behind `kept`, or of frames. ValueError where it is no such value."""
+    """Return the bytes of what `kept` returned, or of frames. ValueError for any other value."""
     if isinstance(body, str):
         return body.encode()
     if isinstance(body, dict) and isinstance(body.get("base64"), str):

@@ -1,14 +1,13 @@
-"""Captured forks: a recording answers up to the first request that is not in it, and the provider from there on.
+"""Captured forks: a recording answers up to the first request that it does not hold, and the provider from there on.
 
-1. Requests are answered by the recording, as in a replay (playback.py). The first that it has not, and all after it, go
-   to the provider, and are captured.
-2. A conversation that goes on from a recorded turn becomes a fork: a run whose parent is the recorded one, and which
-   parts from it after that turn. It has the parent's turns up to there.
-3. The first conversation that goes live, where no recorded turn comes before it, parts from the run that was asked for
-   before its first turn. Other conversations without a recorded turn are runs of their own.
+1. Requests are answered by the recording, as in a replay (playback.py). The first that it does not hold, and all after
+   it, are sent to the provider, and captured.
+2. A conversation that continues from a recorded turn becomes a fork: a run whose parent is the recorded one, and which
+   diverges from it after that turn. It has the parent's turns up to there.
+3. The first conversation that goes to the provider without an earlier recorded turn diverges from the given run before
+   its first turn. Other conversations without a recorded turn are separate runs.
 
-What the agent answered to the tools of the last common turn is in the fork's next request. The turn's own record is the
-parent's.
+The results for the tools of the last common turn are in the fork's next request. The turn's own record is the parent's.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from refold.agents.journal.record import Recording, Step
 
 
 class ForkedTurn(NamedTuple):
-    """A turn of a recording that a conversation goes on from. step: its number, 0: before the first."""
+    """A turn of a recording from which a conversation continues. step: its number, 0: before the first."""
 
     parent: Recording
     step: int
@@ -35,7 +34,7 @@ class ForkedTurn(NamedTuple):
 
 
 class Parents:
-    """The recordings that conversations may go on from; the one that was asked for first."""
+    """The recordings from which conversations may continue; the given run first."""
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
         self._first = recordings[0] if recordings else None
@@ -45,7 +44,7 @@ class Parents:
         ]  # fmt: skip
 
     def of(self, turn: ModelTurn) -> ForkedTurn | None:
-        """Where a conversation parts from a recording; None for one that is of none."""
+        """Return where a conversation diverges from a recording; None if it belongs to no recording."""
         goes_on = [each for each in self._turns if _goes_on(turn, each)]
         first, self._first = self._first, None
         if goes_on:
@@ -54,7 +53,7 @@ class Parents:
 
 
 class ForkingUpstream:
-    """Answers from a recording until it is asked for something else, and then by a proxy."""
+    """Answers from a recording until the first other request, and then through a proxy."""
 
     def __init__(self, replaying: RecordedUpstream, proxy: Proxy, say: Callable[[str], None]) -> None:
         self._replaying = replaying

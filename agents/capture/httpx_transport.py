@@ -1,17 +1,17 @@
-"""Exchanges of SDK clients on httpx, recorded at the transport: `run.client(openai.OpenAI())`.
+"""Exchanges of SDK clients that use httpx, recorded at the transport: `run.client(openai.OpenAI())`.
 
-The SDK builds its own objects from the same bytes in a recording and in a replay. It is given a copy of itself whose
-httpx client has a transport of refold's around its own:
+The SDK builds its own objects from the same bytes in a recording and in a replay. The code gets a copy of the SDK's
+client whose httpx client has a transport of refold's around its own:
 
-1. A request becomes an open call of the run (agents/recorder/open_call.py), found again by what is sent
+1. A request becomes an open call of the run (agents/recorder/open_call.py), found again by its content
    (agents/capture/exchange.py).
-2. Where the recording answers, the response is made of it, and nothing is sent.
-3. Else it is sent by the client's own transport. The body passes through to the SDK and is kept as it is read; when it
-   ends, breaks, or is closed, the exchange is recorded.
+2. If the recording answers, the response is made from it, and nothing is sent.
+3. Else the client's own transport sends it. The body passes to the SDK and is recorded as it is read; when it ends,
+   breaks, or is closed, the exchange is recorded.
 4. A body that is read after its step has ended raises Unfinished: it would not be recorded.
 
-Each try of an SDK's own retries is an exchange of its own. Works with httpx and httpx2: which of them is in use is seen
-from the client.
+Each attempt of an SDK's own retries is a separate exchange. This works with httpx and httpx2; the client shows which of
+them is in use.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Exchanges(Protocol):
         """Begin one."""
 
     def arguments(self, name: str) -> Mapping[str, Plain]:
-        """What a fork changes in a request's JSON."""
+        """Return the arguments that a fork changes in a request's JSON."""
 
 
 def recorded_client(run: Exchanges, client: T, monotonic_s: Callable[[], float], volatile: Volatile = WHOLE) -> T:
-    """A copy of an SDK's client, or of an httpx client, whose exchanges are the run's.
+    """Return a copy of an SDK's client, or of an httpx client, whose exchanges belong to the run.
 
-    volatile: what of their requests does not count.
+    volatile: the parts of their requests that do not count.
 
     Raises:
-        InputError: no httpx client is found in it.
+        InputError: It holds no httpx client.
     """
     if _module_of(client) is not None:
         return _recording(run, client, monotonic_s, volatile)
@@ -74,7 +74,7 @@ def recorded_client(run: Exchanges, client: T, monotonic_s: Callable[[], float],
             pass  # a `copy` of something else
     made = copy.copy(client)
     for name in [name for name in vars(made) if isinstance(getattr(type(made), name, None), functools.cached_property)]:
-        del vars(made)[name]  # it holds on to the client that it was made of
+        del vars(made)[name]  # it keeps a reference to the client that it was made from
     setattr(made, place, inner)
     return made
 
@@ -112,7 +112,7 @@ def _recording(run: Exchanges, client: T, monotonic_s: Callable[[], float], vola
 
 
 class _Transport:
-    """What both have. The SDK's own transport is its owner's to close."""
+    """The common part of both. The SDK's own transport is closed by its owner."""
 
     def __init__(
         self, run: Exchanges, module: ModuleType, inner: Any, monotonic_s: Callable[[], float], volatile: Volatile
@@ -138,7 +138,7 @@ class _Transport:
         return self._run.opened("model", name, asking), request
 
     def _response(self, call: OpenCall, request: Any, found: Any) -> tuple[Response, Mapping[str, Any]]:
-        """What collects a response, and what the one that the SDK gets has in common with it."""
+        """Return the collector of a response, and the properties that the SDK's response shares with it."""
         http = found.extensions.get("http_version", b"HTTP/1.1").decode("ascii", "replace")
         collected = Response(
             request.headers.multi_items(), http, found.status_code, found.headers.multi_items(),
@@ -292,7 +292,7 @@ class AsyncTransport(_Transport):
 
 
 def _stream(module: ModuleType, pieces: Callable[[], Iterator[bytes]], close: Callable[[], None]) -> Any:
-    """A body of the class that httpx asks for. Whoever iterates over it again goes on where it was left."""
+    """Return a body of the class that httpx requires. A second iteration continues where the first one stopped."""
     body = pieces()
     kind: Any = type(
         "RecordedStream", (module.SyncByteStream,), {"__iter__": lambda self: body, "close": lambda self: close()}

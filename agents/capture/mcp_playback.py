@@ -1,10 +1,11 @@
-"""A recorded MCP session served back: its answers answer the same requests, and no server is started.
+"""Play a recorded MCP session: its answers answer the same requests, and no server is started.
 
-1. A call is found by its tool and arguments, redacted where the run was; other requests by method and parameters. The
-   handshake and the lists are found by their method alone, for clients of other versions say other things in them.
-2. Equal requests are answered in the order in which they were recorded. What reads may be asked again: then the last
-   answer comes again. What may write was answered as often as it is recorded, and no more.
-3. What is not recorded gets an error that says so.
+1. A call is found by its tool and arguments, redacted if the run was; other requests by method and parameters. The
+   handshake and the lists are found by their method alone, because clients of other versions send other contents in
+   them.
+2. Equal requests are answered in the recorded order. A read may be repeated: then the last answer is returned again. A
+   call that may write is answered only as often as it is recorded.
+3. A request that is not recorded gets an error that says so.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BY_METHOD = frozenset({"initialize", "server/discover", "tools/list", "resources
 
 
 class RecordedSession:
-    """Answers from a run. unrecorded: what was asked for and is not in it."""
+    """Answers from a run. unrecorded: the requests that are not in it."""
 
     def __init__(self, recording: Recording, redact: Redact | None) -> None:
         self.unrecorded: list[str] = []
@@ -38,7 +39,7 @@ class RecordedSession:
             self._tools[call.asked.name] += 1
 
     def serve(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """What is answered to a client's bytes, line by line."""
+        """Return the answers to a client's bytes, line by line."""
         reader = MessageLines()
         for piece in pieces:
             for line in reader.lines(piece):

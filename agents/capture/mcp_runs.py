@@ -1,11 +1,12 @@
-"""What passed between a client and an MCP server becomes a run: a step for each request, with its answer.
+"""Make a run from the messages between a client and an MCP server: a step for each request, with its answer.
 
     run       agent NAME, kind `mcp`; its metadata says in `capture` which server was started
     step n    the n-th request, as a call with its answer: of a tool, by its name and arguments; of any other method,
               by `mcp:METHOD` and its parameters
-    action    each call of a tool once more, as `action/RUN#n.1`, with its effect
+    action    each tool call also as `action/RUN#n.1`, with its effect
 
-A process is one run. One that was killed left its spool; whoever takes that over takes the run up where it stands.
+A process is one run. A process that was killed leaves its spool; the process that takes the spool over continues the
+run.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class McpRun:
         )  # fmt: skip
         attempt = MadeAttempt(1, exchange.at, [made], ended_at=ended_at)
         self.sink.step_begun(self.number, exchange.name, 1, exchange.at)
-        # Before the step's end, by which an exchange is known to be stored: of a killed process it is written again.
+        # Before the step's end, which marks an exchange as stored: after a kill it is written again.
         if request["method"] == CALL:
             self._act(exchange, answer, failure, ended_at)
         nothing = encoded(None, "a result")

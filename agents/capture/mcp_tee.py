@@ -1,8 +1,8 @@
 """A tee between a client and the MCP server that it starts: every byte is passed on at once, and a copy is captured.
 
-1. The server is a child of this process, with its own standard error. Two threads pass bytes on, as they come: from the
-   client to the server, and back.
-2. Where the client closes its end, the server's input is closed. Where the server closes its end, so is the client's.
+1. The server is a child of this process, with its own standard error. Two threads pass bytes on as they arrive: from
+   the client to the server, and back.
+2. If the client closes its end, the server's input is closed. If the server closes its end, so is the client's.
 3. Signals are passed on and the exit status is returned, as for `refold record` (program.py).
 """
 
@@ -23,7 +23,7 @@ from refold.agents.capture.spool_drain import Stored, Storing
 from refold.streams.open import process_surroundings
 
 FOLDER = "mcp"
-"""Of the spools of tees: those of proxies hold what proxies understand."""
+"""The name of the spools of tees: those of proxies hold messages of proxies."""
 _PIECE_BYTES = 1 << 16
 _STDIN, _STDOUT = 0, 1
 
@@ -45,7 +45,7 @@ class McpTee:
         return run_program(arguments, environment, self._pass)
 
     def close(self, closing_s: float) -> Stored:
-        """End it; what came of it. closing_s: how long the log may take for the rest."""
+        """End it, and return the result. closing_s: how long the log may take for the rest."""
         self._wire.end()
         return self._storing.close(closing_s)
 
@@ -67,7 +67,7 @@ class McpTee:
 
 
 def _pump(source: int, target: int, seen: Callable[[bytes], None], *closes: Callable[[], None]) -> None:
-    """Pass on what comes, until one end is closed."""
+    """Pass bytes on until one end is closed."""
     with suppress(OSError):
         while data := os.read(source, _PIECE_BYTES):
             seen(data)

@@ -1,11 +1,10 @@
-"""The messages between a client and an MCP server, as they pass: each request with its answer goes into the spool.
+"""The messages between a client and an MCP server: each request with its answer is stored in the spool.
 
-1. Both directions are read as lines of JSON-RPC; the bytes themselves are passed on by whoever gives them here. What is
-   no such message is left alone.
-2. A request is in the spool when it is passed on to the server; its answer is, before it is passed on to the client. So
-   what a client was answered is in the spool, whatever kills the process.
-3. What a tool does is known from the list that the server gave: one with `readOnlyHint` reads, any other may write.
-4. A request that the spool does not keep is passed on, and counted.
+1. Both directions are parsed as lines of JSON-RPC; the caller passes on the bytes themselves. Anything else is ignored.
+2. A request is in the spool when it is passed on to the server, and its answer before it is passed on to the client. So
+   every answer that a client got is in the spool, whatever kills the process.
+3. A tool's effect is known from the list that the server sent: a tool with `readOnlyHint` reads, any other may write.
+4. A request that the spool cannot store is passed on, and counted.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ LINE_BYTES_MAX = 64 << 20
 CALL = "tools/call"
 LISTING = "tools/list"
 PREFIX = "mcp:"
-"""Before the method, in the name of what is no call of a tool."""
+"""The prefix of the method, in the name of a request that is not a tool call."""
 
 
 class MessageLines:
-    """Puts lines together from pieces. One that is longer than LINE_BYTES_MAX is passed over."""
+    """Assembles lines from pieces. A line that is longer than LINE_BYTES_MAX is skipped."""
 
     def __init__(self) -> None:
         self._begun = bytearray()
@@ -87,7 +86,7 @@ class McpWire:
                         self._answer(message)
 
     def end(self) -> None:
-        """What has no answer now gets none."""
+        """End requests without an answer."""
         with self._turn:
             for spooling, began_s, _ in self._asked.values():
                 if spooling is not None:

@@ -1,12 +1,12 @@
-"""HTTP messages that exceptions hold, as JSON: responses and requests of httpx and of requests.
+"""HTTP messages in exceptions, as JSON: requests and responses of httpx and of requests.
 
     httpx.Request       {"method", "url", "headers", "body"}
     httpx.Response      {"status", "headers", "body", "request": the above or null}
     requests.PreparedRequest, requests.Response   the same; of a response "reason", "url" and "encoding" too
 
 Headers, URLs and bodies are kept by the rules of an exchange (capture/exchange.py): of a request's headers only
-harmless ones, of a response's those that are no secret's by their names. A body is null where it was not read, or is
-too long; to read it then fails as it does for one that was not read.
+harmless ones, of a response's those without the name of a secret. A body is null if it was not read, or is too long;
+reading it then fails as it does for an unread body.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Body = Callable[[object], Plain]
 
 
 class MessageClass(NamedTuple):
-    """One class of messages. take: its JSON, given what makes a body's; make: the message again."""
+    """One class of messages. take: makes its JSON, given the function for a body's; make: makes the message again."""
 
     module: str
     name: str
@@ -41,10 +41,10 @@ def message_of(value: object) -> MessageClass | None:
 
 
 def message_made(name: str, form: Plain) -> Any:
-    """The message again.
+    """Make the message again.
 
     Raises:
-        LookupError: there are none of the name, or its library is not imported here.
+        LookupError: There is no class of the name, or its library is not imported here.
     """
     found = MESSAGES[name]
     module: ModuleType = sys.modules[found.module]
@@ -65,7 +65,7 @@ def _httpx_response(value: Any, body: Body) -> Plain:
 
 
 def _read(value: Any) -> object:
-    """What was read of a body; None where nothing was."""
+    """Return the part of a body that was read; None if nothing was."""
     try:
         return value.content
     except Exception:
@@ -78,7 +78,7 @@ def _httpx_request_made(module: Any, form: Mapping[str, Plain]) -> Any:
 
 def _httpx_response_made(module: Any, form: Mapping[str, Plain]) -> Any:
     asked = None if form["request"] is None else _httpx_request_made(module, form["request"])
-    headers = kept_headers(form["headers"])  # one that names an encoding would have the body decoded again
+    headers = kept_headers(form["headers"])  # a header that names an encoding would decode the body again
     if form["body"] is not None:
         return module.Response(form["status"], headers=headers, content=_bytes(form), request=asked)
 

@@ -1,12 +1,12 @@
-"""A recording served back: what was captured answers what is asked, and nothing is connected to.
+"""Play a recording: captured exchanges answer the requests, and nothing is connected to.
 
-1. A request is made what it would be in the record: decoded, without credentials, redacted where the run was.
-2. It is looked for among the recorded requests by method, path, query, type and body: as it is, then without its
-   volatile parts (RULES). Of several that are equal the first that was not served yet answers.
-3. The answer is the recorded one: its status, its headers, its pieces by their boundaries, and an end as it was. A body
+1. A request is brought into its recorded form: decoded, without credentials, redacted if the run was.
+2. It is searched among the recorded requests by method, path, query, type and body: first unchanged, then without its
+   volatile parts (RULES). Among equal requests the first that was not served yet answers.
+3. The answer is the recorded one: its status, its headers, its pieces by their boundaries, and the same end. A body
    that broke off breaks off again; a request that had no response gets the same 502 or 504.
-4. A request that is not recorded gets a 400, which SDKs do not try again. It names the turn that comes nearest, and the
-   leaves that differ; of each the turn that first had it, and the observation which says so.
+4. A request that is not recorded gets a 400, which SDKs do not retry. It names the nearest turn, and the leaves that
+   differ; for each leaf, the turn that first had it, and the observation which records that.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RULES: Mapping[str, Callable[[Any], Any]] = {
     "ids of the session": partial(without_keys, keys=_OF_SESSION),
     "dates": _without_dates,
 }
-"""What does not count of a body, by what it is called."""
+"""The parts of a body that do not count, by name."""
 
 
 class RecordedExchange:
@@ -108,7 +108,7 @@ class RecordedUpstream:
         return said(400, why)
 
     async def tried(self, request: web.BaseRequest) -> tuple[web.StreamResponse | None, bytes, str]:
-        """The response, or None where the request is not recorded; its body as it came; why it is not recorded."""
+        """Return the response, or None if the request is not recorded; its received body; why it is not recorded."""
         if (refused := refusal(request)) is not None:
             return refused, b"", ""
         ask_for_body(request)
@@ -124,7 +124,7 @@ class RecordedUpstream:
         """Nothing is waited for."""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
     def _asked(self, request: web.BaseRequest, body: bytes) -> Plain:
         headers = request.headers
@@ -132,7 +132,7 @@ class RecordedUpstream:
             decoder = Decoder(headers.get("Content-Encoding"))
             body = decoder.feed(body)
         except Undecodable:
-            pass  # then it is none of those that are recorded
+            pass  # then it is not a recorded request
         known = known_secrets(headers.items(), request.raw_path)
         content_type = headers.get("Content-Type", "")
         body = without_credentials(body, known, content_type)
@@ -183,7 +183,7 @@ class RecordedUpstream:
         return response
 
     def _why(self, asked: Plain) -> str:
-        """What was asked for, which recorded turn comes nearest, and where they differ."""
+        """Describe the request, the nearest recorded turn, and where they differ."""
         name = f"{asked['method']} {urlsplit(asked['url']).path}"
         with self._turn:
             waiting, done = list(self._waiting), list(self._done)
@@ -222,7 +222,7 @@ def _began(exchange: RecordedExchange) -> int:
 
 
 def _value_at(tree: Plain, path: str) -> Plain:
-    """What stands at a place, as differences name it; ABSENT where nothing does."""
+    """Return the value at a path, as differences name it; ABSENT if there is none."""
     for index, key in _PLACES.findall(path):
         if index and isinstance(tree, list) and int(index) < len(tree):
             tree = tree[int(index)]
@@ -234,7 +234,7 @@ def _value_at(tree: Plain, path: str) -> Plain:
 
 
 def _is_place(asked: Plain, recorded: Plain) -> bool:
-    """Whether both are of one method, path and query; the recorded path may begin with that of its upstream."""
+    """Whether both have the same method, path and query; the recorded path may start with that of its upstream."""
     a, b = urlsplit(asked["url"]), urlsplit(recorded["url"])
     return bool(asked["method"] == recorded["method"] and b.path.endswith(a.path) and a.query == b.query)
 
@@ -244,7 +244,7 @@ def _itself(request: Plain) -> Plain:
 
 
 def _normal(request: Plain) -> Plain:
-    """The body's JSON without what does not count; the body itself where it is no JSON."""
+    """Return the body's JSON without the parts that do not count; the body itself if it is not JSON."""
     body = request["body"]
     try:
         tree = msgspec.json.decode(body) if isinstance(body, str) else body
@@ -256,7 +256,7 @@ def _normal(request: Plain) -> Plain:
 
 
 def recorded_together(log: Any, recording: Recording) -> list[Recording]:
-    """A run that was captured, and the others that came by the same proxy: one program may hold several sessions."""
+    """Return a captured run, and the others of the same proxy: one program may have several sessions."""
     spool = _spool_of(recording)
     if not spool:
         return [recording]

@@ -1,15 +1,15 @@
-"""A program run so that its model calls come by a proxy: its environment, its switches, its signals, its exit status.
+"""Run a program so that its model calls use a proxy: its environment, its switches, its signals, its exit status.
 
-1. The variables by which SDKs and agents find their provider are set to the proxy (VARIABLES). Where one of them was
-   set, that is the upstream.
-2. Proxies of the environment are not asked for what goes to loopback (NO_PROXY).
-3. AWS_ENDPOINT_URL_BEDROCK_RUNTIME is set only where AWS_BEARER_TOKEN_BEDROCK is: else clients sign the name of the
-   host that they ask, and Amazon refuses what was signed for the proxy.
-4. Claude Code turns two features off where its provider is not Anthropic's own host; they are turned on where the
-   upstream is. Codex takes its provider by switches, which are put after its name.
-5. SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the program. So is SIGINT, unless it came from a
-   terminal, which gives it to the program itself.
-6. Its exit status is returned; of one that a signal ended, the signal, as a negative number.
+1. The variables that tell SDKs and agents where their provider is are set to the proxy (VARIABLES). If one of them was
+   set before, its value is the upstream.
+2. The environment's proxies are not used for loopback (NO_PROXY).
+3. AWS_ENDPOINT_URL_BEDROCK_RUNTIME is set only if AWS_BEARER_TOKEN_BEDROCK is: else clients sign the name of the host
+   that they contact, and Amazon refuses a signature for the proxy.
+4. Claude Code turns two features off if its provider is not Anthropic's own host; they are turned on if the upstream is
+   that host. Codex takes its provider by switches, which are inserted after its name.
+5. SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the program. So is SIGINT, unless it is from a
+   terminal, which sends it to the program itself.
+6. Its exit status is returned; if a signal ended it, the signal as a negative number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _VERSION = "/v1"
 
 
 class Variable(NamedTuple):
-    """One by which a program finds its provider. has_version: whether it holds the URL with its /v1."""
+    """A variable by which a program finds its provider. has_version: whether it holds the URL with its /v1."""
 
     name: str
     provider: str
@@ -49,7 +49,7 @@ class Variable(NamedTuple):
 
 
 VARIABLES = (
-    Variable("OPENAI_BASE_URL", OPENAI, True),  # OpenAI's SDKs, and what is built on them
+    Variable("OPENAI_BASE_URL", OPENAI, True),  # OpenAI's SDKs, and software built on them
     Variable("OPENAI_API_BASE", OPENAI, True),  # LlamaIndex, LangChain, LiteLLM
     Variable("OPENAI_HOST", OPENAI, False),  # goose
     Variable("ANTHROPIC_BASE_URL", ANTHROPIC, False),  # Anthropic's SDKs, Claude Code
@@ -63,14 +63,15 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, sig
 
 
 class Pointing(NamedTuple):
-    """How a program is pointed at a proxy. variables: what is set; arguments: the whole command."""
+    """How a program is pointed at a proxy. variables: to set; arguments: the whole command."""
 
     variables: dict[str, str]
     arguments: list[str]
 
 
 def upstreams_of(environment: Mapping[str, str], upstream: str | None) -> dict[str, str]:
-    """The upstream of each provider, without its /v1: the given one, what the environment names, or the provider's."""
+    """Return the upstream of each provider, without its /v1: the given one, that of the environment, or the
+    provider's."""
     region = next((environment[name] for name in _REGIONS if environment.get(name)), _REGION)
     found = {}
     for provider, host in _HOSTS.items():
@@ -127,7 +128,7 @@ def _codex_switches(url: str) -> list[str]:
 
 
 Passing = Callable[[subprocess.Popen[bytes]], Callable[[], None]]
-"""Begins to pass on what a program with pipes says and is told; what it returns waits for the end of that."""
+"""Starts to pass on the input and output of a program with pipes; what it returns waits for the end of that."""
 
 
 def run_program(arguments: Sequence[str], environment: Mapping[str, str], passing: Passing | None = None) -> int:

@@ -4,7 +4,7 @@
     ollama     as OpenAI's, but results name their tool (`tool_name`) and need no id, and thoughts are in `thinking`
     converse   {"role", "content": [{"text"}, {"toolUse"}, {"toolResult"}, {"reasoningContent"}, ...]}
 
-Only what is said, asked and answered is read here. The messages themselves are kept as the provider has them.
+Only messages, calls and results are read here. The messages themselves are stored in the provider's form.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from refold.avro.canonical import json_text
 
 
 def gemini(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A content of Gemini's API: a result of a function becomes a message of its own."""
+    """Convert a content of Gemini's API: a result of a function becomes a separate message."""
     parts = [each for each in _list(message.get("parts")) if isinstance(each, Mapping)]
     kinds = (("thinking" if each.get("thought") else "text", each.get("text")) for each in parts)
     texts = [{"type": kind, kind: text} for kind, text in kinds if isinstance(text, str) and text]
@@ -46,7 +46,7 @@ def ollama(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def converse(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A message of Bedrock's Converse, as one of Anthropic's API."""
+    """Convert a message of Bedrock's Converse to one of Anthropic's API."""
     blocks = [_converse_block(each) for each in _list(message.get("content")) if isinstance(each, Mapping)]
     return [{"role": message.get("role"), "content": [each for each in blocks if each is not None] or None}]
 
@@ -54,7 +54,7 @@ def converse(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 READABLE: Mapping[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
     "gemini": gemini, "ollama": ollama, "converse": converse,
 }  # fmt: skip
-"""What makes a message readable, by the family of its provider; those of other families are readable as they are."""
+"""Converters to readable messages, by the family of the provider; messages of other families need none."""
 
 
 def readable(family: str, message: Any) -> list[Any]:

@@ -1,18 +1,20 @@
-"""The proxy: what an agent sends goes to the provider as it is, and what comes back goes to the agent as it is.
+"""The proxy: an agent's requests pass unchanged to the provider, and responses pass unchanged to the agent.
 
-1. A request is taken with any method and path. Its body is passed on as it arrives; a copy is kept until it is whole.
-2. When it is whole, the copy is read (encodings.py), rid of credentials (credentials.py), and the exchange begins in
-   the spool (spool.py). From there on nothing that the agent gets is unknown to the spool.
-3. Each piece of the response goes into the spool, then to the agent: by its own boundaries, in its own encoding. Only
-   the copy is decoded. Nothing waits for a log.
-4. The exchange ends once: whole; broken, where the provider's connection broke, and the agent's then breaks at the
-   same place; left, where the agent hung up, and the provider's connection is closed; or without a response, and the
-   agent gets a 502 (a 504 where it took too long) that says why.
-   An agent that hangs up after the last event of a stream (exchange.py), as some SDKs do, has got it whole.
-5. Where the spool cannot take an exchange it is forwarded all the same, and counted as missed.
+1. A request is accepted with any method and path. Its body is passed on as it arrives; a copy is collected until it is
+   complete.
+2. Then the copy is decoded (encodings.py), credentials are removed (credentials.py), and the exchange begins in the
+   spool (spool.py). From there on the spool has everything that the agent gets.
+3. Each piece of the response is written to the spool, then sent to the agent, with its own boundaries and encoding.
+   Only the copy is decoded. Nothing waits for a log.
+4. The exchange ends once: whole; broken, if the provider's connection broke, and the agent's then breaks at the same
+   place; left, if the agent hung up, and the provider's connection is closed; or without a response, and the agent gets
+   a 502 (a 504 after a timeout) that says why. An agent that hangs up after the last event of a stream (exchange.py),
+   as some SDKs do, has received it whole.
+5. If the spool cannot store an exchange it is forwarded all the same, and counted as missed.
 
-It listens on loopback only, and lets in what the guard of refold's pages does (streams/web/guard.py): a web page
-reaches it neither by a name of its own nor from another site. It has no token, for Authorization is the provider's.
+It listens on loopback only, and admits the same requests as the guard of refold's pages (streams/web/guard.py): a web
+page cannot reach it, neither through a DNS name nor from another site. It has no token, because Authorization is the
+provider's.
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ _STOPPED = Broken("ProxyEnded", "the proxy was ended while the response came")
 
 
 class Upstreams:
-    """Where requests go: by the first part of their path, else to the one without a name."""
+    """The upstream of each request: by the first part of its path, else the one without a name."""
 
     def __init__(self, urls: Mapping[str, str]) -> None:
         """urls: by the first part of the path, without slashes; "" for every other.
 
         Raises:
-            InputError: one of them is no http or https URL.
+            InputError: One of them is not an http or https URL.
         """
         for url in urls.values():
             parts = urlsplit(url)
@@ -239,7 +241,8 @@ class _Exchange:
         self._spooling = self._spool.begin(name_of(self._request.method, url), asked, self._began_at)
 
     def _readable(self, encoding: str | None, content_type: str) -> bytes:
-        """The copy of the body. One that cannot be read cannot be searched for credentials: what it was is kept."""
+        """Return the copy of the body. A body that cannot be decoded cannot be searched for credentials: only its kind
+        is kept."""
         body = bytes(self._body)
         why = f"more than {BODY_BYTES_MAX} bytes" if self._is_long else ""
         if body and not why:
@@ -266,7 +269,7 @@ class _Exchange:
             self._spooling.head(sent, http, found.status, kept_headers(headers), self._ms())
 
     def add(self, data: bytes) -> None:
-        """A piece of its body. What can be read of it goes into the spool."""
+        """Add a piece of its body. The part that can be decoded is written to the spool."""
         if self._spooling is not None and self._copy is not None:
             self._spooling.add(self._copy.add(data), self._ms())
 
@@ -283,7 +286,7 @@ class _Exchange:
         spooling.end(end, self._ms(), error or (_AGENT_LEFT if self._copy is None else None), encoding=encoding)
 
     def unanswered(self, error: BaseException) -> web.Response:
-        """No response came: what the agent gets."""
+        """Return the agent's response if the provider sent none."""
         is_late = isinstance(error, TimeoutError)
         message = f"the proxy got no response from {urlsplit(self.url).hostname}: {type(error).__name__}: {error}"
         message = without_credentials(message.encode(), self._known).decode()
@@ -298,7 +301,7 @@ _AGENT_LEFT = Broken("AgentLeft", "the agent hung up before a response came")
 
 
 class _Body:
-    """The copy of a response's body: read where it can be, else as it came. last_event: of a stream."""
+    """The copy of a response's body: decoded if possible, else as received. last_event: of a stream."""
 
     def __init__(self, encoding: str | None, content_type: str, known: tuple[bytes, ...]) -> None:
         self._frames = Frames() if content_type.startswith(EVENT_STREAM) else None
@@ -316,7 +319,7 @@ class _Body:
             self._problem, self._is_raw = str(error), True
 
     def add(self, data: bytes) -> bytes:
-        """What of it is kept now."""
+        """Return the part to store now."""
         if self._kept > BODY_BYTES_MAX:
             self._problem = f"more than {BODY_BYTES_MAX} bytes: the rest is not kept"
             return b""
@@ -345,7 +348,7 @@ class _Body:
             return bytes(self._unread) if self._is_raw else b""
 
     def ended(self) -> tuple[bytes, Any]:
-        """What is left to be kept, and what is to be said of the encoding: None where all was read."""
+        """Return the rest to store, and the note about the encoding: None if everything was decoded."""
         rest = b""
         if self._decoder is not None and (self._unread or self._decoder.produced):
             try:
@@ -361,7 +364,7 @@ class _Body:
 
 
 def said(status: int, message: str) -> web.Response:
-    """What the proxy says itself, in a form that the SDKs of OpenAI, Anthropic, Google and Amazon show."""
+    """Return a response of the proxy itself, in a form that the SDKs of OpenAI, Anthropic, Google and Amazon show."""
     error = {"type": "refold_proxy", "message": f"refold: {message}"}
     return web.json_response({"type": "error", "error": error, "message": error["message"]}, status=status)
 
@@ -373,7 +376,7 @@ def ask_for_body(request: web.BaseRequest) -> None:
 
 
 def passed_on(headers: Any) -> CIMultiDict[str]:
-    """Headers as they came, without those of the connection itself."""
+    """Return the received headers, without those of the connection itself."""
     named = [(_text(name), _text(value)) for name, value in headers]
     of_connection = {each.strip().lower() for name, value in named if name.lower() == "connection"
                      for each in value.split(",")}  # fmt: skip
@@ -400,7 +403,7 @@ def refusal(request: web.BaseRequest) -> web.Response | None:
 
 
 def _as_given(url: str) -> Any:
-    """The URL without anything quoted anew."""
+    """Return the URL without quoting anything again."""
     from yarl import URL
 
     return URL(url, encoded=True)

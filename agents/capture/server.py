@@ -1,4 +1,4 @@
-"""A small server on loopback in a thread of its own: a proxy's, or that of a recording."""
+"""A small server on loopback in its own thread: that of a proxy, or of a recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STARTING_S = 60.0
 
 
 class Handling(Protocol):
-    """What answers requests."""
+    """Answers requests."""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
@@ -28,7 +28,7 @@ class Handling(Protocol):
         """From here on nothing is waited for."""
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Release its resources."""
 
 
 class LoopbackServer:
@@ -58,7 +58,7 @@ class LoopbackServer:
             raise InputError(f"cannot listen on {host}:{port}: {self._problem}")
 
     def close(self) -> None:
-        """Take no more, and cut short what is under way."""
+        """Accept no more requests, and cut off those in progress."""
         with suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()

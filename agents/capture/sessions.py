@@ -1,25 +1,24 @@
-"""Exchanges become runs: a session is found by its conversation, and each turn is a step of its run.
+"""Exchanges become runs: a session is recognised by its conversation, and each turn is a step of its run.
 
-    run       agent NAME, kind `capture`; its metadata says in `capture` what was set, and by which spool it came
-    step n    the n-th turn: the exchange as a call of the model; then each tool call that the model asked for, answered
-              with the result that the next turn brings. Its state is {"messages": [...]}: the conversation after it
-    action    each tool call once more, as `action/RUN#n.k`: what was asked, and what came back
+    run       agent NAME, kind `capture`; its metadata says in `capture` what was set, and which spool it used
+    step n    the n-th turn: the exchange as a call of the model; then each tool call in the model's reply, answered
+              with the result in the next turn. Its state is {"messages": [...]}: the conversation after it
+    action    each tool call also as `action/RUN#n.k`: its request and its result
 
-1. A turn belongs to the session whose last request is a prefix of it, where the message that follows is the reply that
-   was recorded. A request that is equal to the last one is another try of it where that had no reply. Everything else
-   begins a session.
-2. A turn that asks for tools leaves its step open: the exchange is durable in it. The results that the next turn brings
-   are linked to its calls by their ids, and the step ends. A turn without calls, or without a reply, ends at once.
-3. A session that begins while a call of another waits, and with a text of that call's arguments as its task, is a
-   sub-agent's: a run within the other, in that step. The call's action is linked to it.
-4. Exchanges that are no turn (embeddings, lists of models, unknown paths) are the steps of one run by themselves.
-5. A run ends with its proxy, or with the program that was run: `succeeded` where its last turn has a reply that asks
-   for nothing more, else `unknown`.
+1. A turn belongs to the session whose last request is a prefix of it, if the next message is the recorded reply. A
+   request that equals the last one is a retry of it if that had no reply. Any other request begins a session.
+2. A turn that calls tools leaves its step open: the exchange is durable in it. The results in the next turn are linked
+   to its calls by their ids, and the step ends. A turn without calls, or without a reply, ends at once.
+3. A session that begins while a call of another session waits, with a text of that call's arguments as its task,
+   belongs to a sub-agent: it is a nested run in that step. The call's action is linked to it.
+4. Exchanges that are not turns (embeddings, lists of models, unknown paths) are the steps of a separate run.
+5. A run ends with its proxy, or with the program that was run: `succeeded` if its last turn has a reply without tool
+   calls, else `unknown`.
 
-Crash points. What an exchange is told by is the time of its beginning, which no two of a spool share. An exchange that
-was stored, and whose file was not removed, is known by it and passed over. A run that was begun, and has no step, is
-known by it too: it begins with its first exchange. A run whose process was killed is taken up where it stands in the
-log: with its open step, the calls in it, and its conversation.
+Crash points. An exchange is identified by the time of its beginning, which no two in a spool share. An exchange that
+was stored, and whose file was not removed, is recognised by it and skipped. So is a run that was begun and has no step:
+it begins with its first exchange. A run whose process was killed continues from the log: with its open step, the calls
+in it, and its conversation.
 """
 
 from __future__ import annotations
@@ -78,11 +77,11 @@ class Sessions:
         is_redacting: bool = False,
         parents: Sequence[Recording] = (),
     ) -> None:
-        """Take up the runs that are under way.
+        """Resume the open runs.
 
         Args:
-            spools: names of the folders that are read here; runs that came by them are taken up.
-            settings: what is recorded of how the agent was pointed here.
+            spools: names of the folders that are read here; runs that used them are resumed.
+            settings: recorded as the way in which the agent was pointed here.
             parents: recordings that conversations may be forks of, the main one first.
         """
         self._log = log
@@ -168,9 +167,9 @@ class Sessions:
         return CapturedSession(self._capturing.begin(head), self._agent)
 
     def _fork(self, forked: ForkedTurn, head: Recording, turn: ModelTurn) -> CapturedSession:
-        """A run that goes on from a recorded turn."""
+        """Return a run that continues from a recorded turn."""
         parent = forked.parent
-        # Before its first turn it parts by what it was given.
+        # Before its first turn it diverges by its input.
         given: Any = {} if forked.step else {"input": {"messages": turn.messages}}
         patch = self._capturing.redactor()(patch_of(state_at(parent, forked.step), **given).tree)
         head = replace(
@@ -213,7 +212,7 @@ class Sessions:
                 self._index(session, *last)
 
     def _unfinished(self, spools: frozenset[str]) -> Iterator[tuple[Recording, CapturedRun, str]]:
-        """The runs that did not end and came by one of these spools, taken up; each with its spool."""
+        """Yield the open runs of these spools, resumed; each with its spool."""
         log = self._log
         for row in reversed(log.runs(outcome="running")):
             recording = log.recording(row.run)
@@ -224,7 +223,7 @@ class Sessions:
 
 
 class CapturedSession:
-    """One session's run. reply: what the last turn was answered. ends_at: the hash of the last turn's messages."""
+    """One session's run. reply: the answer to the last turn. ends_at: the hash of the last turn's messages."""
 
     def __init__(self, captured: CapturedRun, agent: str) -> None:
         self.run = captured.id
@@ -248,7 +247,7 @@ class CapturedSession:
         return self._number
 
     def call_for(self, texts: Sequence[str]) -> int | None:
-        """The position of the open call that gave one of these texts to an agent as its task."""
+        """Return the position of the open call that gave one of these texts to an agent as its task."""
         if self._open is None or self.reply is None:
             return None
         waiting = ((k, call) for k, call in enumerate(self.reply.calls, 1) if k not in self._began)
@@ -260,7 +259,7 @@ class CapturedSession:
         self._captured.link(f"action/{self.run}#{self._number}.{position}", BEGAN, f"run/{run}", self._number, at)
 
     def take(self, exchange: SpooledExchange, turn: ModelTurn | None, reply: ModelReply | None) -> None:
-        """One exchange: what it says of the open step's calls, and a step of its own."""
+        """Take one exchange: its results for the open step's calls, and its own step."""
         if self._open is not None:
             new = [] if turn is None else turn.messages if turn.follows else turn.messages[self._messages :]
             results = [] if turn is None else results_of(turn.family, new)
@@ -286,12 +285,12 @@ class CapturedSession:
         self._ask(reply.calls, ended_at)
 
     def end(self) -> None:
-        """The run ends, and with it what is open."""
+        """End the run, and everything open in it."""
         is_done = self.reply is not None and self._open is None
         if self._open is not None:
             self._close([], self._last_at)
         output = self.reply.text if is_done and self.reply is not None else None
-        # That a run was taken up is said as of that moment, and its end comes after it.
+        # The resume is recorded with the current time, and the end follows it.
         at = max(self._last_at, self._taken_up_at)
         self.sink.ended("succeeded" if is_done else "unknown", output or None, None, at)
 
@@ -329,7 +328,7 @@ class CapturedSession:
             self._family, self._messages = forked.turn.family, len(forked.turn.messages)
 
     def _take_over(self, recording: Recording, step: Step) -> None:
-        """A step that is recorded; and what a fork after it changed."""
+        """Take over a recorded step, and the changes of a fork after it."""
         self._state = applied(self._state, step.delta)
         self.sink.taken(step, self._state)
         self._part(recording, step.number)

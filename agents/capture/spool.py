@@ -1,20 +1,22 @@
-"""What a proxy captured and no log has yet: a folder of files, one for each exchange.
+"""Exchanges that a proxy captured and no log has stored yet: a folder of files, one for each exchange.
 
     <folder>/lock             held by the process that writes here, as long as it lives
-    <folder>/missed           how many exchanges were not kept, and why: 512 bytes, written in place
-    <folder>/<AT>.open        an exchange under way; AT: microseconds since 1970, one exchange each
-    <folder>/<AT>.whole       one that has ended
+    <folder>/missed           how many exchanges were not stored, and why: 512 bytes, written in place
+    <folder>/<AT>.open        an exchange in progress; AT: microseconds since 1970, one exchange each
+    <folder>/<AT>.whole       an exchange that has ended
 
-1. `begin` is called when the request is known, `add` before a piece of the response goes to the agent. Each is one
-   write to the file. So what the agent has got is in the file, whatever kills the process; a power cut may take it.
+1. `begin` is called when the request is known, `add` before a piece of the response is sent to the agent. Each is one
+   write to the file. So everything that the agent got is in the file, whatever kills the process; a power cut may lose
+   it.
 2. `end` writes how it ended and renames the file.
-3. Whoever stores exchanges takes the whole ones in the order of AT, and removes each once the log has it durably.
-4. A process that was killed leaves `.open` files. Who takes the folder over (its lock is free) reads them as broken
-   off.
-5. The files hold `bytes_max` in all. An exchange that would go beyond, or that the disk refuses, is not kept, and is
-   counted in `missed`. That file has its bytes from the start, so a full disk has room for the count.
+3. The storing thread takes whole exchanges in the order of AT, and removes each file after the log has stored it
+   durably.
+4. A process that was killed leaves `.open` files. The process that takes the folder over (its lock is free) reads them
+   as broken off.
+5. The files hold `bytes_max` in all. An exchange that would exceed that, or that the disk refuses, is not stored, and
+   is counted in `missed`. That file has its full size from the start, so a full disk has room for the count.
 
-No credential is in any of it: who calls has taken them out.
+No file holds a credential: the caller has removed them.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class Spool:
         """root: where each process has its folder. folder: one that a process left, to be taken over.
 
         Raises:
-            InputError: another process has that folder.
+            InputError: Another process has that folder.
         """
         self._around = around
         self.folder = folder or root / f"{around.now_micros() // 1_000_000}-{around.new_id()[:8]}"
@@ -99,10 +101,10 @@ class Spool:
         return self.folder.name
 
     def begin(self, name: str, request: Plain, began_at: int) -> Spooling | None:
-        """An exchange whose request is known; None where it cannot be kept, which is counted.
+        """Begin an exchange whose request is known. Returns None if it cannot be stored, which is counted.
 
-        began_at: when its request came, microseconds since 1970. Where another has that time it is moved on: exchanges
-        are told by it.
+        began_at: when its request arrived, microseconds since 1970. If another exchange has that time, it is moved on,
+        because exchanges are identified by it.
         """
         with self._turn:
             self._last_at = at = max(began_at, self._last_at + 1)
@@ -118,7 +120,7 @@ class Spool:
         yield from sorted(self._files("whole"))
 
     def read(self, path: Path) -> SpooledExchange | None:
-        """One of them; None where not even its request is whole."""
+        """Return one of them; None if not even its request is complete."""
         return _read(path)
 
     def stored(self, path: Path) -> None:
@@ -135,7 +137,7 @@ class Spool:
 
     @property
     def missed(self) -> Missed:
-        """What was not kept since that was last stored."""
+        """Return what was not stored since the last report of it."""
         with self._turn:
             return msgspec.structs.replace(self._missed)
 
@@ -148,7 +150,7 @@ class Spool:
             self._write_missed()
 
     def close(self) -> None:
-        """Let go of the folder, and remove it where nothing is left in it."""
+        """Release the folder, and remove it if it is empty."""
         with self._turn:
             is_empty = not self._missed.count and not any(self._files("open", "whole"))
         if is_empty:
@@ -210,7 +212,7 @@ class Spooling:
             self._lose(error)
 
     def head(self, sent: list[list[str]], http: str, status: int, headers: list[list[str]], at_ms: float) -> None:
-        """The response begins. Times are milliseconds since the request came."""
+        """Begin the response. Times are milliseconds since the request arrived."""
         self.write(["head", sent, http, status, headers, at_ms])
 
     def add(self, data: bytes, at_ms: float) -> None:
@@ -256,7 +258,7 @@ class Spooling:
 
 
 def free_folders(root: Path, own: Path) -> Iterator[Path]:
-    """The folders that processes left which are gone."""
+    """Yield the folders of processes that are gone."""
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
         if folder == own or not (folder / "lock").exists():
             continue

@@ -1,14 +1,15 @@
-"""What stands in the spool is stored in the log, by a thread of its own: the agent waits for none of it.
+"""Store the spool in the log, in a separate thread: the agent never waits for it.
 
-1. The thread takes what ended, oldest first: of folders that processes left which are gone, then of its own.
-2. An exchange is stored, durable, and then its file is removed. Killed in between, the next one knows it by its time.
-3. Where the log cannot be had, or refuses, that is said once; what is in memory of it is let go, and it is opened
-   again, at first after RETRY_S, at last after RETRY_MAX_S. The runs are taken up where they stand in it.
-4. An exchange that the log does not take, although it takes others, is set aside after ATTEMPTS_MAX attempts, as
+1. The thread takes ended exchanges, oldest first: from folders of processes that are gone, then from its own.
+2. An exchange is stored durably, and then its file is removed. After a kill in between, the next process recognises it
+   by its time.
+3. If the log is unavailable, or refuses, that is reported once; its state in memory is dropped, and it is opened again,
+   at first after RETRY_S, at last after RETRY_MAX_S. The runs continue from the log.
+4. An exchange that the log refuses, although it accepts others, is set aside after ATTEMPTS_MAX attempts, as
    `<AT>.refused`, and is counted as missed.
-5. What was not kept is stored as a run that failed, and said.
-6. At the end the rest is stored, for at most `closing_s`; then the runs end. What is left then stays in the spool for
-   the next process that captures into the same log, and that is said.
+5. Exchanges that were not stored are recorded as a run that failed, and reported.
+6. At the end the rest is stored, for at most `closing_s`; then the runs end. A remaining rest stays in the spool for
+   the next process that captures into the same log, and that is reported.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _POLL_S = 0.2
 
 
 class Stored(NamedTuple):
-    """What came of it all. waiting: exchanges that are in the spool and not in the log."""
+    """The result. waiting: exchanges that are in the spool and not in the log."""
 
     exchanges: int
     runs: list[str]
@@ -45,14 +46,14 @@ class Stored(NamedTuple):
 
 
 class Storing:
-    """Stores one spool, and those that are left. say: shows a line to whoever runs this."""
+    """Stores one spool, and those of processes that are gone. say: shows a line to the user."""
 
     def __init__(
         self, open_log: Callable[[], AgentLog], root: Path, spool: Spool, agent: str, settings: Plain,
         say: Callable[[str], None], around: RuntimeContext, redact: Redact | None = None,
         parents: Sequence[Recording] = (), sessions: type[Sessions] = Sessions,
     ) -> None:  # fmt: skip
-        """parents: recordings that conversations may be forks of. sessions: makes runs of what is in the spool."""
+        """parents: recordings that conversations may be forks of. sessions: makes runs from the spool."""
         self._parents = parents
         self._open_log = open_log
         self._root = root
@@ -102,7 +103,7 @@ class Storing:
                     return self._end()
                 wait_s = RETRY_S
                 own.wait(_POLL_S if self._tried else None)
-            except Exception as error:  # of any sort: what is captured waits in the spool
+            except Exception as error:  # of any kind: captured exchanges wait in the spool
                 self._let_go(error)
                 if self._ended.is_set() and wait_s > self._deadline.left_s:
                     return
@@ -132,7 +133,7 @@ class Storing:
             except StorageError:
                 raise
             except Exception as error:
-                # What is in memory of the run may be ahead of the log: it is taken up anew from there.
+                # The run in memory may be ahead of the log: it is loaded from the log again.
                 self._tried[path] = self._tried.get(path, 0) + 1
                 if self._tried[path] < ATTEMPTS_MAX:
                     raise StorageError(f"an exchange cannot be stored: {error}") from error

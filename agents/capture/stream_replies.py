@@ -77,7 +77,7 @@ def gemini(events: Sequence[Event]) -> Event:
             for part in (candidate.get("content") or {}).get("parts") or ():
                 if parts and _is_text(part) and _is_text(parts[-1]) and part.get("thought") == parts[-1].get("thought"):
                     parts[-1] = {**parts[-1], **part, "text": parts[-1]["text"] + part["text"]}
-                elif part != {"text": ""}:  # the last event often has no more
+                elif part != {"text": ""}:  # the last event is often empty
                     parts.append(dict(part))
     if not any("candidates" in event for event in events):
         raise ValueError("no candidates")
@@ -100,7 +100,7 @@ def ollama(events: Sequence[Event]) -> Event:
 
 
 def converse(events: Sequence[Event]) -> Event:
-    """Of Bedrock's ConverseStream: blocks, which deltas add to; a block of text has no event of its beginning."""
+    """Bedrock's ConverseStream: blocks, which deltas add to; a block of text has no event for its beginning."""
     stop = next(event for event in events if event["type"] == "messageStop")
     blocks: dict[int, Event] = {}
     written: dict[int, str] = {}

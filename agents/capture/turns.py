@@ -1,4 +1,4 @@
-"""What model providers' requests and answers say: the conversation so far, and the model's reply to it.
+"""Parse model providers' requests and answers: the conversation so far, and the model's reply to it.
 
     anthropic   POST .../messages                messages; the reply is content blocks, in a stream by deltas
                 also by Bedrock (.../model/ID/invoke) and Vertex AI (...:rawPredict)
@@ -8,8 +8,8 @@
     ollama      POST .../api/chat, .../generate  messages, or a prompt; the reply is message, or response
     converse    POST .../model/ID/converse       messages; the reply is output.message
 
-A stream is of events (SSE), lines of JSON (Ollama), one list (Gemini) or frames (Bedrock, event_stream.py). Of anything
-else nothing is known: it is an exchange, and no turn.
+A stream is of events (SSE), lines of JSON (Ollama), one list (Gemini) or frames (Bedrock, event_stream.py). Any other
+exchange is not parsed, and is not a turn.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PATHS: Mapping[Family, re.Pattern[str]] = {
     "ollama": re.compile(r"/api/(?:chat|generate)$"),
     "converse": re.compile(r"/model/[^/]+/converse(?:-stream)?$"),
 }
-# Marks of what a provider may cache: clients move them from message to message.
+# Cache marks for the provider: clients move them from message to message.
 VOLATILE_KEYS = frozenset({"cache_control"})
 _TEXT_KINDS = ("text", "input_text", "output_text")
 
@@ -50,7 +50,7 @@ _TEXT_KINDS = ("text", "input_text", "output_text")
 class ModelTurn(NamedTuple):
     """A request to a model. chain: a hash for each length of the conversation, from one message on.
 
-    follows: the id of the response that it goes on from, where the provider keeps the conversation.
+    follows: the id of the response that it continues, if the provider stores the conversation.
     """
 
     family: Family
@@ -60,7 +60,7 @@ class ModelTurn(NamedTuple):
 
 
 class ModelReply(NamedTuple):
-    """What a model answered. messages: as the next request has them; id: of the response."""
+    """A model's answer. messages: as the next request has them; id: of the response."""
 
     messages: list[Any]
     calls: Sequence[ToolCall] = ()
@@ -73,7 +73,7 @@ TASK_CHARACTERS_MIN = 16
 
 
 class ToolResult(NamedTuple):
-    """What the agent answered to a tool call. failed: whether it says that it is an error. tool: where it names it."""
+    """The agent's result for a tool call. failed: whether it is marked as an error. tool: its name, if given."""
 
     call_id: str
     output: str | None
@@ -82,7 +82,7 @@ class ToolResult(NamedTuple):
 
 
 def turn_of(request: Plain) -> ModelTurn | None:
-    """The turn that an exchange's request is; None where it is none."""
+    """Return the turn in an exchange's request; None if it is not a turn."""
     path = urlsplit(request["url"]).path
     family = next((family for family, pattern in _PATHS.items() if pattern.search(path)), None)
     body = _json(request.get("body"))
@@ -99,7 +99,7 @@ def turn_of(request: Plain) -> ModelTurn | None:
 
 
 def reply_of(family: Family, answer: Plain) -> ModelReply | None:
-    """The reply in an exchange's answer; None where it has none, or only a part of one."""
+    """Return the reply in an exchange's answer; None if it has none, or only a part of one."""
     if not isinstance(answer, dict) or not 200 <= answer.get("status", 0) < 300 or answer.get("end") != "whole":
         return None
     try:
@@ -117,9 +117,10 @@ def reply_of(family: Family, answer: Plain) -> ModelReply | None:
 
 
 def going_on(request: Plain, messages: Sequence[Any]) -> dict[str, Any] | None:
-    """The JSON of a turn's request with other messages: what a client sends to go on from them; None for no turn.
+    """Return the JSON of a turn's request with other messages, as a client sends it to continue; None if it is not a
+    turn.
 
-    A conversation that the provider keeps is sent whole. One by Ollama's `generate` becomes one by `chat`.
+    A conversation that the provider stores is sent whole. One of Ollama's `generate` becomes one of `chat`.
     """
     turn, body = turn_of(request), _json(request.get("body"))
     if turn is None:
@@ -161,7 +162,7 @@ def answers_to(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> list
 
 
 def is_of_the_model(message: Any) -> bool:
-    """Whether a message, or an item, is one that a model made."""
+    """Whether a message, or an item, was made by a model."""
     if not isinstance(message, Mapping):
         return False
     return message.get("role") in ("assistant", "model") or message.get("type") in _OF_THE_MODEL
@@ -180,9 +181,9 @@ _OF_THE_MODEL = ("reasoning", "function_call", "custom_tool_call", "local_shell_
 
 
 def said_by(family: Family, messages: Sequence[Any]) -> tuple[frozenset[str], str]:
-    """What tells a model's reply from others: the ids of its calls, and its text without white space.
+    """Return what distinguishes a model's reply: the ids of its calls, and its text without white space.
 
-    Where calls need no ids, clients may leave them out: then it is the tools' names.
+    If calls need no ids, clients may leave them out: then it is the tools' names.
     """
     calls, texts = _calls_and_texts(family, messages)
     named = (each.tool if family in ("gemini", "ollama") else each.call_id for each in calls)
@@ -190,12 +191,12 @@ def said_by(family: Family, messages: Sequence[Any]) -> tuple[frozenset[str], st
 
 
 def title_of(family: Family, messages: Sequence[Any]) -> str:
-    """The first words of whoever asked."""
+    """Return the first words of the user."""
     return " ".join(next(reversed(asked_first(family, messages)), "").split())[:80]
 
 
 def asked_first(family: Family, messages: Sequence[Any]) -> list[str]:
-    """The texts of the first message of whoever asked."""
+    """Return the texts of the user's first message."""
     for each in (form for message in messages for form in readable(family, message)):
         if isinstance(each, Mapping) and each.get("role") == "user" and (texts := _content_texts(each.get("content"))):
             return texts
@@ -282,7 +283,7 @@ def _is_failed(message: Message) -> bool:
 
 
 def _follows(family: Family, body: Mapping[str, Any]) -> str:
-    """The id of the answer that a request goes on from."""
+    """Return the id of the answer that a request continues."""
     if family == "ollama":
         return _context_hash(body.get("context"))
     found = body.get("previous_response_id") if family == "responses" else None
@@ -290,7 +291,7 @@ def _follows(family: Family, body: Mapping[str, Any]) -> str:
 
 
 def _context_hash(context: Any) -> str:
-    """What a conversation by Ollama's `generate` is known by: it comes as numbers, and is sent back."""
+    """Return the identity of a conversation of Ollama's `generate`: it arrives as numbers, and is sent back."""
     return hashlib.sha256(msgspec.json.encode(context)).hexdigest() if isinstance(context, list) and context else ""
 
 
@@ -303,7 +304,7 @@ def _content_texts(content: Any) -> list[str]:
 
 
 def _json(text: Any) -> Any:
-    """A JSON value that an observation can hold; None where it is none."""
+    """Parse a JSON value that an observation can hold; None for any other text."""
     if not isinstance(text, str):
         return None
     try:

@@ -1,16 +1,16 @@
-"""The first place where two recorded runs part, and why: pure, from the two recordings alone.
+"""The first place where two recorded runs differ, and why. Pure: computed from the two recordings alone.
 
-1. What they were started with: agent, input, seed, state.
-2. Step by step from the first, each looked through as steps.py says. The first step in which anything differs is the
-   one; what it is, is asked further: where another step stands there, both rests are aligned by what their steps ask,
-   which tells a step that was put in or left out from one that was changed, and from steps in another order.
-3. One side has no more steps: the other goes on.
+1. Their inputs: agent, input, seed, state.
+2. Step by step from the first, each compared as in steps.py. The first step with any difference is the result. If the
+   two steps are unrelated, the rests of both runs are aligned by the requests of their steps, which distinguishes an
+   inserted or missing step from a changed one, and from steps in another order.
+3. One side has no more steps: the other continues.
 4. How they ended: outcome, output, failure.
 
-Law: where `exact` finds nothing in two runs whose steps are all committed, their hashes (journal/chain.py) are equal,
-and where the hashes are equal nothing is found. Times, durations, keys, retries of calls and versions never count.
-Without `exact` a run that was killed and resumed, or whose steps were tried again, equals one that was not, unless it
-did something else (steps.py).
+Law: if `exact` finds nothing in two runs whose steps are all committed, their hashes (journal/chain.py) are equal, and
+if the hashes are equal nothing is found. Times, durations, keys, retries of calls and versions never count. Without
+`exact` a run that was killed and resumed, or whose steps were tried again, equals one that was not, unless it did
+something else (steps.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def compare(a: Recording, b: Recording, *, exact: bool = False) -> Divergence | 
 
 
 def uncompared(a: Recording, b: Recording) -> list[str]:
-    """What of their requests does not count, for people: `tool find: matched without request_id`."""
+    """Return the parts of their requests that do not count, for people: `tool find: matched without request_id`."""
     return matchings(asked_of(a, b))
 
 
@@ -93,7 +93,7 @@ class _Comparison:
         return self._outside(things, None)
 
     def _outside(self, things: list[tuple[What, Plain, Plain]], step: int | None) -> Divergence | None:
-        """The first of these that differs: what stands in no step."""
+        """Return the first of these that differs; they belong to no step."""
         for what, one, other in things:
             if not self._rules.is_same(one, other):
                 return msgspec.structs.replace(self._made(StepDifference(what, one, other), None), step=step)
@@ -112,10 +112,10 @@ class _Comparison:
         return self._alone("a" if len(self._a.steps) > shorter else "b", shorter, is_last=True)
 
     def _is_cut_short(self, a: Step, b: Step, found: Sequence[StepDifference]) -> bool:
-        """Whether one side's step has not ended, and up to where it came did nothing else than the other's."""
+        """Whether one side's step has not ended, and so far did nothing else than the other's."""
         if self._exact or a.is_committed == b.is_committed:
             return False
-        side = "a_call" if b.is_committed else "b_call"  # of the one that was cut short
+        side = "a_call" if b.is_committed else "b_call"  # of the step that was cut short
         return all(
             each.what in ("kept", "result", "outcome", "step_failure")
             or (each.what == "call" and getattr(each, side) is None)
@@ -123,7 +123,7 @@ class _Comparison:
         )
 
     def _in_step(self, index: int, found: list[StepDifference]) -> Divergence:
-        """What it means that the steps at an index differ."""
+        """Interpret that the steps at an index differ."""
         rest_a, rest_b = self._a.steps[index:], self._b.steps[index:]
         keys_a = [_key(each, self._names) for each in rest_a]
         keys_b = [_key(each) for each in rest_b]
@@ -131,7 +131,7 @@ class _Comparison:
         begin = 1 if keys_a[0] == keys_b[0] else 0
         pairs = list(aligned(keys_a[begin:], keys_b[begin:], called_a[begin:], called_b[begin:]))
         if begin or found[0].what in ("answer", "failure", "run"):
-            # The same was asked: whatever they asked for next, this is where they part.
+            # The request was the same: whatever they requested next, this is where they differ.
             made = self._first_of(found, index)
         elif _is_reordered(pairs, keys_a, keys_b):
             made = self._made(StepDifference("order", step_tree(rest_a[0]), step_tree(rest_b[0])), index)
@@ -146,7 +146,7 @@ class _Comparison:
         return msgspec.structs.replace(self._made(found[0], index), also=tuple(also))
 
     def _alone(self, side: Literal["a", "b"], index: int, *, is_last: bool = False) -> Divergence:
-        """One side has a step at the index that the other has not."""
+        """One side has a step at the index that the other does not have."""
         owner = self._a if side == "a" else self._b
         tree = step_tree(owner.steps[index])
         other = self._b if side == "a" else self._a
@@ -157,10 +157,10 @@ class _Comparison:
         return msgspec.structs.replace(made, only=side, why="longer" if is_last else "asked", differences=())
 
     def _made(self, found: StepDifference, index: int | None) -> Divergence:
-        """index: of the steps it stands in, the same on both sides; None where it stands in none."""
+        """index: of its steps, the same on both sides; None if it belongs to no step."""
         side_a = self._side(self._a, found.a, index, found.a_attempt, found.a_call)
         side_b = self._side(self._b, found.b, index, found.b_attempt, found.b_call)
-        # What a conversation keeps is what was said to the agent.
+        # The state of a conversation holds the messages to the agent.
         is_told = found.what == "kept" and not (self._a.has_code or self._b.has_code)
         return Divergence(
             step=side_b.step if side_a.step is None else side_a.step, what=found.what,
@@ -201,7 +201,7 @@ class _Comparison:
 
 
 def step_tree(step: Step) -> Plain:
-    """What a step asks and gives back, as a JSON tree."""
+    """Return a step's requests and results, as a JSON tree."""
     return {"calls": [call_tree(each) for each in step.calls], "result": step.result}
 
 
@@ -210,7 +210,7 @@ def _state_after(run: Recording, index: int) -> Plain:
 
 
 def _is_reordered(pairs: Sequence[Pair], a: Sequence[str], b: Sequence[str]) -> bool:
-    """Whether what stands first on a side comes later on the other, and belongs to nothing there."""
+    """Whether the first item of a side is later on the other, and matches nothing there."""
     alone_a = {a[pair.a] for pair in pairs if pair.a is not None and not pair.same}
     alone_b = {b[pair.b] for pair in pairs if pair.b is not None and not pair.same}
     first = pairs[0]
@@ -218,7 +218,7 @@ def _is_reordered(pairs: Sequence[Pair], a: Sequence[str], b: Sequence[str]) -> 
 
 
 def _key(step: Step, names: Renaming | None = None) -> str:
-    """What a step asks, or gives back where it asks nothing of the world: equal for steps that belong together."""
+    """Return a step's requests, or its result if it has none: equal for steps that belong together."""
     asked = [request_key(each.asked, names) for each in step.calls]
     silent = all(each.asked.kind == "decide" for each in step.calls)
     result: Any = None

@@ -1,16 +1,16 @@
-"""Where two JSON trees differ (journal/difference.py), as one side's or both's, and into texts that hold JSON.
+"""The differences between two JSON trees (journal/difference.py), of one side or both, also inside texts that hold
+JSON.
 
-    set      the value at the path is another one
+    set      the value at the path differs
     add      only b has the path
     remove   only a has it
 
-A tool's result is often a text that holds a JSON object or list. Where both sides do it is looked into, and the path
-goes on behind `#`.
+A tool's result is often a text that holds a JSON object or list. If both sides hold one it is parsed, and the path
+continues after `#`.
 
-Which of two sequences' items belong together, when some were put in, left out or changed.
-
-Items with equal keys belong together first (longest runs of them, as in difflib). In what lies between, those with
-equal weaker keys; and what is left is paired in its order.
+Alignment decides which items of two sequences belong together, if some were inserted, removed or changed. Items with
+equal keys belong together first (longest runs of them, as in difflib). Between those, items with equal weaker keys
+belong together; the rest is paired in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from refold.agents.journal.record import Plain
 
 
 class Pair(NamedTuple):
-    """Indexes that belong together; None where the other side has nothing. same: by the stronger key."""
+    """Indexes that belong together; None if the other side has no such item. same: by the stronger key."""
 
     a: int | None
     b: int | None
@@ -51,7 +51,7 @@ Op: TypeAlias = Literal["set", "add", "remove"]
 
 
 class FieldDifference(NamedTuple):
-    """One place. a, b: what stands there; None on the side that has nothing there."""
+    """One place. a, b: the values; None on a side that has none."""
 
     path: str
     op: Op
@@ -71,7 +71,7 @@ def _differences(a: Plain, b: Plain) -> Iterator[FieldDifference]:
         elif right is difference.ABSENT:
             yield FieldDifference(path, "remove", left, None)
         else:
-            # Where nothing differs inside, they are written differently.
+            # If nothing differs inside, they are written differently.
             inner = [each._replace(path=_inside(path, each.path)) for each in _in_texts(left, right)]
             yield from inner or [FieldDifference(path, "set", left, right)]
 

@@ -1,31 +1,31 @@
-"""What comparing two runs finds: the first place where they part, and why.
+"""The result of comparing two runs: the first place where they differ, and why.
 
-`what` names the thing that differs:
+`what` names the kind of difference:
 
-    agent, input, seed, state       what they were started with (step 0)
-    step                            one side has a step that the other has not, or goes on
-    order                           the same steps, or the same calls of a step, come in another order
+    agent, input, seed, state       the inputs (step 0)
+    step                            one side has a step that the other does not have, or continues
+    order                           the same steps, or the same calls of a step, are in another order
     name                            the step's name
     call                            one side makes a call that the other does not
     tool                            another tool, model, entity or kind of call
-    arguments                       the same is called with other arguments
+    arguments                       the same call with other arguments
     decision                        another choice, rationale or options
-    answer, failure                 the same was asked, and something else came back
-    run                             a run within was begun with the same, and did something else (within)
-    attempts, step_failure          the step was tried more often, or failed otherwise
+    answer, failure                 the same request, another answer
+    run                             a nested run had the same input, and did something else (within)
+    attempts, step_failure          the step was tried more often, or failed differently
     kept                            the step left another state
     result, outcome                 the step's result, and how it ended
     run_outcome, output, run_failure   how the run ended (no step)
-    patch                           of forks that did the same: what was changed
+    patch                           of forks that did the same: the changes
 
-`why` says whose doing it is, given that all before it was equal on both sides:
+`why` names the origin, given that everything before was equal on both sides:
 
-    started     they were started with different things
-    answered    the world, or a model, answered otherwise though it was asked the same; or somebody said something else
-    asked       the agent asked for something else though it had heard the same
-    decided     the agent decided otherwise though it had heard the same
-    kept        the agent kept, returned or failed otherwise though it had asked and heard the same
-    longer      one side goes on where the other stops
+    started     their inputs differ
+    answered    the world, or a model, gave another answer to the same request; or another message was sent
+    asked       the agent made another request after the same answers
+    decided     the agent decided differently after the same answers
+    kept        the agent stored, returned or failed differently after the same requests and answers
+    longer      one side continues after the other ends
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def why_of(what: What) -> Why:
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One run at the place where they part.
+    """One run at the place where they differ.
 
-    step: number of the step there; None where the run has none. call: place of the call among those of its attempt,
-    counted from 1; None where no one call is meant. value: what stands there, a JSON tree.
+    step: number of the step there; None if the run has none. call: position of the call in its attempt, counted from 1;
+    None if no single call is meant. value: the value there, a JSON tree.
     """
 
     run: str
@@ -76,7 +76,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Later(msgspec.Struct, frozen=True, kw_only=True):
-    """A step behind the first divergence that differs too. a, b: its numbers; None where a side has no such step."""
+    """A step after the first divergence that differs too. a, b: its numbers; None if a side has no such step."""
 
     a: int | None
     b: int | None
@@ -84,12 +84,12 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where two runs part.
+    """The first place where two runs differ.
 
-    step: the step's number, as both count it up to there; 0 for what they were started with, None for how the runs
-    ended. only: the side ("a" or "b") that alone has the step or call, where one has. differences: place by place.
-    also: what else differs in the same step. later: the steps behind it that differ, aligned. forked: where one run is
-    a fork of the other, {"side", "parent", "at", "patch"}. within: where two runs within part; why is theirs.
+    step: the step's number, which is the same for both up to there; 0 for the inputs, None for how the runs ended.
+    only: the side ("a" or "b") that alone has the step or call, if any. differences: place by place. also: other
+    differences in the same step. later: the differing steps after it, aligned. forked: if one run is a fork of the
+    other, {"side", "parent", "at", "patch"}. within: where two nested runs differ; why is theirs.
     """
 
     step: int | None

@@ -1,10 +1,10 @@
-"""What the world gives anew in every live run: clock, randomness, ids. It is no difference by itself.
+"""Values that differ in every live run: clock, randomness, generated ids. They are no difference by themselves.
 
-Two live runs of one agent hear other times and other random ids, and carry them into their arguments and states. So
-where a run hears such an answer, it is noted which of the other run's stands for it, and a's trees are compared as b
-would have written them. Each run's own id is such a name too. Texts are replaced wherever they occur, from 8
-characters on; numbers where they stand alone; a time also as its ISO text and as seconds. What the code computes from
-them (a time plus an hour) is no more the same, and counts as different.
+Two live runs of one agent get different times and random ids, and put them into their arguments and states. When a run
+gets such an answer, its counterpart in the other run is noted, and a's trees are compared as b would have written them.
+Each run's own id is such a value too. Texts are replaced wherever they occur, from 8 characters on; numbers only as
+whole values; a time also as its ISO text and as seconds. A value computed from them (a time plus an hour) no longer
+matches, and counts as different.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from refold.agents.journal.record import Call, Kind, Plain
 from refold.avro.times import EPOCH
 
 FRESH: frozenset[Kind] = frozenset({"now", "random", "uuid", "observe"})
-"""Kinds whose answers are new in every live run."""
+"""Kinds whose answers differ in every live run."""
 
 CHARACTERS_MIN = 8
 
@@ -37,7 +37,7 @@ class Renaming:
             self._numbers[a] = b
 
     def heard(self, a: Call, b: Call) -> None:
-        """Note the answers to the same question, where it is one whose answer is new each time."""
+        """Note the answers to the same request, if its kind is one of these."""
         if a.asked.kind in FRESH:
             self.note(a.answer, b.answer)
         if a.asked.kind == "now":
@@ -63,7 +63,7 @@ class Renaming:
 
 
 def _forms(micros: Plain) -> tuple[Plain, ...]:
-    """What code makes of a time without computing: its text, to which a zone may be added, and seconds."""
+    """Return the forms of a time that need no computation: its text, with or without a zone, and seconds."""
     try:
         moment = EPOCH + dt.timedelta(microseconds=micros)
     except (TypeError, OverflowError):

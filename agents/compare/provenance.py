@@ -1,12 +1,12 @@
-"""What stands behind the first divergence in the logs: on each side the observations, and what they were derived from.
+"""The observations behind the first divergence in the logs: on each side, with what they were derived from.
 
-    a read that was answered otherwise   each field of the entity that differs, at the two points it was read at
-    any other thing in a step            the step as it is recorded; of a conversation the tool call, or the message
-    what a run began or ended with       the run
+    a read with another answer           each field of the entity that differs, at the two points of the reads
+    any other difference in a step       the recorded step; in a conversation the tool call, or the message
+    a run's input or end                 the run
 
-Each is a field of an entity, with the chain of its causes. A side whose log has not (or not any more) what the
-recording names has no chain there. Folded, it is what can matter for the difference: causes that both sides rest on
-explain none, and of the others the nearest are shown.
+Each is a field of an entity, with the chain of its causes. A side whose log does not hold (or no longer holds) what the
+recording names has no chain there. Folded, only relevant causes are shown: causes that both sides depend on explain no
+difference, and of the others the nearest are shown.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Behind(NamedTuple):
 
 
 class FieldProvenance(NamedTuple):
-    """What stands behind one field, as it is shown. links: of its chain those shown; shared: how many others both
-    sides rest on; more: how many causes are left out."""
+    """The provenance of one field, as it is shown. links: the shown links of its chain; shared: how many others both
+    sides depend on; more: how many causes are left out."""
 
     behind: Behind
     links: tuple[TraceLink, ...]
@@ -48,7 +48,7 @@ class FieldProvenance(NamedTuple):
 
 
 class RunInLog(NamedTuple):
-    """A run and the log it stands in."""
+    """A run and its log."""
 
     run: Recording
     log: Log
@@ -63,7 +63,7 @@ OF_ACTION: dict[What, str] = {"arguments": "inputs", "tool": "tool", "call": "to
 
 
 def provenance(found: Divergence, a: RunInLog, b: RunInLog, depth: int = DEPTH) -> list[Behind]:
-    """What stands behind both sides, a's first. depth: how many causes back a chain goes."""
+    """Return the provenance of both sides, a's first. depth: how many causes back a chain reaches."""
     if found.within is not None:
         child_a, child_b = a.run.children[found.within.a.run], b.run.children[found.within.b.run]
         return provenance(found.within, RunInLog(child_a, a.log), RunInLog(child_b, b.log), depth)
@@ -75,9 +75,10 @@ def provenance(found: Divergence, a: RunInLog, b: RunInLog, depth: int = DEPTH) 
 
 
 def folded(behind: Sequence[Behind]) -> list[FieldProvenance]:
-    """The same without what both sides have: of each chain its beginning, and few causes.
+    """Return the same without the common part: of each chain its beginning, and few causes.
 
-    What both sides rest on is left out where the sides belong together: by entity and field, or each the only one.
+    Causes that both sides depend on are left out if the sides belong together: by entity and field, or each the only
+    one.
     """
     sides = [[each for each in behind if each.side == side] for side in ("a", "b")]
     found = []
@@ -88,7 +89,7 @@ def folded(behind: Sequence[Behind]) -> list[FieldProvenance]:
         known = {link.observation for other in alike for link in other.chain}
         own = [link for link in each.chain if link.observation not in known]
         if all(link.depth for link in own):
-            own = [*each.chain[:1], *own]  # what the value rests on here, though both sides do
+            own = [*each.chain[:1], *own]  # the observation of the value, even if both sides depend on it
         near = [link for link in own if link.depth == 0]
         causes = [link for link in own if link.depth > 0]
         shown = (*near, *causes[:CAUSES_MAX])
@@ -136,14 +137,14 @@ def _of_side(name: Literal["a", "b"], side: Side, known: RunInLog, what: What, d
     for entity, field, key in _places(side, known.run, what):
         try:
             chain = known.log.state(entity).why(field, key)
-        except InputError:  # nothing of it stands in this log
+        except InputError:  # this log holds nothing of it
             continue
         yield Behind(name, entity, field, key, _near(chain, depth))
         return
 
 
 def _places(side: Side, run: Recording, what: What) -> Iterator[tuple[str, str, str | None]]:
-    """Where in the log it stands, likeliest first: a fork's first steps are its parent's."""
+    """Yield the possible places in the log, most likely first: a fork's first steps are its parent's."""
     if what in OF_RUN:
         yield f"run/{run.run}", OF_RUN[what], None
     elif side.step is not None:

@@ -1,4 +1,4 @@
-"""A divergence in words: lines of plain text, the first of which says where and why."""
+"""A divergence as lines of plain text; the first line says where and why."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ DIFFERENCES_MAX = 12
 
 
 def told(found: Divergence | None, *, is_short: bool = False, is_folded: bool = False) -> Iterator[str]:
-    """The lines. is_short: long values are cut, those that differ around the place where they do. is_folded: of many
-    places that differ the first few."""
+    """Yield the lines. is_short: long values are cut, differing ones around the difference. is_folded: of many
+    differing places, only the first few."""
     if found is None:
         yield "no difference"
         return

@@ -1,6 +1,6 @@
-"""A run against its own replay without code: gone through step by step from what it was started with.
+"""Compare a run with its own replay without code: step by step from its input.
 
-Its states are made again from the deltas and its hashes from the states; both have to be those that stand recorded.
+Its states are computed again from the deltas and its hashes from the states; both must match the recorded ones.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from refold.agents.journal.self_replay import chained
 
 
 class Itself(NamedTuple):
-    """How a run compares with its own replay. altered: the numbers of the steps whose recorded hashes are not those of
-    what stands in them; is_altered: whether the run's own hash is not."""
+    """The result of the comparison. altered: the numbers of the steps whose recorded hashes do not match their content;
+    is_altered: whether the run's own hash does not."""
 
     run: str
     steps: int
@@ -25,7 +25,7 @@ class Itself(NamedTuple):
 
     @property
     def is_equal(self) -> bool:
-        """Whether the run is what its replay is."""
+        """Whether the run equals its replay."""
         return self.divergence is None and not self.altered and not self.is_altered
 
 

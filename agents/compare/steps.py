@@ -1,18 +1,18 @@
-"""What differs in one step of two runs, the first thing first.
+"""The differences in one step of two runs, the first one first.
 
-Of each side the last attempt counts: an attempt that failed or was cut short before it, in this process or in one that
-was killed, left the run's state as it found it. What a write tool did in such an attempt, or in a run within it, and
-was not asked for again in the last one did change the world, and counts. With `exact` every attempt counts, each
-against the other side's of its place.
+On each side the last attempt counts: an earlier attempt that failed or was cut short, in this process or in one that
+was killed, left the run's state unchanged. But a write tool's effect in such an attempt, or in a nested run of it, that
+the last attempt did not request again, changed the world, and counts. With `exact` every attempt counts, each against
+the other side's attempt of the same number.
 
-Things are looked at in the order in which they came about: an attempt's calls, asked and then answered, how it failed,
-and then what the step kept, gave back and came to. Of a conversation (has_code False) everything asked
-in a step comes before every answer, for one message asked it all.
+Differences are checked in order of time: an attempt's calls, each request and then its answer, the attempt's failure,
+and then the step's state, result and outcome. In a conversation (has_code False) every request of a step is checked
+before every answer, because one message made all of them.
 
-A run within is compared as a run. Where it did the same, it is no difference that it has another id.
+A nested run is compared as a run. If it did the same, another id is no difference.
 
-Calls are paired from the front while the same is asked. From the first that differs on they are aligned: by the whole
-request, then by what is called, so that one that was put in is told from one that was changed.
+Calls are paired from the front while the requests are equal. From the first difference on they are aligned: by the
+whole request, then by the name, so that an inserted call is distinguished from a changed one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from refold.agents.journal.same_request import compared
 
 
 class StepDifference(NamedTuple):
-    """One thing that differs. a, b: what stands there. *_attempt, *_call: numbers of each side's attempt and call.
-    within: of runs within, where these part."""
+    """One difference. a, b: the values. *_attempt, *_call: numbers of each side's attempt and call. within: of nested
+    runs, where these differ."""
 
     what: What
     a: Plain
@@ -45,8 +45,8 @@ class StepDifference(NamedTuple):
 
 
 class CompareRules(NamedTuple):
-    """How strictly to look. exact: what every live run hears anew counts too (nondeterminism.py). within: compares two
-    runs within the sides, by their ids; False where the recording of one is not there. children_a, children_b: the
+    """How strictly to compare. exact: values that differ in every live run count too (nondeterminism.py). within:
+    compares two nested runs, by their ids; False if the recording of one is missing. children_a, children_b: the
     recordings of these runs."""
 
     names: Renaming
@@ -57,12 +57,12 @@ class CompareRules(NamedTuple):
     children_b: Mapping[str, Recording] = {}
 
     def is_same(self, a: Plain, b: Plain) -> bool:
-        """Whether two trees are the same, as far as this comparison goes."""
+        """Whether two trees are the same by these rules."""
         return self.names.is_same(a, b)
 
 
 def found_in(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
-    """Everything that differs in two steps, but where they stand in their runs."""
+    """Yield every difference between two steps, except their positions in their runs."""
     if a.name != b.name:
         yield StepDifference("name", a.name, b.name)
     if rules.exact:
@@ -89,10 +89,10 @@ def _last(step: Step) -> Attempt:
 
 
 def _earlier(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
-    """What took effect in attempts before the last one, and on the other side did not."""
+    """Yield effects of attempts before the last one that the other side does not have."""
     for one, other in zip(a.attempts[:-1], b.attempts[:-1], strict=False):
         for _ in _calls(one.calls, other.calls, rules):
-            pass  # only what they heard anew is noted: what each wrote may bear it
+            pass  # only note the values that differ in every run: writes may hold them
     done_a, done_b = _only_earlier(a, rules.children_a, rules.names), _only_earlier(b, rules.children_b)
     again_a, again_b = _requests(a, rules.children_a, rules.names), _requests(b, rules.children_b)
     for key in [*done_a, *(key for key in done_b if key not in done_a)]:
@@ -108,9 +108,10 @@ def _earlier(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
 def _only_earlier(
     step: Step, children: Mapping[str, Recording], names: Renaming | None = None
 ) -> dict[str, tuple[int, int, Call]]:
-    """Tools' writes done in attempts before the last that it does not ask for again: attempt, place and call.
+    """Yield tools' writes of attempts before the last that the last one does not request again: attempt, position and
+    call.
 
-    What a run within wrote has the place of the call that began that.
+    A write of a nested run has the position of the call that began that run.
     """
     again = _requests(step, children, names)
     found: dict[str, tuple[int, int, Call]] = {}
@@ -201,18 +202,18 @@ def _asks_same(a: Call, b: Call, rules: CompareRules) -> bool:
 
 
 def _compared(a: Call, b: Call, rules: CompareRules) -> tuple[Plain, Plain]:
-    """What of two requests is compared: all of them, only if it is to be exact."""
+    """Return the compared parts of two requests: everything only if exact."""
     return (a.asked.request, b.asked.request) if rules.exact else compared(a.asked, b.asked)
 
 
 def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: CompareRules) -> Iterator[StepDifference]:
     inner = rules.within(child_of(a), child_of(b)) if a.asked.kind == "run" else False
-    if inner:  # before how the call ended: a run within that left its recording made it fail
+    if inner:  # before how the call ended: a nested run that departed from its recording made it fail
         yield StepDifference("run", _heard(a, rules.exact), _heard(b, rules.exact), a_call, b_call, within=inner)
         return
     failed_a, failed_b = failure_tree(a.failure), failure_tree(b.failure)
     if not rules.is_same(failed_a, failed_b):
-        # What came back instead is part of the story: a result on one side, a failure on the other.
+        # The other kind of answer is part of the difference: a result on one side, a failure on the other.
         tree_a = {"answer": a.answer, "failure": failed_a}
         tree_b = {"answer": b.answer, "failure": failed_b}
         yield StepDifference("failure", tree_a, tree_b, a_call, b_call)
@@ -228,8 +229,8 @@ def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: CompareRules) ->
 
 
 def _heard(call: Call, exact: bool) -> Plain:
-    """What was read is told by what was read, an exchange by its bytes, a run within by how it ended; at which point of
-    the log, at which times, and with which hash, only if it is to be exact."""
+    """Return the compared part of an answer: a read by its content, an exchange by its bytes, a nested run by how it
+    ended; the point of the log, the times, and the hash count only if exact."""
     if call.asked.kind == "model" and is_exchange(call.asked.request) and isinstance(call.answer, dict) and not exact:
         chunks = [body for _, body in call.answer.get("chunks", ())]
         headers = [[name, value] for name, value in call.answer.get("headers", ()) if name.lower() != "date"]
@@ -251,10 +252,10 @@ def request_key(asked: RecordedRequest, names: Renaming | None = None) -> str:
 
 
 def call_tree(call: Call) -> Plain:
-    """What was asked, as a JSON tree."""
+    """Return a request, as a JSON tree."""
     return {"kind": call.asked.kind, "name": call.asked.name, "request": call.asked.request}
 
 
 def failure_tree(failure: Failure | None) -> Plain:
-    """What of a failure counts: not its time, nor its traceback."""
+    """Return the parts of a failure that count: without its time and its traceback."""
     return None if failure is None else {"exception": failure.exception, "message": failure.message}
